@@ -1,0 +1,93 @@
+"""Files and folders that appear complete or not at all, and the hashes that identify them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import writing
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks: equal values give equal text, so it can be hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def sha256_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(path: Path) -> Path:
+    """Create ``path`` and its parents; a :class:`~pipeline.errors.PipelineError` where that is refused."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success flush it to disk and rename it onto ``path``."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with writing(path):
+            yield temporary
+            _flush(temporary)
+            os.replace(temporary, path)
+            _flush(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    with new_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside ``path``; on success rename it onto ``path``, replacing what stood there."""
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with writing(path):
+            temporary.mkdir()
+            yield temporary
+            for file in temporary.rglob("*"):
+                _flush(file)
+            if path.exists():
+                # A folder cannot be renamed onto a non-empty one: step the old one aside first.
+                old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+                os.rename(path, old)
+                os.rename(temporary, path)
+                shutil.rmtree(old)
+            else:
+                os.rename(temporary, path)
+            _flush(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    """fsync, so that a rename never outlives the bytes it names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,520 @@
+"""The verbs. No logic here: parse, call a stage, print its result."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import cyclopts
+from cyclopts import App, Parameter
+
+from pipeline import __version__
+from pipeline.errors import PipelineError
+from pipeline.tasks import Encoding, HeadKind, Pooling, built_in_tasks, find_task
+
+if TYPE_CHECKING:
+    from pipeline.ledger import RunRecord
+    from pipeline.recipe import Recipe
+    from stages.workspace import Workspace
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Flag = Annotated[bool, Parameter(negative=())]
+
+app = App(
+    name="python -m pipeline",
+    help="Train an adapter per task on one frozen BERT, fuse them for a target task, and compare with fine-tuning.",
+    version=__version__,
+    help_format="plaintext",
+)
+
+
+@Parameter(name="*", group="Where")
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a command reads and writes."""
+
+    backbone: str = "google-bert/bert-base-uncased"
+    "Hub id or local folder of a BERT-family encoder."
+    data: Path | None = None
+    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
+    store: Path = Path("adapters_store")
+    "Where trained adapters and fusions are kept."
+    reports: Path = Path("reports")
+    "Where runs, tables and pages are kept."
+
+    def workspace(self, **settings: Any) -> Workspace:
+        from stages.workspace import Workspace
+
+        return Workspace(self.backbone, self.data, self.store, self.reports, **settings)
+
+
+@Parameter(name="*", group="Training")
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a run trains; what is not given comes from --recipe, then from the task and the method."""
+
+    epochs: int | None = None
+    "Passes over the training rows (head, adapter, full: 6; fusion: 3)."
+    learning_rate: float | None = None
+    "Peak learning rate (head, adapter: 1e-3; fusion: 2e-4; full: 5e-5)."
+    batch_size: int | None = None
+    "Rows per optimiser step, over all processes (32)."
+    gradient_accumulation_steps: int | None = None
+    "Pieces a batch is run in, to save memory (1)."
+    max_length: int | None = None
+    "Longest input in tokens (from the task)."
+    encoding: Encoding | None = None
+    "Pairs as one input or two (from the task)."
+    pooling: Pooling | None = None
+    "Sentence vector: first token or mean over tokens (from the task)."
+    head: HeadKind | None = None
+    "What turns sentence vectors into a prediction (from the task; cosine and difference imply siamese)."
+    early_stopping_patience: int | None = None
+    "Stop after so many epochs without a better dev score (off)."
+    precision: Precision | None = None
+    "auto is bf16 on a GPU that has it, else fp32 (auto)."
+    recipe: Path | None = None
+    "TOML file with any key of a recipe; flags override it."
+
+    def parse(self, trainable: str, **flags: Any) -> Recipe:
+        """The recipe of file and flags, for a verb that trains ``trainable``."""
+        from pipeline.recipe import Recipe
+
+        values = Recipe.read(self.recipe) if self.recipe else {}
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
+        values |= {name: value for name, value in given.items() if value is not None}
+        where = str(self.recipe) if self.recipe else "options"
+        named = values.setdefault("trainable", trainable)
+        if named != trainable:
+            raise PipelineError(f"{where}: trainable = '{named}', but this command trains '{trainable}': leave it out")
+        return Recipe.parse(values, where)
+
+
+@Parameter(name="*", group="Run")
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """What a training command does around training."""
+
+    limit: int | None = None
+    "Use only N training rows (a seeded, stratified sample)."
+    drop_overlap: Flag = False
+    "Drop the training rows whose text also stands in dev."
+    track: Literal["tensorboard"] | None = None
+    "Log the curve to a tracker, in the run's folder."
+    checkpoint_seconds: float = 60.0
+    "Keep the state of an unfinished run so often, besides after each epoch."
+    json: Flag = False
+    "Print the result as one JSON object on the last line."
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "drop_overlap": self.drop_overlap,
+            "track": self.track,
+            "checkpoint_seconds": self.checkpoint_seconds,
+        }
+
+
+@app.command
+def extract(
+    *,
+    task: str,
+    adapter: Literal["houlsby", "pfeiffer"] | None = None,
+    bottleneck: int | None = None,
+    train_layernorm: Flag = False,
+    seed: int = 0,
+    force: Flag = False,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> None:
+    """Stage one: train an adapter for a task on the frozen backbone.
+
+    Parameters
+    ----------
+    task
+        A built-in task (see tasks list), <data>/TASK/task.toml, or a task file.
+    adapter
+        houlsby: after attention and FFN; pfeiffer: after the FFN only (houlsby).
+    bottleneck
+        Adapter width (64).
+    train_layernorm
+        Train the LayerNorms too; such an adapter cannot be fused.
+    seed
+        Fixes initial weights, sample, order and dropout.
+    force
+        Train even if the ledger has this run.
+    """
+    from stages.extract import extract as run
+
+    recipe = training.parse(
+        "adapter", adapter=adapter, bottleneck=bottleneck, train_layernorm=train_layernorm or None
+    )
+    workspace = places.workspace(**running.settings())
+    _print_result(run(task, recipe, workspace, seed=seed, limit=running.limit, force=force), running.json)
+
+
+@app.command
+def fuse(
+    *,
+    target: str,
+    adapters: str | None = None,
+    adapter: Literal["houlsby", "pfeiffer"] | None = None,
+    seed: int = 0,
+    force: Flag = False,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> None:
+    """Stage two: train fusion layers over the adapters of several tasks for one target.
+
+    Parameters
+    ----------
+    target
+        The task the fusion is for.
+    adapters
+        Sources, such as sst,quora,sts or sst@RUN for one of several (every adapter in the store that fits).
+    adapter
+        Kind of the adapters to fuse (houlsby).
+    seed
+        Fixes initial weights, sample, order and dropout.
+    force
+        Train even if the ledger has this run.
+    """
+    from stages.fuse import fuse as run
+
+    recipe = training.parse("fusion", adapter=adapter)
+    workspace = places.workspace(**running.settings())
+    record = run(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
+    _print_result(record, running.json)
+
+
+@app.command
+def compare(
+    *,
+    study: str = "default",
+    targets: str | None = None,
+    seeds: str | None = None,
+    limit: int | None = None,
+    target_limit: int | None = None,
+    methods: str | None = None,
+    epochs: int | None = None,
+    drop_overlap: Flag = False,
+    checkpoint_seconds: float = 60.0,
+    json: Flag = False,
+    places: Places = Places(),
+) -> int:
+    """Stage three: compare fusion with head-only, full and sequential fine-tuning and single adapters.
+
+    Parameters
+    ----------
+    study
+        A shipped study (see studies list) or a TOML file.
+    targets
+        Tasks to compare on, such as sst,sts (from the study).
+    seeds
+        Such as 1,2,3 (from the study).
+    limit
+        Use only N training rows of each task (from the study).
+    target_limit
+        Use only N training rows of the target; sources keep --limit (from the study).
+    methods
+        Such as full,adapter,fusion (from the study).
+    epochs
+        One epoch budget for every method (from the study).
+    drop_overlap
+        Drop the training rows whose text also stands in dev.
+    checkpoint_seconds
+        Keep the state of an unfinished run so often, besides after each epoch.
+    json
+        Print the result as one JSON object on the last line.
+    """
+    from stages.compare import compare as run
+    from stages.compare import find_study
+
+    chosen = find_study(
+        study,
+        targets=_listed(targets),
+        seeds=_listed(seeds, "--seeds", int),
+        methods=_listed(methods),
+        limit=limit,
+        target_limit=target_limit,
+    )
+    if epochs is not None:
+        chosen = chosen.with_recipe(epochs=epochs)
+    workspace = places.workspace(drop_overlap=drop_overlap, checkpoint_seconds=checkpoint_seconds)
+    result, folder = run(chosen, workspace)
+    print((folder / "tables.md").read_text(encoding="utf-8"))
+    print(f"page: {folder / 'index.html'}")
+    failed = [entry for entry in result.entries if entry.error is not None]
+    if json:
+        done = len(result.entries) - len(failed)
+        print(json_module.dumps({"study": chosen.name, "runs": done, "failed": len(failed), "reports": str(folder)}))
+    if failed:
+        print(f"error: {len(failed)} of {len(result.entries)} runs failed; the table says why", file=sys.stderr)
+    return 2 if failed else 0
+
+
+@app.command
+def report(*, study: str = "default", reports: Path = Path("reports")) -> None:
+    """Write a study's tables, figures and page again, without training.
+
+    Parameters
+    ----------
+    study
+        A study that compare has run.
+    reports
+        Where runs, tables and pages are kept.
+    """
+    from stages.report import report as run
+
+    print(f"page: {run(study, reports) / 'index.html'}")
+
+
+@app.command
+def demo(*, output: Path = Path("demo"), seed: int = 0) -> int:
+    """The whole pipeline on generated tasks and a nano BERT, with no download: a few minutes on two cores.
+
+    Parameters
+    ----------
+    output
+        Folder for everything it makes.
+    seed
+        Of the generated tasks and the backbone.
+    """
+    from stages.demo import demo as run
+
+    return run(output, seed)
+
+
+@app.command
+def predict(
+    *,
+    target: str,
+    input: Path,
+    output: Path,
+    using: str = "auto",
+    batch_size: int = 64,
+    precision: Precision = "auto",
+    json: Flag = False,
+    places: Places = Places(),
+) -> None:
+    """Predict for rows without labels: id, prediction and, for classes, one probability a class.
+
+    Parameters
+    ----------
+    target
+        The task to predict.
+    input
+        Table with the task's text columns (parquet, csv, tsv or jsonl by suffix).
+    output
+        Table to write, in the input's order.
+    using
+        fusion, adapter, or a run; auto is the best fusion, else the best adapter.
+    batch_size
+        Rows a forward pass.
+    precision
+        auto is bf16 on a GPU that has it, else fp32.
+    json
+        Print the result as one JSON object on the last line.
+    """
+    from stages.predict import predict as run
+
+    result = run(target, input, output, places.workspace(), using=using, batch_size=batch_size, precision=precision)
+    print(f"{result['rows']} predictions of run {result['run']} in {result['output']}")
+    if json:
+        print(json_module.dumps(result))
+
+
+tasks = App(name="tasks", help="The tasks that can be trained.")
+app.command(tasks)
+
+
+@tasks.command(name="list")
+def tasks_list() -> None:
+    """Every built-in task."""
+    for task in built_in_tasks().values():
+        names = ", ".join((task.name, *task.aliases))
+        print(f"{names:<14} {task.metric:<9} {task.description}")
+
+
+@tasks.command(name="show")
+def tasks_show(name: str, *, data: Path | None = None) -> None:
+    """A task with all its settings.
+
+    Parameters
+    ----------
+    name
+        A built-in task, a task in --data, or a task file.
+    data
+        Folder that may hold <task>/task.toml.
+    """
+    print(find_task(name, data).model_dump_json(indent=2))
+
+
+@tasks.command(name="check")
+def tasks_check(file: Path) -> None:
+    """Check a task file; every mistake is reported at once.
+
+    Parameters
+    ----------
+    file
+        The TOML file.
+    """
+    from pipeline.tasks import Task
+
+    print(f"{file}: task '{Task.read(file).name}' is fine")
+
+
+store_app = App(name="store", help="The trained adapters and fusions.")
+app.command(store_app)
+StoreFolder = Annotated[Path, Parameter(name="--store", help="Where trained adapters and fusions are kept.")]
+
+
+@store_app.command(name="list")
+def store_list(*, store: StoreFolder = Path("adapters_store")) -> None:
+    """Every artifact with its task, score and backbone."""
+    from pipeline.store import Store
+
+    artifacts = [artifact.manifest for artifact in Store(store).artifacts()]
+    if not artifacts:
+        print(f"{store} holds no artifacts")
+    for manifest in artifacts:
+        sources = "+".join(source.task for source in manifest.sources)
+        print(
+            f"{manifest.run}  {manifest.kind:<8} {manifest.task:<12} seed {manifest.seed:<3}"
+            f" {manifest.metric} {manifest.dev:.4f}  {manifest.backbone} ({manifest.backbone_weights[:8]}) {sources}"
+        )
+
+
+@store_app.command(name="verify")
+def store_verify(*, store: StoreFolder = Path("adapters_store")) -> None:
+    """Check every file of every artifact against its sha256."""
+    from pipeline.errors import raise_all
+    from pipeline.store import Store
+
+    artifacts = Store(store).artifacts()
+    problems = []
+    for artifact in artifacts:
+        try:
+            artifact.verify()
+        except PipelineError as error:
+            problems.append(str(error))
+    raise_all(str(store), problems)
+    print(f"{len(artifacts)} artifacts are complete and unchanged")
+
+
+@store_app.command(name="remove")
+def store_remove(run: str, *, store: StoreFolder = Path("adapters_store")) -> None:
+    """Delete an artifact that no fusion needs.
+
+    Parameters
+    ----------
+    run
+        Its run, as store list shows it.
+    """
+    from pipeline.store import Store
+
+    print(f"removed {Store(store).remove(run).folder}")
+
+
+@store_app.command(name="export")
+def store_export(run: str, file: Path, *, store: StoreFolder = Path("adapters_store")) -> None:
+    """Write an artifact, with the adapters of a fusion, into one zip file.
+
+    Parameters
+    ----------
+    run
+        Its run, as store list shows it.
+    file
+        The zip file to write.
+    """
+    from pipeline.store import Store
+
+    for artifact in Store(store).export(run, file):
+        print(f"{artifact.manifest.kind} {artifact.manifest.task} {artifact.manifest.run}")
+
+
+@store_app.command(name="import")
+def store_import(file: Path, *, store: StoreFolder = Path("adapters_store")) -> None:
+    """Unpack an exported zip file into the store, after checking it.
+
+    Parameters
+    ----------
+    file
+        The zip file.
+    """
+    from pipeline.store import Store
+
+    for artifact in Store(store).import_from(file):
+        print(f"{artifact.manifest.kind} {artifact.manifest.task} {artifact.folder}")
+
+
+studies = App(name="studies", help="The comparisons that are shipped.")
+app.command(studies)
+
+
+@studies.command(name="list")
+def studies_list() -> None:
+    """Every shipped study."""
+    from pipeline.study import study_names
+    from stages.compare import STUDIES, find_study
+
+    for name in study_names(STUDIES):
+        print(f"{name:<14} {find_study(name).description}")
+
+
+@studies.command(name="show")
+def studies_show(name: str) -> None:
+    """A study with all its settings.
+
+    Parameters
+    ----------
+    name
+        A shipped study or a TOML file.
+    """
+    from stages.compare import find_study
+
+    print(find_study(name).model_dump_json(indent=2))
+
+
+def _listed(text: str | None, option: str = "", kind: type = str) -> list[Any] | None:
+    """``a,b,c`` as a list; None stays None, so that the study's own value holds."""
+    if text is None:
+        return None
+    try:
+        return [kind(part.strip()) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise PipelineError(f"{option} {text}: write whole numbers with commas, such as 1,2,3") from None
+
+
+def _print_result(record: RunRecord, as_json: bool) -> None:
+    cost = record.cost
+    print(
+        f"{record.kind} {record.task}: dev {record.metric} {record.dev:.4f} (epoch {record.best_epoch}),"
+        f" {cost.trainable_parameters:,} trainable parameters, {cost.seconds:.0f} s,"
+        f" {cost.examples_per_second:.0f} examples/s, {cost.peak_memory_mb:.0f} MB, run {record.run}"
+    )
+    if record.artifact:
+        print(f"in {record.artifact}")
+    if as_json:
+        print(json_module.dumps(record.summary()))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 2 the user can mend it, 130 interrupted."""
+    try:
+        status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except cyclopts.CycloptsError as error:
+        print(f"error: {error} (see --help)", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is kept; the same command goes on from there", file=sys.stderr)
+        return 130
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,81 @@
+"""Batches of like length: bucketed and shuffled for training, in length order for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+
+from pipeline.data.tokens import TokenisedSplit
+
+Batch = dict[str, torch.Tensor]
+
+# Rows are shuffled, cut into blocks of this many batches, and sorted by length within a block: long enough to waste
+# almost no padding, short enough that neighbours still differ from epoch to epoch.
+_BATCHES_PER_BLOCK = 64
+
+
+def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Row positions of each batch of ``epoch``: every row once, like lengths together, another order each epoch.
+
+    The order depends on ``(seed, epoch)`` alone, so a resumed run sees the batches it would have seen.
+    """
+    generator = np.random.default_rng([seed, epoch])
+    order = generator.permutation(len(lengths))
+    block = batch_size * _BATCHES_PER_BLOCK
+    batches: list[np.ndarray] = []
+    for start in range(0, len(order), block):
+        rows = order[start : start + block]
+        rows = rows[np.argsort(lengths[rows], kind="stable")]
+        batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Row positions in length order, longest first, so that memory trouble shows at once."""
+    order = np.argsort(-lengths, kind="stable")
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch:
+    """Pad ``rows`` of ``split`` to their longest input.
+
+    Returns:
+        ``input_ids``, ``attention_mask`` and, where the backbone has them, ``token_type_ids``, each (B, T); a siamese
+        split gives (2B, T), first sentences before second ones. ``labels`` (B,) when the split has labels, ``rows``
+        (B,) the positions in the split.
+    """
+    sequences = [split.a[row] for row in rows]
+    if split.b is not None:
+        sequences += [split.b[row] for row in rows]
+    input_ids = _pad(sequences, pad_token_id)
+    batch = {
+        "input_ids": input_ids,
+        "attention_mask": _pad([np.ones(len(ids), dtype=np.int64) for ids in sequences], 0),
+        "rows": torch.from_numpy(np.ascontiguousarray(rows)),
+    }
+    if split.types_a is not None:
+        if split.b is None:
+            batch["token_type_ids"] = _pad([split.types_a[row] for row in rows], 0)
+        else:
+            batch["token_type_ids"] = torch.zeros_like(input_ids)
+    if split.labels is not None:
+        batch["labels"] = torch.from_numpy(split.labels[rows])
+    return batch
+
+
+def training_batches(
+    split: TokenisedSplit, batch_size: int, pieces: int, seed: int, epoch: int, pad_token_id: int, first: int = 0
+) -> Iterator[list[Batch]]:
+    """The batches of one epoch from number ``first`` on, each cut into at most ``pieces`` micro-batches."""
+    for rows in training_order(split.lengths, batch_size, seed, epoch)[first:]:
+        # Rows of a batch are sorted by length, so contiguous pieces waste no padding either.
+        yield [collate(split, part, pad_token_id) for part in np.array_split(rows, pieces) if len(part)]
+
+
+def _pad(sequences: Sequence[np.ndarray], value: int) -> torch.Tensor:
+    padded = np.full((len(sequences), max(len(ids) for ids in sequences)), value, dtype=np.int64)
+    for row, ids in enumerate(sequences):
+        padded[row, : len(ids)] = ids
+    return torch.from_numpy(padded)

@@ -1,0 +1,34 @@
+"""Read a split of a Hub data set; scripts of data sets are never run."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.errors import PipelineError
+from pipeline.tasks import Hub, Split
+
+
+def read_hub_split(hub: Hub, split: Split) -> pd.DataFrame:
+    """One split as a raw table, from the local cache when the Hub has been read before.
+
+    Raises:
+        PipelineError: the split is not published, or the Hub cannot be reached.
+    """
+    if split not in hub.splits:
+        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR")
+    import datasets
+    from huggingface_hub.errors import HfHubHTTPError
+
+    datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(hub.dataset, hub.config, split=hub.splits[split], revision=hub.revision)
+    except (ConnectionError, FileNotFoundError, OSError, HfHubHTTPError, ValueError) as error:
+        raise PipelineError(
+            f"data set '{hub.dataset}' cannot be had from the Hub ({type(error).__name__}):"
+            " connect, or give its files with --data DIR"
+        ) from error
+    table = loaded.to_pandas()
+    # Row numbers of the Hub's splits ("idx") are ids where there is nothing better.
+    if "id" not in table.columns and "idx" in table.columns:
+        table = table.rename(columns={"idx": "id"})
+    return table

@@ -1,0 +1,230 @@
+"""Load a task's splits from files or the Hub into canonical, checked rows.
+
+Canonical columns: ``id`` (str), ``text_a`` (str), ``text_b`` (str, pairs only), ``label`` (int64 class or float64
+score; absent in unlabelled rows).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.overlap import overlapping_rows
+from pipeline.data.tables import SUFFIXES, read_table
+from pipeline.errors import PipelineError, raise_all
+from pipeline.tasks import Files, Hub, Source, Split, Task
+
+# The held-out dev part of a task that publishes none is the same for every run, whatever the run's seed.
+_CARVE_SEED = 20240101
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The labelled rows one run trains on and is selected by."""
+
+    train: pd.DataFrame
+    dev: pd.DataFrame
+    overlap: int
+    """Rows of dev whose text also stands in train (before dropping, if they were dropped)."""
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        return {"train": fingerprint(self.train), "dev": fingerprint(self.dev)}
+
+
+def load_task_data(
+    task: Task, data: Path | None, *, limit: int | None = None, seed: int = 0, drop_overlap: bool = False
+) -> TaskData:
+    """Train and dev rows of ``task``, checked; ``limit`` keeps a seeded, stratified sample of the training rows.
+
+    Raises:
+        PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
+    """
+    if limit is not None and limit < 1:
+        raise PipelineError(f"--limit {limit}: give at least 1 training row, or leave it out for all")
+    source: Source = task.files if data is not None else _hub_of(task)
+    if source.dev_fraction is not None:
+        rows = load_split(task, data, "train")
+        dev_size = max(1, round(len(rows) * source.dev_fraction))
+        chosen = _stratified(rows["label"], dev_size, _CARVE_SEED)
+        train, dev = rows.drop(index=rows.index[chosen]).reset_index(drop=True), rows.iloc[chosen]
+        dev = dev.reset_index(drop=True)
+    else:
+        train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
+    in_train, in_dev = overlapping_rows(train, dev)
+    if drop_overlap:
+        train = train[~in_train].reset_index(drop=True)
+    if limit is not None and limit < len(train):
+        train = train.iloc[_stratified(train["label"], limit, seed)].reset_index(drop=True)
+        if train["label"].nunique() < 2:
+            raise PipelineError(f"--limit {limit} leaves a single class of task '{task.name}': raise it")
+    return TaskData(train, dev, overlap=int(in_dev.sum()))
+
+
+def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
+    """One labelled split in canonical form, checked."""
+    if data is None:
+        hub = _hub_of(task)
+        from pipeline.data.hub import read_hub_split
+
+        return canonical_rows(task, read_hub_split(hub, split), f"{hub.dataset}:{hub.splits[split]}", source=hub)
+    file = _split_file(task, data, split)
+    return canonical_rows(task, read_table(file), str(file), source=task.files)
+
+
+def canonical_rows(
+    task: Task, table: pd.DataFrame, where: str, *, source: Source | None, labelled: bool = True
+) -> pd.DataFrame:
+    """Bring a raw table to canonical columns, or say everything that is wrong with it at once.
+
+    Args:
+        where: how the table is called in messages.
+        source: names the raw columns (a Hub data set has its own) and maps raw labels.
+        labelled: whether a label column is required; without it the result has none.
+    """
+    text_columns = source.text if isinstance(source, Hub) else task.text
+    label_column = source.label if isinstance(source, Hub) else task.label
+    needed = [*text_columns, *([label_column] if labelled else [])]
+    missing = [column for column in needed if column not in table.columns]
+    if missing:
+        raise PipelineError(
+            f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
+            f" {', '.join(map(repr, table.columns))}"
+        )
+    if table.empty:
+        raise PipelineError(f"{where}: no rows")
+    problems: list[str] = []
+    rows = pd.DataFrame({"id": _ids(table, problems)})
+    for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
+        values = table[column].tolist()
+        _report(problems, f"column '{column}': empty or null text", values, _is_blank)
+        _report(problems, f"column '{column}': not text", values, lambda v: not _is_blank(v) and not isinstance(v, str))
+        rows[target] = [value if isinstance(value, str) else "" for value in values]
+    if labelled:
+        rows["label"] = _labels(task, table[label_column].tolist(), label_column, source, problems)
+        if not problems and rows["label"].nunique() < 2:
+            only = rows["label"].iloc[0]
+            problems.append(f"column '{label_column}': a single class: all {len(rows)} rows have label {only}")
+    raise_all(where, problems)
+    return rows
+
+
+def fingerprint(rows: pd.DataFrame) -> str:
+    """sha256 over the canonical rows in order: ids, texts and labels."""
+    digest = hashlib.sha256()
+    for column in sorted(rows.columns):
+        digest.update(f"\0{column}\0".encode())
+        for value in rows[column].tolist():
+            encoded = str(value).encode()
+            # The length before the value: ("ab", "c") and ("a", "bc") must differ.
+            digest.update(f"{len(encoded)}:".encode() + encoded)
+    return digest.hexdigest()
+
+
+def _hub_of(task: Task) -> Hub:
+    if task.hub is None:
+        raise PipelineError(f"task '{task.name}' has no Hub data set: give its folder with --data DIR")
+    return task.hub
+
+
+def _split_file(task: Task, data: Path, split: Split) -> Path:
+    if not data.is_dir():
+        raise PipelineError(f"{data}: no such folder (--data)")
+    folders = [data / name for name in (task.name, *task.aliases) if (data / name).is_dir()]
+    if not folders:
+        raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
+    files: Files = task.files
+    stem = getattr(files, split)
+    found = [folders[0] / f"{stem}{suffix}" for suffix in SUFFIXES if (folders[0] / f"{stem}{suffix}").is_file()]
+    if not found:
+        raise PipelineError(f"{folders[0]}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
+    if len(found) > 1:
+        raise PipelineError(f"{folders[0]}: split '{split}' is ambiguous: {', '.join(f.name for f in found)}: keep one")
+    return found[0]
+
+
+def _is_blank(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and np.isnan(value)) or not str(value).strip()
+
+
+def _report(problems: list[str], what: str, values: Iterable[Any], is_bad: Callable[[Any], bool]) -> None:
+    """Add one line for ``what``: the first three bad rows with their values, and how many in all (rows from 1)."""
+    bad = [(row, value) for row, value in enumerate(values, start=1) if is_bad(value)]
+    if bad:
+        shown = ", ".join(f"row {row}: {value!r}" for row, value in bad[:3])
+        problems.append(f"{what} ({len(bad)} in all): {shown}")
+
+
+def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
+    if "id" not in table.columns:
+        return [str(row) for row in range(len(table))]
+    values = table["id"].tolist()
+    _report(problems, "column 'id': empty", values, _is_blank)
+    ids = [str(value) for value in values]
+    repeated = pd.Series(ids).duplicated().tolist()
+    marked = [value if again else None for value, again in zip(ids, repeated, strict=True)]
+    _report(problems, "column 'id': duplicate ids", marked, lambda value: value is not None)
+    return ids
+
+
+def _labels(task: Task, values: list[Any], column: str, source: Source | None, problems: list[str]) -> pd.Series:
+    mapping = source.labels if source is not None else {}
+    if mapping:
+        _report(problems, f"column '{column}': label not in {list(mapping)}", values, lambda v: _key(v) not in mapping)
+        numbers = [mapping.get(_key(value), np.nan) for value in values]
+    else:
+        _report(problems, f"column '{column}': label is not a number", values, lambda v: np.isnan(_number(v)))
+        numbers = [_number(value) for value in values]
+    if source is not None and source.scale is not None:
+        numbers = [source.scale[0] * number + source.scale[1] for number in numbers]
+    if task.kind == "classes":
+        highest = task.outputs - 1
+        allowed = f"column '{column}': label out of range 0..{highest} or not whole"
+        _report(problems, allowed, numbers, lambda n: not np.isnan(n) and (n != int(n) or not 0 <= n <= highest))
+        return pd.Series(numbers, dtype="float64").fillna(0).astype("int64")
+    assert task.range is not None
+    low, high = task.range
+    outside = f"column '{column}': score out of range {low:g}..{high:g}"
+    # A score rescaled in floating point may overshoot its end by rounding.
+    slack = 1e-9 * (high - low)
+    _report(problems, outside, numbers, lambda n: not np.isnan(n) and not low - slack <= n <= high + slack)
+    return pd.Series(numbers, dtype="float64").clip(low, high)
+
+
+def _key(value: Any) -> str:
+    """How a raw label is written in a TOML table of labels: 1, 1.0 and "1" are the same."""
+    number = _number(value)
+    return str(int(number)) if not np.isnan(number) and number == int(number) else str(value)
+
+
+def _number(value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return float("nan")
+    return number if np.isfinite(number) else float("nan")
+
+
+def _stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
+    """``size`` row positions in file order, each class (or fifth of the score range) in its share.
+
+    Shares are rounded by largest remainder, so they add up to ``size`` exactly.
+    """
+    values = labels.to_numpy()
+    strata = values if labels.dtype.kind == "i" else np.digitize(values, np.quantile(values, [0.2, 0.4, 0.6, 0.8]))
+    names, counts = np.unique(strata, return_counts=True)
+    exact = counts * size / counts.sum()
+    take = np.floor(exact).astype(int)
+    for position in np.argsort(take - exact, kind="stable")[: size - take.sum()]:
+        take[position] += 1
+    generator = np.random.default_rng(seed)
+    chosen = [
+        generator.permutation(np.flatnonzero(strata == name))[:count] for name, count in zip(names, take, strict=True)
+    ]
+    return np.sort(np.concatenate(chosen))

@@ -1,0 +1,29 @@
+"""Leakage: rows of one split whose text also stands in another."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+
+_NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
+
+
+def text_key(text: str) -> str:
+    """``text`` without case, punctuation and white space: what makes two texts the same for leakage."""
+    # A text of punctuation alone keeps its form, or all such texts would count as one.
+    return _NOT_ALPHANUMERIC.sub("", text.casefold()) or text
+
+
+def row_keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """One key a row; a pair has the same key in either order."""
+    keys = [[text_key(text) for text in rows[column]] for column in ("text_a", "text_b") if column in rows]
+    return [tuple(sorted(parts)) for parts in zip(*keys, strict=True)]
+
+
+def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Boolean masks over ``train`` and ``other``: the rows whose text stands in both."""
+    train_keys, other_keys = row_keys(train), row_keys(other)
+    shared = set(train_keys) & set(other_keys)
+    return np.array([key in shared for key in train_keys]), np.array([key in shared for key in other_keys])

@@ -1,0 +1,152 @@
+"""Tokenise a split once; the cache key covers everything that changes the result."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyarrow import feather
+
+from pipeline.atomic import canonical_json, new_file, sha256_text
+from pipeline.data.load import fingerprint
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from pipeline.tasks import Encoding
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A backbone's tokenizer, with what makes two of them the same."""
+
+    fast: PreTrainedTokenizerFast
+    hash: str
+    token_types: bool
+    """Whether the backbone tells the sentences of a pair apart by token type."""
+
+    @property
+    def pad_token_id(self) -> int:
+        assert self.fast.pad_token_id is not None
+        return int(self.fast.pad_token_id)
+
+
+@dataclass(frozen=True)
+class TokenisedSplit:
+    """Token ids of a split, row for row; labels are NaN-free float64 or int64, or None.
+
+    ``b`` holds the second sentences of a siamese encoding; a cross encoding has both sentences in ``a``, told apart
+    by ``types_a`` where the backbone knows token types.
+    """
+
+    ids: tuple[str, ...]
+    a: list[np.ndarray]
+    types_a: list[np.ndarray] | None
+    b: list[np.ndarray] | None
+    labels: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of the longest input of each row: what a batch is padded to."""
+        lengths = np.array([len(ids) for ids in self.a])
+        return lengths if self.b is None else np.maximum(lengths, [len(ids) for ids in self.b])
+
+
+def tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_length: int) -> TokenisedSplit:
+    """Tokenise canonical rows, from the cache when the same rows were tokenised in the same way before.
+
+    A pair longer than ``max_length`` is cut at the longer sentence first, so that both stay.
+    """
+    columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
+    siamese = encoding == "siamese" and len(columns) == 2
+    key = sha256_text(
+        canonical_json(
+            {
+                "format": _FORMAT,
+                "tokenizer": tokenizer.hash,
+                "token_types": tokenizer.token_types,
+                "rows": fingerprint(rows[columns]),
+                "siamese": siamese,
+                "max_length": max_length,
+            }
+        )
+    )
+    file = _cache_folder() / f"{key}.arrow"
+    table = _read_cached(file)
+    if table is None:
+        table = _tokenise(rows, tokenizer, siamese, max_length)
+        _write_cached(table, file)
+    labels = rows["label"].to_numpy() if "label" in rows else None
+    return TokenisedSplit(
+        ids=tuple(rows["id"]),
+        a=_arrays(table, "a"),
+        types_a=_arrays(table, "types_a") if "types_a" in table.column_names else None,
+        b=_arrays(table, "b") if "b" in table.column_names else None,
+        labels=labels,
+    )
+
+
+def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int) -> pa.Table:
+    def encode(*texts: list[str]) -> dict[str, list[list[int]]]:
+        return dict(
+            tokenizer.fast(
+                *texts,
+                truncation="longest_first",
+                max_length=max_length,
+                return_attention_mask=False,
+                return_token_type_ids=tokenizer.token_types,
+            )
+        )
+
+    first = rows["text_a"].tolist()
+    second = rows["text_b"].tolist() if "text_b" in rows else None
+    whole = encode(first) if second is None or siamese else encode(first, second)
+    columns = {"a": whole["input_ids"]}
+    if "token_type_ids" in whole:
+        columns["types_a"] = whole["token_type_ids"]
+    if siamese and second is not None:
+        columns["b"] = encode(second)["input_ids"]
+    return pa.table({name: pa.array(values, type=pa.list_(pa.int32())) for name, values in columns.items()})
+
+
+def _arrays(table: pa.Table, name: str) -> list[np.ndarray]:
+    column = table[name].combine_chunks()
+    values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
+    return [values[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def _cache_folder() -> Path:
+    """``$PIPELINE_CACHE``, or the user's cache folder."""
+    named = os.environ.get("PIPELINE_CACHE")
+    if named:
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "adapter-fusion-pipeline" / "tokens"
+
+
+def _read_cached(file: Path) -> pa.Table | None:
+    try:
+        return feather.read_table(file)
+    except (OSError, pa.ArrowException):
+        # Missing or damaged: tokenising again costs little and is always right.
+        return None
+
+
+def _write_cached(table: pa.Table, file: Path) -> None:
+    try:
+        with new_file(file) as temporary:
+            feather.write_feather(table, temporary, compression="zstd")
+    except (PipelineError, OSError):
+        # A cache that cannot be written costs time, not correctness.
+        return

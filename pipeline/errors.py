@@ -1,0 +1,80 @@
+"""What a user can mend, said once: what is wrong, where, and how to mend it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+_WRITE_FAILURES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOTDIR: "a file stands where a folder is needed",
+    errno.EEXIST: "a file stands where a folder is needed",
+    errno.EISDIR: "a folder stands where a file is needed",
+}
+
+
+class PipelineError(Exception):
+    """A mistake the user can mend; the command line prints it and exits with status 2.
+
+    The message names what is wrong, where, and what to do. Anything else that is raised is a bug.
+    """
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write ``path`` into a :class:`PipelineError`.
+
+    safetensors reports a full disk as its own ``SafetensorError`` with the errno in the text, so both forms are read.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _WRITE_FAILURES:
+            raise
+        raise _cannot_write(path, _WRITE_FAILURES[error.errno]) from error
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":
+            raise
+        for number, reason in _WRITE_FAILURES.items():
+            if f"os error {number}" in str(error) or f"code: {number}," in str(error):
+                raise _cannot_write(path, reason) from error
+        raise
+
+
+def _cannot_write(path: Path, reason: str) -> PipelineError:
+    return PipelineError(
+        f"cannot write {path}: {reason}. Nothing finished was lost; make room or name another folder"
+        " (--store, --reports) and run the same command again."
+    )
+
+
+def validation_problems(error: ValidationError) -> list[str]:
+    """One line a mistake, each with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
+    problems = []
+    for item in error.errors(include_url=False):
+        key = ".".join(str(part) for part in item["loc"]) or "(file)"
+        if item["type"] == "extra_forbidden":
+            problems.append(f"{key}: unknown key")
+        elif item["type"] == "missing":
+            problems.append(f"{key}: missing")
+        else:
+            problems.append(f"{key}: {item['msg'].removeprefix('Value error, ')} (got {item['input']!r})")
+    return problems
+
+
+def raise_all(where: str, problems: Sequence[str]) -> None:
+    """Raise one :class:`PipelineError` naming every problem found in ``where``; do nothing when there is none."""
+    if problems:
+        count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
+        raise PipelineError(f"{where}: {count}\n" + "\n".join(f"  {problem}" for problem in problems))

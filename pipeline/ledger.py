@@ -1,0 +1,171 @@
+"""Ledger: finished runs with their scores, predictions, cost and provenance, under ``<reports>/runs/<run>/``.
+
+A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.atomic import canonical_json, make_folder, sha256_text, write_json, write_text
+from pipeline.data.tables import write_table
+from pipeline.errors import PipelineError, validation_problems, writing
+from pipeline.recipe import Recipe
+from pipeline.tasks import Name
+
+SCHEMA = 1
+
+Kind = Literal["frozen", "adapter", "fusion", "full", "sequential"]
+
+
+class Cost(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    trainable_parameters: int
+    seconds: float = Field(description="training and evaluation, without start-up")
+    examples_per_second: float = Field(description="training steps alone")
+    peak_memory_mb: float
+
+
+class SourceRun(BaseModel):
+    """A run this one is built on: an adapter of a fusion, or the first step of sequential tuning."""
+
+    model_config = ConfigDict(frozen=True)
+
+    task: Name
+    run: str
+    digest: str = Field(description="sha256 over what was taken from it")
+
+
+class RunRecord(BaseModel):
+    """What ``run.json`` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = SCHEMA
+    run: str
+    kind: Kind
+    task: Name
+    seed: int
+    limit: int | None
+    recipe: Recipe
+    identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
+    sources: tuple[SourceRun, ...] = ()
+    backbone: str
+    metric: Literal["accuracy", "pearson"]
+    dev: float = Field(description="the metric on dev at the kept epoch")
+    best_epoch: int
+    rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")
+    cost: Cost
+    artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
+    artifact_digest: str | None = None
+    weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")
+    provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
+    finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def summary(self) -> dict[str, Any]:
+        """What the training verbs print with ``--json``."""
+        return {
+            "run": self.run,
+            "kind": self.kind,
+            "task": self.task,
+            "metric": self.metric,
+            "dev": self.dev,
+            **self.cost.model_dump(),
+            "artifact": self.artifact,
+        }
+
+
+def run_name(identity: dict[str, Any]) -> str:
+    """The name of the run that ``identity`` determines: 12 hex digits of its sha256."""
+    return sha256_text(canonical_json({"schema": SCHEMA, **identity}))[:12]
+
+
+class Ledger:
+    """The runs of one reports folder."""
+
+    def __init__(self, reports: Path) -> None:
+        self.root = reports / "runs"
+
+    def folder(self, run: str) -> Path:
+        return self.root / run
+
+    def checkpoint_file(self, run: str) -> Path:
+        return self.folder(run) / "checkpoint" / "state.safetensors"
+
+    def weights_file(self, run: str) -> Path:
+        return self.folder(run) / "weights.safetensors"
+
+    def find(self, run: str) -> RunRecord | None:
+        """The finished run called ``run``, or None.
+
+        Raises:
+            PipelineError: its run.json is damaged.
+        """
+        file = self.folder(run) / "run.json"
+        if not file.is_file():
+            return None
+        try:
+            return RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
+        except (ValidationError, UnicodeDecodeError) as error:
+            reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
+            raise PipelineError(f"{file}: damaged ({reason}): delete it, and the run is made again") from error
+
+    def predictions(self, run: str) -> pd.DataFrame:
+        """``id``, ``label``, ``prediction`` and class probabilities of the dev split, in its order."""
+        file = self.folder(run) / "predictions.parquet"
+        try:
+            return pd.read_parquet(file)
+        except (OSError, ValueError) as error:
+            raise PipelineError(f"{file}: cannot be read ({error}): train the run again with --force") from error
+
+    @contextmanager
+    def lock(self, run: str) -> Iterator[None]:
+        """Keep two processes from training one run at once; a killed process gives its lock up by itself.
+
+        Raises:
+            PipelineError: another process is at it.
+        """
+        folder = make_folder(self.folder(run))
+        with writing(folder):
+            lock = FileLock(folder / ".lock")
+        try:
+            with writing(folder):
+                lock.acquire(timeout=0)
+        except Timeout:
+            raise PipelineError(f"run {run} is being trained by another process: wait for it, then try again") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def finish(self, record: RunRecord, curve: list[dict[str, float]], predictions: pd.DataFrame) -> None:
+        """Write everything of a run, ``run.json`` last, and drop its checkpoint."""
+        folder = make_folder(self.folder(record.run))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(curve[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(curve)
+        write_text(folder / "curve.csv", text.getvalue())
+        write_table(predictions, folder / "predictions.parquet")
+        write_json(folder / "run.json", record.model_dump(mode="json"))
+        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+
+    def forget(self, run: str) -> None:
+        """Make a run unfinished, so that it is trained anew."""
+        folder = self.folder(run)
+        if folder.is_dir():
+            with writing(folder):
+                (folder / "run.json").unlink(missing_ok=True)
+                shutil.rmtree(folder / "checkpoint", ignore_errors=True)

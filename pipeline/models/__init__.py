@@ -1,0 +1,1 @@
+"""Backbone, encoder, heads, and the methods that adapt them."""

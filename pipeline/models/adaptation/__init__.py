@@ -1,0 +1,1 @@
+"""What is put into a frozen backbone, one method a file."""

@@ -1,0 +1,63 @@
+"""AdapterFusion through AdapterHub (Pfeiffer et al. 2021): per token, which adapters to listen to.
+
+At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softmax_n(Q h . K z_n)`` and
+``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapters.composition import Fuse
+from torch import Tensor
+
+from pipeline.models.adaptation.houlsby import load_adapter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# AdapterHub's own factor inside get_fusion_regularization_loss.
+_STOCK_REGULARISATION = 0.01
+
+
+def add_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path]) -> None:
+    """Load the adapters ``{name: folder}`` and put a fresh fusion layer over them, alone trainable and active.
+
+    The adapters stay frozen. Names are used in the order given; two runs agree only if they agree in it.
+    """
+    for name, folder in sources.items():
+        load_adapter(backbone, name, folder)
+    setup = Fuse(*sources)
+    backbone.add_adapter_fusion(setup)
+    backbone.train_adapter_fusion(setup)
+
+
+def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
+    """``weight * sum over sites of ||V - I||_F^2``, to be added to the loss of every step.
+
+    AdapterHub's trainer back-propagates it after the optimiser has stepped, so there it acts one step late.
+    """
+    return lambda: weight / _STOCK_REGULARISATION * backbone.get_fusion_regularization_loss()
+
+
+def value_names(backbone: PreTrainedModel) -> set[str]:
+    """Parameters that weight decay must leave alone: V is pulled to the identity, not to zero."""
+    return {
+        name for name, _ in backbone.named_parameters() if "adapter_fusion_layer" in name and name.endswith("value.weight")
+    }
+
+
+def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
+    """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does."""
+    backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
+
+
+def load_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path], folder: Path) -> None:
+    """Load the adapters and a saved fusion over them, frozen and active."""
+    for name, source in sources.items():
+        load_adapter(backbone, name, source)
+    backbone.load_adapter_fusion(str(folder), use_safetensors=True, set_active=True)
+    for parameter in backbone.parameters():
+        parameter.requires_grad_(False)

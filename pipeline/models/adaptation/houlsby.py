@@ -1,0 +1,69 @@
+"""Bottleneck adapters through AdapterHub (Houlsby et al. 2019; Pfeiffer et al. 2021 for the FFN-only variant).
+
+``A(h) = h + W_up gelu(W_down h + b_down) + b_up`` on the output of each sub-layer, before the residual and LayerNorm;
+2md + d + m parameters a site, two sites a layer ("houlsby") or the one after the FFN ("pfeiffer").
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import adapters
+from torch import nn
+
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Sites = Literal["houlsby", "pfeiffer"]
+
+
+def add_adapter(backbone: PreTrainedModel, name: str, sites: Sites, bottleneck: int) -> None:
+    """Put a fresh adapter into ``backbone`` and leave it alone trainable and active.
+
+    Raises:
+        PipelineError: ``bottleneck`` is wider than the backbone.
+    """
+    width = backbone.config.hidden_size
+    if bottleneck > width:
+        raise PipelineError(f"bottleneck {bottleneck} is wider than the backbone ({width}): choose a smaller one")
+    config_class = adapters.DoubleSeqBnConfig if sites == "houlsby" else adapters.SeqBnConfig
+    adapters.init(backbone)
+    config = config_class(
+        reduction_factor=reduction_factor(width, bottleneck), non_linearity="gelu", init_weights="houlsby"
+    )
+    backbone.add_adapter(name, config=config)
+    backbone.train_adapter(name)
+
+
+def reduction_factor(width: int, bottleneck: int) -> float:
+    """The factor r for which AdapterHub's ``int(width // r)`` is ``bottleneck``, for any pair of the two.
+
+    The exact quotient is off by one where floating point rounds it up (1 <= m <= d has such m for most d); half a
+    unit more in the divisor then keeps the integer part.
+    """
+    exact = width / bottleneck
+    return exact if int(width // exact) == bottleneck else width / (bottleneck + 0.5)
+
+
+def train_layernorms(backbone: nn.Module) -> None:
+    """Unfreeze every LayerNorm, as Houlsby et al. do; the artifact then needs them beside the adapter."""
+    for module in backbone.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.requires_grad_(True)
+
+
+def save_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
+    """Write ``adapter_config.json`` and ``adapter.safetensors`` as stock AdapterHub does."""
+    backbone.save_adapter(str(folder), name, with_head=False, use_safetensors=True)
+
+
+def load_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
+    """Load a saved adapter under ``name``, frozen; the caller has checked that it was made for this backbone."""
+    adapters.init(backbone)
+    backbone.load_adapter(str(folder), load_as=name, with_head=False, use_safetensors=True, set_active=True)
+    backbone.freeze_model(True)
+    for parameter in backbone.parameters():
+        parameter.requires_grad_(False)

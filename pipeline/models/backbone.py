@@ -1,0 +1,168 @@
+"""Load a pretrained encoder, from the Hub or a folder, always as fp32 and never with remote code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import logging as transformers_logging
+
+from pipeline.atomic import canonical_json, sha256_text
+from pipeline.data.tokens import Tokenizer
+from pipeline.errors import PipelineError
+
+# Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
+_POSITION_OFFSET = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2}
+_HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
+
+# What of a configuration does not change the function it describes.
+_INERT_CONFIG = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
+
+transformers_logging.set_verbosity_error()
+logging.getLogger("adapters").setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A pretrained encoder on disk or in the Hub's cache, and what identifies it."""
+
+    name: str
+    weights_hash: str
+    """sha256 over the encoder's fp32 tensors: equal for equal weights, whatever file or dtype they came from."""
+    config_hash: str
+    tokenizer: Tokenizer
+    hidden_size: int
+    max_length: int
+    tensor_names: tuple[str, ...]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        return {"weights": self.weights_hash, "config": self.config_hash, "tokenizer": self.tokenizer.hash}
+
+    def load(self) -> PreTrainedModel:
+        """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself."""
+        return _load_encoder(self.name)
+
+    def check_unchanged(self, encoder: torch.nn.Module) -> None:
+        """Raise if a tensor of ``encoder`` differs in any bit from the backbone's file."""
+        state = encoder.state_dict()
+        found = hash_tensors({name: state[name] for name in self.tensor_names})
+        if found != self.weights_hash:
+            raise RuntimeError(f"frozen weights of '{self.name}' changed during training: this is a bug")
+
+
+def open_backbone(name: str) -> Backbone:
+    """Load, check and identify a backbone.
+
+    Args:
+        name: a Hub id or a folder.
+
+    Raises:
+        PipelineError: it cannot be reached, is of an unsupported family, lacks weights or a tokenizer, or its
+            weights do not have the shapes of its configuration.
+    """
+    encoder = _load_encoder(name)
+    config = encoder.config
+    state = encoder.state_dict()
+    described = {key: value for key, value in config.to_dict().items() if key not in _INERT_CONFIG}
+    return Backbone(
+        name=name,
+        weights_hash=hash_tensors(state),
+        config_hash=sha256_text(canonical_json(described)),
+        tokenizer=_load_tokenizer(name, config),
+        hidden_size=config.hidden_size,
+        max_length=config.max_position_embeddings - _POSITION_OFFSET[config.model_type],
+        tensor_names=tuple(state),
+    )
+
+
+def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
+    """sha256 over names, shapes, dtypes and bytes, in order of name."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def _load_encoder(name: str) -> PreTrainedModel:
+    config = _read(name, "a configuration", AutoConfig)
+    family = config.model_type
+    if family not in _POSITION_OFFSET:
+        raise PipelineError(
+            f"backbone '{name}': model type '{family}' is not supported; use one of {', '.join(_POSITION_OFFSET)}"
+        )
+    keywords: dict[str, Any] = {"add_pooling_layer": False} if family in _HAS_POOLER else {}
+    try:
+        encoder, info = _read(
+            name,
+            "weights (model.safetensors)",
+            AutoModel,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **keywords,
+        )
+    except RuntimeError as error:
+        mismatch = next((line.strip() for line in str(error).splitlines() if "mismatch" in line), str(error)[:200])
+        raise PipelineError(
+            f"backbone '{name}': its weights do not fit its config.json: {mismatch}."
+            " Use the config.json the weights were saved with"
+        ) from error
+    # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise PipelineError(
+            f"backbone '{name}': {len(missing)} weights are missing from its file, the first is {missing[0]}:"
+            " give the folder of a complete encoder"
+        )
+    return encoder
+
+
+def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
+    fast = _read(name, "a tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
+    if not fast.is_fast or fast.pad_token_id is None:
+        raise PipelineError(f"backbone '{name}': needs a fast tokenizer (tokenizer.json) with a padding token")
+    if len(fast) > config.vocab_size:
+        raise PipelineError(
+            f"backbone '{name}': its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}:"
+            " they do not belong together"
+        )
+    content = json.loads(fast.backend_tokenizer.to_str())
+    # Truncation and padding are set at each call and change nothing of what the tokenizer is.
+    content.pop("truncation", None)
+    content.pop("padding", None)
+    return Tokenizer(
+        fast=fast,
+        hash=sha256_text(canonical_json(content)),
+        token_types=getattr(config, "type_vocab_size", 0) > 1,
+    )
+
+
+def _read(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
+    is_folder = Path(name).is_dir()
+    if not is_folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise PipelineError(f"backbone '{name}': no such folder (--backbone takes a folder or a Hub id)")
+    try:
+        return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
+    except (OSError, ValueError, KeyError) as error:
+        if is_folder:
+            reason = str(error).splitlines()[0]
+            raise PipelineError(f"backbone '{name}': the folder holds no readable {what.removeprefix('a ')}: {reason}") from error
+        raise PipelineError(
+            f"backbone '{name}' cannot be had from the Hub ({type(error).__name__}): check the id, connect,"
+            " or give a local folder with --backbone DIR"
+        ) from error
+    except Exception as error:
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise PipelineError(f"backbone '{name}': its weights file is damaged ({error}): copy it again") from error

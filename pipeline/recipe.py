@@ -1,0 +1,129 @@
+"""Recipe: everything that determines a training run except its task, seed, data and backbone."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.errors import PipelineError, raise_all, validation_problems
+from pipeline.tasks import Encoding, HeadKind, Pooling, Task
+
+Trainable = Literal["head", "adapter", "fusion", "full"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+
+# Chosen on dev with a 6-layer MiniLM (see reports/reference); the published ranges are 1e-4..1e-3 for Houlsby
+# adapters, 5e-5 for fusion on BERT-base, 1e-5..5e-5 for full fine-tuning.
+LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "fusion": 2e-4, "full": 5e-5}
+EPOCHS: dict[Trainable, int] = {"head": 6, "adapter": 6, "fusion": 3, "full": 6}
+PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference"})
+
+
+class Recipe(BaseModel):
+    """How a model is built and trained. ``None`` means "from the task" or "from ``trainable``" until resolved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    trainable: Trainable = Field("adapter", description="what is trained")
+    encoding: Encoding | None = Field(None, description="pairs as one input (cross) or two (siamese)")
+    pooling: Pooling | None = Field(None, description="sentence vector: first token, or mean over tokens")
+    head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
+    max_length: int | None = Field(None, ge=4, description="longest input, tokens")
+
+    adapter: Literal["houlsby", "pfeiffer"] = Field("houlsby", description="after attention and FFN, or FFN only")
+    bottleneck: int = Field(64, ge=1, description="adapter width m")
+    train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
+    fusion_regularization: float = Field(0.01, ge=0, description="weight of ||V - I||^2 a fusion site")
+    head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
+    head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
+
+    epochs: int | None = Field(None, ge=1, description="passes over the training rows")
+    learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False, description="peak learning rate")
+    batch_size: int = Field(32, ge=1, description="rows per optimiser step, over all processes")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="pieces a batch is run in, to save memory")
+    weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
+    warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
+    early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
+    precision: Precision = "auto"
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str) -> Self:
+        """Validate ``values``; every mistake is reported at once, each with its key.
+
+        Raises:
+            PipelineError: naming ``where`` and all mistakes.
+        """
+        problems = _pairing_problems(values.get("encoding"), values.get("head"))
+        try:
+            recipe = cls.model_validate(dict(values))
+        except ValidationError as error:
+            problems = validation_problems(error) + problems
+        raise_all(where, problems)
+        return recipe
+
+    @classmethod
+    def read(cls, file: Path) -> dict[str, Any]:
+        """The raw keys of a recipe file, to be overridden by flags and then parsed."""
+        try:
+            return tomllib.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise PipelineError(f"{file}: no such recipe file (--recipe)") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+            raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
+
+    def resolve(self, task: Task, precision: Precision) -> Self:
+        """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
+
+        ``precision`` is what ``auto`` means on this machine. Settings without effect are brought to one value
+        (the encoding of a task with one text, adapter settings of full fine-tuning), so they cannot tell runs apart.
+        """
+        head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
+        encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
+        if not task.is_pair:
+            if head in PAIR_HEADS:
+                raise PipelineError(
+                    f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
+                    " use --head linear or mlp"
+                )
+            encoding = "cross"
+        raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
+        if head == "cosine" and self.trainable == "head":
+            raise PipelineError("head 'cosine' has no weights, so with a frozen backbone nothing would be trained")
+        if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
+            raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
+        defaults = type(self)()
+        inert: dict[str, Any] = {}
+        if self.trainable not in ("adapter", "fusion"):
+            inert |= {name: getattr(defaults, name) for name in ("adapter", "bottleneck")}
+        if self.trainable == "fusion":
+            inert["bottleneck"] = defaults.bottleneck
+        if self.trainable != "adapter":
+            inert["train_layernorm"] = False
+        if self.trainable != "fusion":
+            inert |= {name: getattr(defaults, name) for name in ("fusion_regularization", "head_start")}
+        return self.model_copy(
+            update={
+                **inert,
+                "encoding": encoding,
+                "head": head,
+                "pooling": self.pooling or task.pooling,
+                "max_length": self.max_length or task.max_length,
+                "epochs": self.epochs or EPOCHS[self.trainable],
+                "learning_rate": self.learning_rate or LEARNING_RATES[self.trainable],
+                "precision": precision if self.precision == "auto" else self.precision,
+            }
+        )
+
+
+def _default_head(encoding: Encoding | None) -> HeadKind:
+    return "difference" if encoding == "siamese" else "linear"
+
+
+def _pairing_problems(encoding: Any, head: Any) -> list[str]:
+    if encoding == "cross" and head in PAIR_HEADS:
+        return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
+    return []

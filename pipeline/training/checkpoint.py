@@ -1,0 +1,93 @@
+"""The state of an unfinished run in one safetensors file, so that it can go on as if never stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from pipeline.atomic import new_file
+
+_FORMAT = 1
+
+
+@dataclass
+class Progress:
+    """Where training stands. ``step`` counts optimiser steps over all epochs, ``batch`` those of the current one."""
+
+    epoch: int = 1
+    batch: int = 0
+    step: int = 0
+    examples: int = 0
+    train_seconds: float = 0.0
+    evaluation_seconds: float = 0.0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    best_epoch: int = 0
+    best_score: float = float("-inf")
+    done: bool = False
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a step depends on. Random numbers need no state: each step seeds its own."""
+
+    progress: Progress
+    weights: dict[str, Tensor]
+    best_weights: dict[str, Tensor]
+    optimizer: dict[int, dict[str, Tensor]]
+    scaler: dict[str, Any]
+
+
+def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
+    """Write by rename: a kill at any moment leaves the old file or the new one, never half of one."""
+    tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
+    tensors |= {f"best/{name}": tensor for name, tensor in checkpoint.best_weights.items()}
+    for index, state in checkpoint.optimizer.items():
+        tensors |= {f"optimizer/{index}/{key}": value.contiguous() for key, value in state.items()}
+    progress = asdict(checkpoint.progress)
+    # JSON has no infinity: before the first evaluation there is no best score.
+    progress["best_score"] = progress["best_score"] if checkpoint.progress.best_epoch else None
+    metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
+    with new_file(file) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+
+
+def load_checkpoint(file: Path) -> Checkpoint | None:
+    """Read a checkpoint; None when there is none, or none that this version can read (said on stderr)."""
+    if not file.is_file():
+        return None
+    weights: dict[str, Tensor] = {}
+    best: dict[str, Tensor] = {}
+    optimizer: dict[int, dict[str, Tensor]] = {}
+    try:
+        with safe_open(file, framework="pt") as opened:
+            metadata = opened.metadata() or {}
+            if metadata.get("format") != str(_FORMAT):
+                raise ValueError("written by another version")
+            for key in opened.keys():
+                part, _, name = key.partition("/")
+                # A copy of our own: the file may be replaced while its memory map is still in use.
+                tensor = opened.get_tensor(key).clone()
+                if part == "weights":
+                    weights[name] = tensor
+                elif part == "best":
+                    best[name] = tensor
+                else:
+                    index, _, field_name = name.partition("/")
+                    optimizer.setdefault(int(index), {})[field_name] = tensor
+        progress = json.loads(metadata["progress"])
+        scaler = json.loads(metadata["scaler"])
+    except (SafetensorError, ValueError, KeyError, OSError) as error:
+        print(f"warning: {file} cannot be read ({error}): this run starts from its beginning", file=sys.stderr)
+        return None
+    if progress["best_score"] is None:
+        progress["best_score"] = float("-inf")
+    return Checkpoint(Progress(**progress), weights, best, optimizer, scaler)

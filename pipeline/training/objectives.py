@@ -1,0 +1,94 @@
+"""Objectives: from a head's outputs and labels to a loss, and from outputs to predictions.
+
+Loss and prediction stand together because they must agree on scale: what the loss pulls towards is what is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.tasks import HeadKind, Task
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions of a split, row for row: class or unclipped score (B,), and for classes probabilities (B, C)."""
+
+    values: np.ndarray
+    probabilities: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """``loss(outputs, labels)`` is the mean over the batch; ``predict(outputs)`` reads the same outputs (B, k)."""
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    predict: Callable[[Tensor], Prediction]
+
+
+def objective_for(task: Task, head: HeadKind) -> Objective:
+    """The objective of a task under a head."""
+    if task.kind == "classes":
+        return _COSINE_CLASSES if head == "cosine" else _CLASSES
+    assert task.range is not None
+    low, high = task.range
+    return _cosine_score(low, high) if head == "cosine" else _score(low, high)
+
+
+def _predict_classes(outputs: Tensor) -> Prediction:
+    probabilities = outputs.softmax(dim=-1)
+    return Prediction(outputs.argmax(dim=-1).numpy(), probabilities.numpy())
+
+
+_CLASSES = Objective(loss=lambda outputs, labels: F.cross_entropy(outputs, labels), predict=_predict_classes)
+
+
+def cosine_embedding_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """``1 - cos`` for label 1 and ``max(0, cos)`` for label 0, margin 0 (Xu 2024, section 4.1).
+
+    Labels 0/1 become targets -1/+1 here; PyTorch's own loss is zero, silently, for a target of 0.
+    """
+    cosine = outputs.squeeze(-1)
+    return torch.where(labels == 1, 1 - cosine, cosine.clamp(min=0)).mean()
+
+
+def _predict_cosine_classes(outputs: Tensor) -> Prediction:
+    """Duplicate iff cos > 0; the probability is the cosine brought to 0..1, so that it agrees with that threshold."""
+    cosine = outputs.squeeze(-1).numpy()
+    positive = (1 + cosine) / 2
+    return Prediction((cosine > 0).astype(np.int64), np.stack([1 - positive, positive], axis=-1))
+
+
+_COSINE_CLASSES = Objective(loss=cosine_embedding_loss, predict=_predict_cosine_classes)
+
+
+def _score(low: float, high: float) -> Objective:
+    """Squared error on scores brought to -1..1, so that one learning rate fits any range; predictions unclipped."""
+    middle, half = (low + high) / 2, (high - low) / 2
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(outputs.squeeze(-1), ((labels - middle) / half).to(outputs.dtype))
+
+    return Objective(loss, lambda outputs: Prediction(middle + half * outputs.squeeze(-1).double().numpy(), None))
+
+
+def _cosine_score(low: float, high: float) -> Objective:
+    """Squared error of the cosine against the score brought to 0..1 (score / 5 for sts).
+
+    The cosine is clamped only when predicting, ``low + (high - low) max(0, cos)``: inside the loss it would have no
+    gradient for cos < 0.
+    """
+
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        return F.mse_loss(outputs.squeeze(-1), ((labels - low) / (high - low)).to(outputs.dtype))
+
+    def predict(outputs: Tensor) -> Prediction:
+        return Prediction(low + (high - low) * outputs.squeeze(-1).clamp(min=0).double().numpy(), None)
+
+    return Objective(loss, predict)

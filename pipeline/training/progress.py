@@ -1,0 +1,59 @@
+"""What a person sees while a run trains: a bar on a terminal, a line an epoch anywhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+class TrainingProgress:
+    """Bar with loss, examples a second and time left; results stay on stdout, all of this goes to stderr."""
+
+    def __init__(self, title: str, epochs: int, *, shown: bool = True) -> None:
+        self._title, self._epochs, self._shown = title, epochs, shown
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:.0f} examples/s"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._bar.add_task(title, total=None, loss=float("nan"), speed=0.0)
+        self._next_refresh = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def due(self) -> bool:
+        """Whether it is time to show the loss again; reading it from a GPU makes the host wait, so not every step."""
+        return not self._bar.disable and time.monotonic() >= self._next_refresh
+
+    def step(self, done: int, total: int, epoch: int, loss: float, speed: float) -> None:
+        description = f"{self._title} epoch {epoch}/{self._epochs}"
+        self._bar.update(self._task, description=description, completed=done, total=total, loss=loss, speed=speed)
+        self._next_refresh = time.monotonic() + 0.5
+
+    def epoch(self, epoch: int, loss: float, score_line: str, best: bool, speed: float, seconds_left: float) -> None:
+        if self._shown:
+            mark = " (best)" if best else ""
+            minutes, seconds = divmod(round(seconds_left), 60)
+            console.print(
+                f"{self._title} epoch {epoch}/{self._epochs}: loss {loss:.4f}, {score_line}{mark},"
+                f" {speed:.0f} examples/s, {minutes}:{seconds:02d} left"
+            )

@@ -1,0 +1,149 @@
+"""Build the model of a run: fresh for training, or as it was kept for prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file
+
+from pipeline.errors import PipelineError
+from pipeline.models.adaptation.fusion import add_fusion, load_fusion, value_names, value_regularisation
+from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, train_layernorms
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import TransferModel
+from pipeline.recipe import Recipe
+from pipeline.store import LAYERNORMS, Artifact, Store
+from pipeline.tasks import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from pipeline.ledger import Ledger, RunRecord
+    from pipeline.training.fit import Penalty
+    from stages.run import RunRequest
+
+
+@dataclass(frozen=True)
+class Built:
+    model: TransferModel
+    penalties: Sequence[Penalty] = ()
+    without_decay: Collection[str] = ()
+
+
+def build_for_training(
+    request: RunRequest, recipe: Recipe, task: Task, backbone: Backbone, ledger: Ledger
+) -> Built:
+    """A model with just the parameters of ``recipe.trainable`` and the head requiring gradients.
+
+    The same request and seed give the same initial weights.
+    """
+    torch.manual_seed(request.seed)
+    encoder = backbone.load()
+    if recipe.trainable == "full":
+        if request.start is not None:
+            _load_start(encoder, request.start, ledger)
+        return Built(_assemble(encoder, recipe, task))
+    encoder.requires_grad_(False)
+    if recipe.trainable == "head":
+        return Built(_assemble(encoder, recipe, task))
+    if recipe.trainable == "adapter":
+        add_adapter(encoder, task.name, recipe.adapter, recipe.bottleneck)
+        if recipe.train_layernorm:
+            train_layernorms(encoder)
+        return Built(_assemble(encoder, recipe, task))
+    for artifact in request.adapters:
+        artifact.verify()
+    add_fusion(encoder, {artifact.manifest.task: artifact.folder for artifact in request.adapters})
+    model = _assemble(encoder, recipe, task)
+    own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
+    if recipe.head_start and own is not None and _same_head(own.manifest.recipe, recipe):
+        own.load_head(model.head)
+    return Built(
+        model,
+        penalties=[value_regularisation(encoder, recipe.fusion_regularization)],
+        without_decay={f"backbone.{name}" for name in value_names(encoder)},
+    )
+
+
+def build_from_artifact(artifact: Artifact, task: Task, backbone: Backbone, store: Store) -> TransferModel:
+    """The trained model of an artifact, frozen.
+
+    Raises:
+        PipelineError: it was trained on another backbone, a file is damaged, or an adapter of a fusion is gone.
+    """
+    manifest = artifact.manifest
+    if manifest.backbone_weights != backbone.weights_hash:
+        raise PipelineError(
+            f"{manifest.kind} {manifest.run} was trained on backbone '{manifest.backbone}', whose weights are not those"
+            f" of '{backbone.name}': name that backbone with --backbone"
+        )
+    artifact.verify()
+    encoder = backbone.load()
+    if manifest.kind == "adapter":
+        load_adapter(encoder, manifest.task, artifact.folder)
+        if manifest.recipe.train_layernorm:
+            encoder.load_state_dict(load_file(artifact.folder / LAYERNORMS), strict=False)
+    else:
+        sources = {}
+        for source in manifest.sources:
+            found = store.find(source.run)
+            if found is None or found.manifest.digest != source.digest:
+                raise PipelineError(
+                    f"fusion {manifest.run} needs adapter {source.run} of task '{source.task}', which is not in"
+                    f" {store.root}: import it, or fuse again (python -m pipeline fuse --target {manifest.task})"
+                )
+            found.verify()
+            sources[source.task] = found.folder
+        load_fusion(encoder, sources, artifact.folder)
+    model = _assemble(encoder, manifest.recipe, task)
+    artifact.load_head(model.head)
+    return model.requires_grad_(False).eval()
+
+
+def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger: Ledger) -> TransferModel:
+    """The trained model of a run that keeps its weights beside its record (head only, full fine-tuning)."""
+    if record.identity["backbone"]["weights"] != backbone.weights_hash:
+        raise PipelineError(
+            f"run {record.run} was trained on backbone '{record.backbone}', whose weights are not those of"
+            f" '{backbone.name}': name that backbone with --backbone"
+        )
+    model = _assemble(backbone.load(), record.recipe, task)
+    model.load_state_dict(load_weights(record, ledger), strict=False)
+    return model.requires_grad_(False).eval()
+
+
+def load_weights(record: RunRecord, ledger: Ledger) -> dict[str, torch.Tensor]:
+    """The kept tensors of a run, checked against their sha256."""
+    from pipeline.atomic import sha256_file
+
+    file = ledger.weights_file(record.run)
+    if not file.is_file() or sha256_file(file) != record.weights_sha256:
+        raise PipelineError(f"{file}: missing or damaged: delete {file.parent}, and the run is made again")
+    return load_file(file)
+
+
+def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:
+    """Begin where full fine-tuning on the source task ended; its head stays behind."""
+    prefix = "backbone."
+    kept = load_weights(start, ledger)
+    encoder.load_state_dict({name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)})
+
+
+def _assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferModel:
+    assert recipe.encoding is not None and recipe.pooling is not None and recipe.head is not None
+    head = build_head(
+        recipe.head,
+        width=encoder.config.hidden_size,
+        outputs=1 if recipe.head == "cosine" else task.outputs,
+        vectors=2 if recipe.encoding == "siamese" else 1,
+        dropout=recipe.head_dropout,
+    )
+    return TransferModel(encoder, head, recipe.encoding, recipe.pooling)
+
+
+def _same_head(one: Recipe, other: Recipe) -> bool:
+    return (one.head, one.encoding, one.pooling) == (other.head, other.encoding, other.pooling)

@@ -1,0 +1,141 @@
+"""Stage two: knowledge composition, fusion layers over the adapters of several tasks for one target."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.errors import PipelineError, raise_all
+from pipeline.ledger import RunRecord
+from pipeline.recipe import Recipe
+from pipeline.store import Artifact, fitting_adapters
+from stages.run import Run, RunRequest
+from stages.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class SourceName:
+    """``sst``, or ``sst@RUN`` for one adapter among several of a task."""
+
+    task: str
+    run: str | None = None
+
+
+def parse_sources(text: str, workspace: Workspace) -> list[SourceName]:
+    """The names in ``sst,quora@3f2a...,sts``, aliases resolved.
+
+    Raises:
+        PipelineError: an unknown task, or one named twice.
+    """
+    names = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        task, _, run = part.partition("@")
+        names.append(SourceName(workspace.task(task).name, run or None))
+    if not names:
+        raise PipelineError("--adapters names no task: write for example --adapters sst,quora,sts")
+    tasks = [name.task for name in names]
+    twice = sorted({task for task in tasks if tasks.count(task) > 1})
+    if twice:
+        raise PipelineError(f"--adapters names {', '.join(twice)} more than once: one adapter a task can be fused")
+    return names
+
+
+def choose_adapters(
+    target: str, names: Sequence[SourceName] | None, recipe: Recipe, workspace: Workspace, seed: int
+) -> tuple[Artifact, ...]:
+    """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
+
+    Of several adapters of a task: the one named, else the same seed first, then the best dev score.
+
+    Raises:
+        PipelineError: one is missing or does not fit, with the command that makes it.
+    """
+    task = workspace.task(target)
+    backbone = workspace.backbone
+    artifacts = workspace.store.artifacts()
+    # A target with one text says nothing about how its partners' pairs are encoded; then the recipe does, or cross.
+    encoding = recipe.resolve(task, "fp32").encoding if task.is_pair else recipe.encoding or "cross"
+    assert encoding is not None
+    fitting = fitting_adapters(artifacts, backbone.weights_hash, encoding, recipe.adapter)
+    if names is None:
+        names = [SourceName(name) for name in sorted({*fitting, task.name})]
+    chosen, problems = [], []
+    for name in names:
+        candidates = [a for a in fitting.get(name.task, []) if name.run in (None, a.manifest.run)]
+        if candidates:
+            chosen.append(max(candidates, key=lambda a: (a.manifest.seed == seed, a.manifest.dev, a.manifest.run)))
+        else:
+            problems.append(_why_missing(name, artifacts, workspace, encoding, recipe))
+    raise_all("fuse", problems)
+    if len(chosen) < 2:
+        raise PipelineError(
+            f"fuse needs adapters of at least two tasks, but only '{chosen[0].manifest.task}' is here: train another,"
+            f" for example {_extract_command('TASK', workspace, 'cross')}"
+        )
+    return tuple(sorted(chosen, key=lambda artifact: artifact.manifest.task))
+
+
+def fuse(
+    target: str,
+    recipe: Recipe,
+    workspace: Workspace,
+    *,
+    seed: int,
+    limit: int | None = None,
+    adapters: str | None = None,
+    force: bool = False,
+) -> RunRecord:
+    """Train fusion layers for ``target`` and put them into the store.
+
+    Without ``limit``, stage two reads the rows stage one read: the limit of the target's own adapter.
+    """
+    names = parse_sources(adapters, workspace) if adapters is not None else None
+    chosen = choose_adapters(target, names, recipe, workspace, seed)
+    own = next((a.manifest for a in chosen if a.manifest.task == workspace.task(target).name), None)
+    if own is not None and limit is None:
+        limit = own.limit
+    elif own is not None and limit != own.limit:
+        rows = "all" if own.limit is None else own.limit
+        print(
+            f"note: the adapter of {own.task} was trained on {rows} rows, this fusion uses {limit}", file=sys.stderr
+        )
+    if own is not None and own.seed != seed and limit is not None:
+        print(f"note: the adapter of {own.task} has seed {own.seed}, so it saw another sample of rows", file=sys.stderr)
+    return fusion_run(target, recipe, workspace, chosen, seed=seed, limit=limit).get(force)
+
+
+def fusion_run(
+    target: str, recipe: Recipe, workspace: Workspace, chosen: Sequence[Artifact], *, seed: int, limit: int | None
+) -> Run:
+    return Run(RunRequest("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
+
+
+def _extract_command(task: str, workspace: Workspace, encoding: str) -> str:
+    data = f" --data {workspace.data}" if workspace.data else ""
+    store = f" --store {workspace.store_root}" if str(workspace.store_root) != "adapters_store" else ""
+    siamese = " --encoding siamese" if encoding == "siamese" else ""
+    return f"python -m pipeline extract --task {task} --backbone {workspace.backbone_name}{data}{store}{siamese}"
+
+
+def _why_missing(
+    name: SourceName, artifacts: Sequence[Artifact], workspace: Workspace, encoding: str, recipe: Recipe
+) -> str:
+    command = _extract_command(name.task, workspace, encoding)
+    others = [a.manifest for a in artifacts if a.manifest.kind == "adapter" and a.manifest.task == name.task]
+    if name.run is not None:
+        others = [manifest for manifest in others if manifest.run == name.run]
+        if not others:
+            return f"{name.task}: no adapter {name.run} in {workspace.store_root}: see python -m pipeline store list"
+    for manifest in others:
+        if manifest.backbone_weights != workspace.backbone.weights_hash:
+            why = f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
+        elif manifest.recipe.train_layernorm:
+            why = "trained its own LayerNorms, which fusion cannot share"
+        elif manifest.recipe.adapter != recipe.adapter:
+            why = f"is of kind {manifest.recipe.adapter}, not {recipe.adapter} (--adapter)"
+            command += f" --adapter {recipe.adapter}"
+        else:
+            why = f"encodes pairs as {manifest.recipe.encoding}, not {encoding} (--encoding)"
+        return f"{name.task}: adapter {manifest.run} {why}: {command}"
+    return f"{name.task}: no adapter in {workspace.store_root}: {command}"

@@ -1,0 +1,299 @@
+"""One training run from request to ledger: what every stage that trains has in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from pipeline.data.batches import training_batches
+from pipeline.data.load import TaskData
+from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.errors import PipelineError, writing
+from pipeline.ledger import Cost, Kind, RunRecord, SourceRun, run_name
+from pipeline.metrics import score
+from pipeline.recipe import Recipe
+from pipeline.store import Artifact, Manifest
+from pipeline.tasks import Task
+from stages.workspace import Workspace, provenance
+
+if TYPE_CHECKING:
+    from pipeline.models.transfer_model import TransferModel
+    from pipeline.training.fit import Fitted
+    from pipeline.training.objectives import Prediction
+
+_ARTIFACT_KINDS: Mapping[Kind, Any] = {"adapter": "adapter", "fusion": "fusion"}
+# Sequential tuning makes a model for every ordered pair of tasks; keeping the weights of all would fill disks.
+_KEEPS_WEIGHTS: frozenset[Kind] = frozenset({"full", "frozen"})
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What is to be trained. Equal requests on equal data and backbone are one run."""
+
+    kind: Kind
+    task: str
+    recipe: Recipe
+    seed: int
+    limit: int | None = None
+    adapters: tuple[Artifact, ...] = ()
+    """The sources of a fusion, in its order."""
+    start: RunRecord | None = None
+    """The full fine-tuning that sequential tuning starts from."""
+
+
+class Run:
+    """A request in a workspace: its identity, and its training if the ledger does not have it yet."""
+
+    def __init__(self, request: RunRequest, workspace: Workspace) -> None:
+        from pipeline.training.devices import resolve_precision
+
+        self.request, self.workspace = request, workspace
+        self.task: Task = workspace.task(request.task)
+        self.recipe = request.recipe.resolve(self.task, resolve_precision(request.recipe.precision))
+        self.backbone = workspace.backbone
+        assert self.recipe.max_length is not None
+        if self.recipe.max_length > self.backbone.max_length:
+            raise PipelineError(
+                f"max_length {self.recipe.max_length} is more than backbone '{self.backbone.name}' can read"
+                f" ({self.backbone.max_length}): use --max-length {self.backbone.max_length} or less"
+            )
+
+    @cached_property
+    def data(self) -> TaskData:
+        return self.workspace.task_data(self.task.name, self.request.limit, self.request.seed)
+
+    @cached_property
+    def sources(self) -> tuple[SourceRun, ...]:
+        start = self.request.start
+        if start is not None:
+            assert start.weights_sha256 is not None
+            return (SourceRun(task=start.task, run=start.run, digest=start.weights_sha256),)
+        return tuple(
+            SourceRun(task=artifact.manifest.task, run=artifact.manifest.run, digest=artifact.manifest.digest)
+            for artifact in self.request.adapters
+        )
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "kind": self.request.kind,
+            "task": {"name": self.task.name, **self.task.meaning},
+            "recipe": self.recipe.model_dump(mode="json"),
+            "seed": self.request.seed,
+            "data": self.data.fingerprint,
+            "backbone": self.backbone.identity,
+            # The digest of a source's contents, not its name: what counts is what was built on.
+            "sources": [{"task": source.task, "digest": source.digest} for source in self.sources],
+        }
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.identity)
+
+    @property
+    def title(self) -> str:
+        source = f" from {self.request.start.task}" if self.request.start else ""
+        return f"{self.request.kind} {self.task.name}{source} seed {self.request.seed}"
+
+    def finished(self) -> RunRecord | None:
+        """The ledger's record, if everything the run leaves behind is still there."""
+        record = self.workspace.ledger.find(self.name)
+        if record is None:
+            return None
+        kind = _ARTIFACT_KINDS.get(self.request.kind)
+        if kind is not None:
+            artifact = self.workspace.store.find(self.name)
+            if artifact is None or artifact.manifest.digest != record.artifact_digest:
+                return None
+            return record.model_copy(update={"artifact": str(artifact.folder)})
+        if record.weights_sha256 is not None and not self.workspace.ledger.weights_file(self.name).is_file():
+            return None
+        return record
+
+    def get(self, force: bool = False) -> RunRecord:
+        """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
+        if not force and (record := self.finished()) is not None:
+            return record
+        with self.workspace.ledger.lock(self.name):
+            if force:
+                self.workspace.ledger.forget(self.name)
+            return self._train()
+
+    def _train(self) -> RunRecord:
+        from pipeline.training.devices import make_accelerator
+        from pipeline.training.objectives import objective_for
+        from pipeline.training.predict import predict_split
+        from stages.build import build_for_training
+
+        recipe, task, ledger = self.recipe, self.task, self.workspace.ledger
+        assert recipe.encoding is not None and recipe.head is not None and recipe.max_length is not None
+        accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
+        if self.data.overlap and accelerator.is_main_process:
+            what = "dropped from train" if self.workspace.drop_overlap else "kept (--drop-overlap drops them from train)"
+            print(f"{task.name}: {self.data.overlap} rows of dev also stand in train, {what}", file=sys.stderr)
+        if self.workspace.track:
+            accelerator.init_trackers("", config={})
+        tokenizer = self.backbone.tokenizer
+        train, dev = (
+            tokenise(rows, tokenizer, recipe.encoding, recipe.max_length) for rows in (self.data.train, self.data.dev)
+        )
+        built = build_for_training(self.request, recipe, task, self.backbone, ledger)
+        objective = objective_for(task, recipe.head)
+
+        def predict(model: Any) -> Prediction:
+            return predict_split(
+                model,
+                dev,
+                objective,
+                batch_size=2 * recipe.batch_size,
+                pad_token_id=tokenizer.pad_token_id,
+                accelerator=accelerator,
+            )
+
+        from pipeline.training.fit import fit
+
+        fitted = fit(
+            built.model,
+            recipe=recipe,
+            seed=self.request.seed,
+            data=_training_data(train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes),
+            loss=lambda model, batch: objective.loss(
+                model(**{key: value for key, value in batch.items() if key not in ("rows", "labels")}), batch["labels"]
+            ),
+            evaluate=lambda model: score(task.metric, predict(model).values, self.data.dev["label"].to_numpy()),
+            metric=task.metric,
+            accelerator=accelerator,
+            title=self.title,
+            penalties=built.penalties,
+            without_decay=built.without_decay,
+            checkpoint_file=ledger.checkpoint_file(self.name),
+            checkpoint_seconds=self.workspace.checkpoint_seconds,
+        )
+        if recipe.trainable != "full" and not recipe.train_layernorm:
+            self.backbone.check_unchanged(built.model.backbone)
+        prediction = predict(built.model)
+        if self.workspace.track:
+            accelerator.end_training()
+        if accelerator.is_main_process:
+            self._finish(built.model, fitted, prediction)
+        accelerator.wait_for_everyone()
+        record = self.finished()
+        assert record is not None
+        return record
+
+    def _finish(self, model: TransferModel, fitted: Fitted, prediction: Prediction) -> None:
+        """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears."""
+        artifact = self._save_artifact(model, fitted)
+        record = RunRecord(
+            run=self.name,
+            kind=self.request.kind,
+            task=self.task.name,
+            seed=self.request.seed,
+            limit=self.request.limit,
+            recipe=self.recipe,
+            identity=self.identity,
+            sources=self.sources,
+            backbone=self.backbone.name,
+            metric=self.task.metric,
+            dev=fitted.best_score,
+            best_epoch=fitted.best_epoch,
+            rows={"train": len(self.data.train), "dev": len(self.data.dev), "dev_in_train": self.data.overlap},
+            cost=Cost(
+                trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+                seconds=round(fitted.seconds, 3),
+                examples_per_second=round(fitted.examples_per_second, 2),
+                peak_memory_mb=fitted.peak_memory_mb,
+            ),
+            artifact=str(artifact.folder) if artifact else None,
+            artifact_digest=artifact.manifest.digest if artifact else None,
+            weights_sha256=self._keep_weights(model),
+            provenance=provenance(),
+        )
+        self.workspace.ledger.finish(record, fitted.curve, prediction_table(self.data.dev, prediction))
+
+    def _save_artifact(self, model: TransferModel, fitted: Fitted) -> Artifact | None:
+        kind = _ARTIFACT_KINDS.get(self.request.kind)
+        if kind is None:
+            return None
+        from pipeline.models.adaptation.fusion import save_fusion
+        from pipeline.models.adaptation.houlsby import save_adapter
+
+        backbone = model.backbone
+        if kind == "adapter":
+
+            def write(folder: Path) -> None:
+                save_adapter(backbone, self.task.name, folder)
+        else:
+            names = [artifact.manifest.task for artifact in self.request.adapters]
+
+            def write(folder: Path) -> None:
+                save_fusion(backbone, names, folder)
+
+        state = model.trainable_state()
+        manifest = Manifest(
+            kind=kind,
+            task=self.task.name,
+            run=self.name,
+            seed=self.request.seed,
+            limit=self.request.limit,
+            recipe=self.recipe,
+            pair=self.task.is_pair,
+            meaning=self.task.meaning,
+            metric=self.task.metric,
+            dev=fitted.best_score,
+            backbone=self.backbone.name,
+            backbone_weights=self.backbone.weights_hash,
+            sources=self.sources,
+        )
+        return self.workspace.store.save(
+            manifest,
+            write,
+            head={name.removeprefix("head."): value for name, value in state.items() if name.startswith("head.")},
+            layernorms={
+                name.removeprefix("backbone."): value
+                for name, value in state.items()
+                if self.recipe.train_layernorm and "LayerNorm" in name
+            },
+        )
+
+    def _keep_weights(self, model: TransferModel) -> str | None:
+        if self.request.kind not in _KEEPS_WEIGHTS:
+            return None
+        from safetensors.torch import save_file
+
+        from pipeline.atomic import new_file, sha256_file
+
+        file = self.workspace.ledger.weights_file(self.name)
+        with new_file(file) as temporary, writing(file):
+            save_file(model.trainable_state(), temporary)
+        return sha256_file(file)
+
+
+def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
+    """``id``, ``label`` where known, ``prediction``, and ``probability_<class>`` for classes."""
+    table = pd.DataFrame({"id": rows["id"]})
+    if "label" in rows:
+        table["label"] = rows["label"]
+    table["prediction"] = prediction.values
+    if prediction.probabilities is not None:
+        for index in range(prediction.probabilities.shape[1]):
+            table[f"probability_{index}"] = prediction.probabilities[:, index]
+    return table
+
+
+def _training_data(split: TokenisedSplit, recipe: Recipe, seed: int, pad_token_id: int, processes: int) -> Any:
+    from pipeline.training.fit import TrainingData
+
+    pieces = recipe.gradient_accumulation_steps * processes
+    return TrainingData(
+        batches=lambda epoch, first: training_batches(
+            split, recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first
+        ),
+        batches_per_epoch=-(-len(split) // recipe.batch_size),
+    )

@@ -1,0 +1,84 @@
+"""Workspace: where a command reads and writes, shared by all stages."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.data.load import TaskData, load_task_data
+from pipeline.ledger import Ledger
+from pipeline.store import Store
+from pipeline.tasks import Task, find_task
+
+if TYPE_CHECKING:
+    from pipeline.models.backbone import Backbone
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The backbone, data, store and reports of one command.
+
+    ``data`` is the folder of ``--data``, or None to read each task's Hub data set.
+    """
+
+    backbone_name: str
+    data: Path | None
+    store_root: Path
+    reports: Path
+    drop_overlap: bool = False
+    track: str | None = None
+    checkpoint_seconds: float = 60.0
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        from pipeline.models.backbone import open_backbone
+
+        return open_backbone(self.backbone_name)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.store_root)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.reports)
+
+    def task(self, name: str) -> Task:
+        return find_task(name, self.data)
+
+    @cache  # noqa: B019  (a workspace lives as long as its command)
+    def task_data(self, name: str, limit: int | None, seed: int) -> TaskData:
+        """Checked rows of a task; read once a command, however many runs use them."""
+        return load_task_data(self.task(name), self.data, limit=limit, seed=seed, drop_overlap=self.drop_overlap)
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """What made a number: commit of this code and whether it was changed, versions, hardware."""
+    from pipeline import __version__
+    from pipeline.training.devices import hardware
+
+    here = Path(__file__).parent
+    commit = _git(here, "rev-parse", "HEAD")
+    return {
+        "pipeline": __version__,
+        "commit": commit,
+        "dirty": bool(_git(here, "status", "--porcelain")) if commit else None,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "adapters")},
+        "platform": platform.platform(),
+        "hardware": hardware(),
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
