@@ -45,7 +45,7 @@ def new_file(path: Path) -> Iterator[Path]:
         with writing(path):
             yield temporary
             _flush(temporary)
-            os.replace(temporary, path)
+            temporary.replace(path)
             _flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -74,11 +74,11 @@ def new_folder(path: Path) -> Iterator[Path]:
             if path.exists():
                 # A folder cannot be renamed onto a non-empty one: step the old one aside first.
                 old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
-                os.rename(path, old)
-                os.rename(temporary, path)
+                path.rename(old)
+                temporary.rename(path)
                 shutil.rmtree(old)
             else:
-                os.rename(temporary, path)
+                temporary.rename(path)
             _flush(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

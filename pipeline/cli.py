@@ -58,7 +58,7 @@ class Training:
     """How a run trains; what is not given comes from --recipe, then from the task and the method."""
 
     epochs: int | None = None
-    "Passes over the training rows (head, adapter, full: 6; fusion: 3)."
+    "Passes over the training rows (head, adapter, full: 4; fusion: 2)."
     learning_rate: float | None = None
     "Peak learning rate (head, adapter: 1e-3; fusion: 2e-4; full: 5e-5)."
     batch_size: int | None = None
@@ -150,9 +150,7 @@ def extract(
     """
     from stages.extract import extract as run
 
-    recipe = training.parse(
-        "adapter", adapter=adapter, bottleneck=bottleneck, train_layernorm=train_layernorm or None
-    )
+    recipe = training.parse("adapter", adapter=adapter, bottleneck=bottleneck, train_layernorm=train_layernorm or None)
     workspace = places.workspace(**running.settings())
     _print_result(run(task, recipe, workspace, seed=seed, limit=running.limit, force=force), running.json)
 

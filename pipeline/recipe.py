@@ -18,7 +18,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 # Chosen on dev with a 6-layer MiniLM (see reports/reference); the published ranges are 1e-4..1e-3 for Houlsby
 # adapters, 5e-5 for fusion on BERT-base, 1e-5..5e-5 for full fine-tuning.
 LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "fusion": 2e-4, "full": 5e-5}
-EPOCHS: dict[Trainable, int] = {"head": 6, "adapter": 6, "fusion": 3, "full": 6}
+EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 2, "full": 4}
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference"})
 
 
@@ -41,6 +41,7 @@ class Recipe(BaseModel):
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
 
     epochs: int | None = Field(None, ge=1, description="passes over the training rows")
+    min_steps: int = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
     learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False, description="peak learning rate")
     batch_size: int = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: int = Field(1, ge=1, description="pieces a batch is run in, to save memory")
@@ -117,6 +118,12 @@ class Recipe(BaseModel):
                 "precision": precision if self.precision == "auto" else self.precision,
             }
         )
+
+    def epochs_over(self, rows: int) -> int:
+        """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""
+        assert self.epochs is not None
+        steps_per_epoch = -(-rows // self.batch_size)
+        return max(self.epochs, -(-self.min_steps // steps_per_epoch))
 
 
 def _default_head(encoding: Encoding | None) -> HeadKind:

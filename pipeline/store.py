@@ -180,7 +180,8 @@ class Store:
                 raise PipelineError(f"{file}: holds '{member}', which no export of this project does")
             folders.setdefault(path.parent, []).append(path.name)
         manifests = {
-            folder: _parse(archive.read(str(folder / MANIFEST)).decode(), f"{file}:{folder}/{MANIFEST}") for folder in folders
+            folder: _parse(archive.read(str(folder / MANIFEST)).decode(), f"{file}:{folder}/{MANIFEST}")
+            for folder in folders
         }
         found = []
         for folder, manifest in sorted(manifests.items(), key=lambda item: item[1].kind):

@@ -34,9 +34,7 @@ class Built:
     without_decay: Collection[str] = ()
 
 
-def build_for_training(
-    request: RunRequest, recipe: Recipe, task: Task, backbone: Backbone, ledger: Ledger
-) -> Built:
+def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone: Backbone, ledger: Ledger) -> Built:
     """A model with just the parameters of ``recipe.trainable`` and the head requiring gradients.
 
     The same request and seed give the same initial weights.

@@ -71,16 +71,12 @@ class Plan:
         if cell.method == "fusion":
             adapters = [self._adapter(task, cell.seed, own=task == cell.target) for task in self._fused(cell.target)]
             recipe = self.study.recipe_for("fusion")
-            run = fusion_run(
-                cell.target, recipe, self.workspace, adapters, seed=cell.seed, limit=self._target_limit
-            )
+            run = fusion_run(cell.target, recipe, self.workspace, adapters, seed=cell.seed, limit=self._target_limit)
             return run.get()
         if cell.source is not None:
             start = self._get("full", cell.source, cell.seed, self.study.limit)
             recipe = self.study.recipe_for("sequential")
-            run = sequential_run(
-                cell.target, start, recipe, self.workspace, seed=cell.seed, limit=self._target_limit
-            )
+            run = sequential_run(cell.target, start, recipe, self.workspace, seed=cell.seed, limit=self._target_limit)
             return run.get()
         return self._get(cell.method, cell.target, cell.seed, self._target_limit)
 
@@ -135,7 +131,9 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         try:
             record = work.record(cell)
         except PipelineError as error:
-            print(f"[{number}/{len(cells)}] {cell.label} {cell.target} seed {cell.seed} failed: {error}", file=sys.stderr)
+            print(
+                f"[{number}/{len(cells)}] {cell.label} {cell.target} seed {cell.seed} failed: {error}", file=sys.stderr
+            )
             entries.append(Entry(method=cell.label, target=cell.target, seed=cell.seed, error=str(error)))
             continue
         print(

@@ -97,9 +97,7 @@ def fuse(
         limit = own.limit
     elif own is not None and limit != own.limit:
         rows = "all" if own.limit is None else own.limit
-        print(
-            f"note: the adapter of {own.task} was trained on {rows} rows, this fusion uses {limit}", file=sys.stderr
-        )
+        print(f"note: the adapter of {own.task} was trained on {rows} rows, this fusion uses {limit}", file=sys.stderr)
     if own is not None and own.seed != seed and limit is not None:
         print(f"note: the adapter of {own.task} has seed {own.seed}, so it saw another sample of rows", file=sys.stderr)
     return fusion_run(target, recipe, workspace, chosen, seed=seed, limit=limit).get(force)

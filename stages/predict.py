@@ -7,7 +7,7 @@ from pathlib import Path
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import read_table, write_table
 from pipeline.data.tokens import tokenise
-from pipeline.errors import PipelineError, raise_all
+from pipeline.errors import PipelineError
 from pipeline.models.transfer_model import TransferModel
 from pipeline.recipe import Precision, Recipe
 from pipeline.store import Artifact
@@ -17,7 +17,14 @@ from stages.workspace import Workspace
 
 
 def predict(
-    target: str, input_file: Path, output_file: Path, workspace: Workspace, *, using: str, batch_size: int, precision: Precision
+    target: str,
+    input_file: Path,
+    output_file: Path,
+    workspace: Workspace,
+    *,
+    using: str,
+    batch_size: int,
+    precision: Precision,
 ) -> dict[str, object]:
     """Write one prediction for each input row, in the input's order, under the input's ids.
 
@@ -63,9 +70,7 @@ def _model(task: Task, using: str, workspace: Workspace) -> tuple[TransferModel,
     if record.task != task.name:
         raise PipelineError(f"run {using} was trained for '{record.task}', not '{task.name}'")
     if record.weights_sha256 is None:
-        raise PipelineError(
-            f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do"
-        )
+        raise PipelineError(f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do")
     return build_from_weights(record, task, workspace.backbone, workspace.ledger), record.recipe, record.run
 
 
@@ -85,10 +90,10 @@ def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
             return max(candidates, key=lambda a: (a.manifest.dev, a.manifest.run))
     what = " or ".join(kinds)
     if ours:
-        names = sorted({a.manifest.backbone for a in ours})
-        raise_all(
-            "predict",
-            [f"no {what} for '{task.name}' fits backbone '{workspace.backbone_name}'; those here need: {', '.join(names)}"],
+        names = ", ".join(sorted({a.manifest.backbone for a in ours}))
+        raise PipelineError(
+            f"no {what} for '{task.name}' fits backbone '{workspace.backbone_name}'; those here were trained on"
+            f" {names}: name that with --backbone"
         )
     raise PipelineError(
         f"no {what} for '{task.name}' in {workspace.store_root}: train one with"

@@ -135,7 +135,9 @@ class Run:
         assert recipe.encoding is not None and recipe.head is not None and recipe.max_length is not None
         accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
         if self.data.overlap and accelerator.is_main_process:
-            what = "dropped from train" if self.workspace.drop_overlap else "kept (--drop-overlap drops them from train)"
+            what = (
+                "dropped from train" if self.workspace.drop_overlap else "kept (--drop-overlap drops them from train)"
+            )
             print(f"{task.name}: {self.data.overlap} rows of dev also stand in train, {what}", file=sys.stderr)
         if self.workspace.track:
             accelerator.init_trackers("", config={})
@@ -296,4 +298,5 @@ def _training_data(split: TokenisedSplit, recipe: Recipe, seed: int, pad_token_i
             split, recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first
         ),
         batches_per_epoch=-(-len(split) // recipe.batch_size),
+        epochs=recipe.epochs_over(len(split)),
     )

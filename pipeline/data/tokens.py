@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,7 +124,7 @@ def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_lengt
 def _arrays(table: pa.Table, name: str) -> list[np.ndarray]:
     column = table[name].combine_chunks()
     values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
-    return [values[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[start:end] for start, end in pairwise(offsets)]
 
 
 def _cache_folder() -> Path:

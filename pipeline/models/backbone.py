@@ -157,7 +157,9 @@ def _read(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
     except (OSError, ValueError, KeyError) as error:
         if is_folder:
             reason = str(error).splitlines()[0]
-            raise PipelineError(f"backbone '{name}': the folder holds no readable {what.removeprefix('a ')}: {reason}") from error
+            raise PipelineError(
+                f"backbone '{name}': the folder holds no readable {what.removeprefix('a ')}: {reason}"
+            ) from error
         raise PipelineError(
             f"backbone '{name}' cannot be had from the Hub ({type(error).__name__}): check the id, connect,"
             " or give a local folder with --backbone DIR"

@@ -56,5 +56,7 @@ class TransferModel(nn.Module):
     def trainable_state(self) -> dict[str, Tensor]:
         """The trained tensors by name, on the CPU: what a checkpoint or a kept model needs."""
         return {
-            name: parameter.detach().cpu().clone() for name, parameter in self.named_parameters() if parameter.requires_grad
+            name: parameter.detach().cpu().clone()
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad
         }

@@ -162,7 +162,9 @@ def _finished(result: StudyResult, ledger: Ledger) -> list[tuple[Entry, RunRecor
             continue
         record = ledger.find(entry.run)
         if record is None:
-            raise PipelineError(f"run {entry.run} of study {result.study.name} is no longer in {ledger.root}: compare again")
+            raise PipelineError(
+                f"run {entry.run} of study {result.study.name} is no longer in {ledger.root}: compare again"
+            )
         pairs.append((entry, record))
     return pairs
 
@@ -220,4 +222,3 @@ def score_text(score: Score | None, spread: str) -> str:
     if score is None:
         return "-"
     return f"{score.mean:.3f}" + (f" {spread} {score.deviation:.3f}" if score.seeds > 1 else "")
-

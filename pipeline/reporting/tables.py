@@ -12,7 +12,12 @@ from pipeline.data.tables import write_table
 from pipeline.reporting.entries import MethodRow, Summary, score_text
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "no difference seen": "→", None: ""}
-_TEX_MARKS: dict[str | None, str] = {"better": r"$\uparrow$", "worse": r"$\downarrow$", "no difference seen": r"$\rightarrow$", None: ""}
+_TEX_MARKS: dict[str | None, str] = {
+    "better": r"$\uparrow$",
+    "worse": r"$\downarrow$",
+    "no difference seen": r"$\rightarrow$",
+    None: "",
+}
 _TEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",

@@ -72,7 +72,7 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
             metadata = opened.metadata() or {}
             if metadata.get("format") != str(_FORMAT):
                 raise ValueError("written by another version")
-            for key in opened.keys():
+            for key in opened.keys():  # noqa: SIM118  (not a dict)
                 part, _, name = key.partition("/")
                 # A copy of our own: the file may be replaced while its memory map is still in use.
                 tensor = opened.get_tensor(key).clone()

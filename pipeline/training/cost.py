@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,10 +17,8 @@ def reset_peak_memory() -> None:
     """Start measuring anew, so that in a study a small run after a big one does not inherit its peak."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    try:
+    with suppress(OSError):
         _CLEAR.write_text("5")  # Linux: sets the high-water mark VmHWM to what is resident now
-    except OSError:
-        pass
 
 
 def peak_memory_mb() -> float:

@@ -36,6 +36,7 @@ class TrainingData:
 
     batches: Callable[[int, int], Iterator[list[Batch]]]
     batches_per_epoch: int
+    epochs: int
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,11 @@ def fit(
     Raises:
         PipelineError: nothing is trainable, or the loss is no longer a finite number; the checkpoint before that stays.
     """
-    assert recipe.epochs is not None and recipe.learning_rate is not None
+    assert recipe.learning_rate is not None
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
     reset_peak_memory()
-    optimizer = AdamW(
-        parameter_groups(model, recipe.weight_decay, without_decay), lr=recipe.learning_rate, fused=True
-    )
+    optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay), lr=recipe.learning_rate, fused=True)
     plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
     progress, best_weights = Progress(), dict[str, Tensor]()
     resumed = load_checkpoint(checkpoint_file) if checkpoint_file is not None else None
@@ -109,9 +108,9 @@ def fit(
                 checkpoint_file, Checkpoint(progress, weights, best_weights, _optimizer_state(optimizer), scaler)
             )
 
-    total = recipe.epochs * data.batches_per_epoch
+    total = data.epochs * data.batches_per_epoch
     last_kept = time.monotonic()
-    with TrainingProgress(title, recipe.epochs, shown=accelerator.is_main_process) as shown:
+    with TrainingProgress(title, data.epochs, shown=accelerator.is_main_process) as shown:
         while not progress.done:
             model.train()
             # Summed on the device and read seldom: reading makes the host wait for a GPU.
@@ -151,13 +150,15 @@ def fit(
             model.eval()
             score = evaluate(model)
             progress.evaluation_seconds += time.perf_counter() - started
-            _close_epoch(progress, recipe, mean_loss, score, optimizer.param_groups[0]["lr"])
+            _close_epoch(
+                progress, data.epochs, recipe.early_stopping_patience, mean_loss, score, optimizer.param_groups[0]["lr"]
+            )
             if progress.best_epoch == progress.epoch - 1:
                 best_weights = {name: tensor.detach().cpu().clone() for name, tensor in _trainable(plain).items()}
             keep()
             last_kept = time.monotonic()
             spent = progress.train_seconds + progress.evaluation_seconds
-            left = spent / (progress.epoch - 1) * (recipe.epochs - progress.epoch + 1)
+            left = spent / (progress.epoch - 1) * (data.epochs - progress.epoch + 1)
             shown.epoch(
                 progress.epoch - 1,
                 mean_loss,
@@ -204,9 +205,10 @@ def _backward(
     return accelerator.reduce(total, "sum") if world > 1 else total
 
 
-def _close_epoch(progress: Progress, recipe: Recipe, loss: float, score: float, learning_rate: float) -> None:
+def _close_epoch(
+    progress: Progress, epochs: int, patience: int | None, loss: float, score: float, learning_rate: float
+) -> None:
     """Write the epoch into the curve, and say whether training is over."""
-    assert recipe.epochs is not None
     progress.curve.append(
         {
             "epoch": progress.epoch,
@@ -219,8 +221,7 @@ def _close_epoch(progress: Progress, recipe: Recipe, loss: float, score: float, 
     )
     if score > progress.best_score or progress.best_epoch == 0:
         progress.best_score, progress.best_epoch = score, progress.epoch
-    patience = recipe.early_stopping_patience or math.inf
-    progress.done = progress.epoch >= recipe.epochs or progress.epoch - progress.best_epoch >= patience
+    progress.done = progress.epoch >= epochs or progress.epoch - progress.best_epoch >= (patience or math.inf)
     progress.epoch += 1
     progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
 

@@ -45,7 +45,9 @@ def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[
 def value_names(backbone: PreTrainedModel) -> set[str]:
     """Parameters that weight decay must leave alone: V is pulled to the identity, not to zero."""
     return {
-        name for name, _ in backbone.named_parameters() if "adapter_fusion_layer" in name and name.endswith("value.weight")
+        name
+        for name, _ in backbone.named_parameters()
+        if "adapter_fusion_layer" in name and name.endswith("value.weight")
     }
 
 
