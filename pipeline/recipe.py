@@ -76,26 +76,34 @@ class Recipe(BaseModel):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
 
-    def resolve(self, task: Task, precision: Precision) -> Self:
+    def resolve(self, task: Task, precision: Precision, longest: int | None = None) -> Self:
         """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
 
-        ``precision`` is what ``auto`` means on this machine. Settings without effect are brought to one value
+        ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
+        task's length, while a longer ``max_length`` that was asked for is an error. Settings without effect are brought to one value
         (the encoding of a task with one text, adapter settings of full fine-tuning), so they cannot tell runs apart.
         """
-        head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
-        encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
-        if not task.is_pair:
+        if task.is_pair:
+            head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
+            encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
+        else:
+            # One text is encoded alike either way; the option may still be given, to choose what it is fused with.
+            head, encoding = self.head or task.head, "cross"
             if head in PAIR_HEADS:
                 raise PipelineError(
                     f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
                     " use --head linear or mlp"
                 )
-            encoding = "cross"
         raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
         if head == "cosine" and self.trainable == "head":
             raise PipelineError("head 'cosine' has no weights, so with a frozen backbone nothing would be trained")
         if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
             raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
+        if self.max_length is not None and longest is not None and self.max_length > longest:
+            raise PipelineError(
+                f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
+                f" {longest} or less"
+            )
         defaults = type(self)()
         inert: dict[str, Any] = {}
         if self.trainable not in ("adapter", "fusion"):
@@ -112,7 +120,7 @@ class Recipe(BaseModel):
                 "encoding": encoding,
                 "head": head,
                 "pooling": self.pooling or task.pooling,
-                "max_length": self.max_length or task.max_length,
+                "max_length": self.max_length or min(task.max_length, longest or task.max_length),
                 "epochs": self.epochs or EPOCHS[self.trainable],
                 "learning_rate": self.learning_rate or LEARNING_RATES[self.trainable],
                 "precision": precision if self.precision == "auto" else self.precision,

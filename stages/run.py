@@ -55,14 +55,9 @@ class Run:
 
         self.request, self.workspace = request, workspace
         self.task: Task = workspace.task(request.task)
-        self.recipe = request.recipe.resolve(self.task, resolve_precision(request.recipe.precision))
         self.backbone = workspace.backbone
-        assert self.recipe.max_length is not None
-        if self.recipe.max_length > self.backbone.max_length:
-            raise PipelineError(
-                f"max_length {self.recipe.max_length} is more than backbone '{self.backbone.name}' can read"
-                f" ({self.backbone.max_length}): use --max-length {self.backbone.max_length} or less"
-            )
+        precision = resolve_precision(request.recipe.precision)
+        self.recipe = request.recipe.resolve(self.task, precision, self.backbone.max_length)
 
     @cached_property
     def data(self) -> TaskData:

@@ -89,7 +89,7 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -154,7 +154,8 @@ def _read(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
         raise PipelineError(f"backbone '{name}': no such folder (--backbone takes a folder or a Hub id)")
     try:
         return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
-    except (OSError, ValueError, KeyError) as error:
+    # A missing vocabulary reaches transformers' tokenizers as a path that is None: a TypeError.
+    except (OSError, ValueError, KeyError, TypeError) as error:
         if is_folder:
             reason = str(error).splitlines()[0]
             raise PipelineError(

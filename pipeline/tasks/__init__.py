@@ -185,5 +185,8 @@ def find_task(name: str, data: Path | None = None) -> Task:
     for task in tasks.values():
         if name == task.name or name in task.aliases:
             return task
-    places = f" or {data}/*/task.toml" if data is not None else " (with --data DIR, also DIR/<task>/task.toml)"
-    raise PipelineError(f"unknown task '{name}': name a built-in task ({', '.join(tasks)}), a task file{places}")
+    here = sorted(file.parent.name for file in data.glob("*/task.toml")) if data is not None else []
+    known = ", ".join([*here, *tasks])
+    raise PipelineError(
+        f"unknown task '{name}': name one of {known}; or a task file; or put DIR/{name}/task.toml into --data DIR"
+    )

@@ -15,7 +15,8 @@ def parameter_groups(
 
     Frozen parameters are in no group, so the optimiser keeps no state for them.
     """
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             (free if parameter.ndim < 2 or name in without_decay else decayed).append(parameter)

@@ -1,0 +1,168 @@
+"""Batches hold every row exactly once, like lengths together, and depend on seed and epoch alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.data.batches import Batch, collate, evaluation_order, training_batches, training_order
+from pipeline.data.tokens import TokenisedSplit
+
+PAD = 99
+
+
+def random_lengths(rows: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).lognormal(3, 0.6, rows).astype(int).clip(3, 256)
+
+
+def split_of(
+    lengths: np.ndarray, second: np.ndarray | None = None, types: bool = True, labels: bool = True
+) -> TokenisedSplit:
+    """Rows whose tokens tell where they come from: row i holds i + 100, its second sentence i + 200."""
+
+    def filled(lengths: np.ndarray, base: int) -> list[np.ndarray]:
+        return [np.full(length, base + row, dtype=np.int32) for row, length in enumerate(lengths)]
+
+    return TokenisedSplit(
+        ids=tuple(map(str, range(len(lengths)))),
+        a=filled(lengths, 100),
+        types_a=[np.arange(length, dtype=np.int32) % 2 for length in lengths] if types else None,
+        b=None if second is None else filled(second, 200),
+        labels=np.arange(len(lengths)) * 10 if labels else None,
+    )
+
+
+def padded_tokens(batches: list[np.ndarray], lengths: np.ndarray) -> int:
+    return sum(len(rows) * int(lengths[rows].max()) for rows in batches)
+
+
+def as_lists(batches: list[np.ndarray]) -> list[list[int]]:
+    return [rows.tolist() for rows in batches]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 31, 32, 33, 500, 2049, 5000])
+@pytest.mark.parametrize("batch_size", [1, 7, 32])
+def test_an_epoch_holds_every_row_exactly_once(rows: int, batch_size: int) -> None:
+    lengths = random_lengths(rows, seed=rows)
+    for epoch in range(2):
+        batches = training_order(lengths, batch_size, seed=3, epoch=epoch)
+        assert np.sort(np.concatenate(batches)).tolist() == list(range(rows))
+        assert len(batches) == -(-rows // batch_size)
+        assert sorted(map(len, batches))[1:] == [batch_size] * (len(batches) - 1)
+
+
+@pytest.mark.parametrize("rows", [64, 3000])
+def test_the_order_is_another_for_another_epoch_or_seed_and_the_same_for_the_same(rows: int) -> None:
+    lengths = random_lengths(rows)
+    first = as_lists(training_order(lengths, 16, seed=1, epoch=0))
+    assert as_lists(training_order(lengths, 16, seed=1, epoch=0)) == first
+    assert as_lists(training_order(lengths, 16, seed=1, epoch=1)) != first
+    assert as_lists(training_order(lengths, 16, seed=2, epoch=0)) != first
+
+
+def test_seed_and_epoch_do_not_stand_in_for_each_other() -> None:
+    lengths = random_lengths(200)
+    orders = [as_lists(training_order(lengths, 16, seed, epoch)) for seed in range(4) for epoch in range(4)]
+    assert all(a != b for i, a in enumerate(orders) for b in orders[:i])
+
+
+def test_rows_of_a_batch_change_from_epoch_to_epoch() -> None:
+    lengths = random_lengths(4000)
+    first, second = (
+        {frozenset(rows.tolist()) for rows in training_order(lengths, 32, seed=1, epoch=epoch)} for epoch in (0, 1)
+    )
+    assert not first & second
+
+
+def test_batches_do_not_come_in_order_of_length() -> None:
+    lengths = random_lengths(2000)
+    means = np.array([lengths[rows].mean() for rows in training_order(lengths, 32, seed=0, epoch=0)])
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_little_padding_is_wasted_against_random_batches(seed: int) -> None:
+    lengths = random_lengths(5000, seed)
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    random = [order[i : i + 32] for i in range(0, len(order), 32)]
+    wasted = padded_tokens(training_order(lengths, 32, seed, epoch=0), lengths) - lengths.sum()
+    wasted_at_random = padded_tokens(random, lengths) - lengths.sum()
+    assert wasted < 0.1 * wasted_at_random
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64, 1001])
+def test_evaluation_covers_every_row_longest_first(rows: int) -> None:
+    lengths = random_lengths(rows)
+    batches = evaluation_order(lengths, 8)
+    flat = np.concatenate(batches)
+    assert np.sort(flat).tolist() == list(range(rows))
+    assert (np.diff(lengths[flat]) <= 0).all()
+    assert max(map(len, batches)) <= 8
+
+
+def test_a_cross_batch_is_padded_to_its_own_longest_row() -> None:
+    split = split_of(np.array([3, 9, 5]))
+    batch = collate(split, np.array([2, 0]), PAD)
+    assert {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in batch.items()} == {
+        "input_ids": ((2, 5), torch.int64),
+        "attention_mask": ((2, 5), torch.int64),
+        "token_type_ids": ((2, 5), torch.int64),
+        "rows": ((2,), torch.int64),
+        "labels": ((2,), torch.int64),
+    }
+    assert batch["input_ids"].tolist() == [[102] * 5, [100] * 3 + [PAD] * 2]
+    assert batch["attention_mask"].tolist() == [[1] * 5, [1] * 3 + [0] * 2]
+    assert batch["token_type_ids"].tolist() == [[0, 1, 0, 1, 0], [0, 1, 0, 0, 0]]
+    assert batch["rows"].tolist() == [2, 0]
+    assert batch["labels"].tolist() == [20, 0]
+
+
+def test_a_siamese_batch_holds_first_sentences_before_second_ones() -> None:
+    split = split_of(np.array([3, 4, 2]), second=np.array([6, 1, 2]))
+    batch = collate(split, np.array([0, 1]), PAD)
+    assert batch["input_ids"].shape == (4, 6)
+    assert batch["input_ids"][:, 0].tolist() == [100, 101, 200, 201]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [3, 4, 6, 1]
+    assert (batch["input_ids"] == PAD).equal(batch["attention_mask"] == 0)
+    assert not batch["token_type_ids"].any()
+    assert batch["labels"].tolist() == [0, 10]
+
+
+def test_a_batch_has_no_token_types_and_no_labels_where_there_are_none() -> None:
+    split = split_of(np.array([3, 4]), types=False, labels=False)
+    assert set(collate(split, np.array([1]), PAD)) == {"input_ids", "attention_mask", "rows"}
+
+
+def test_real_scores_stay_real() -> None:
+    split = TokenisedSplit(("0",), [np.array([1])], None, None, np.array([2.5]))
+    labels = collate(split, np.array([0]), PAD)["labels"]
+    assert (labels.dtype, labels.tolist()) == (torch.float64, [2.5])
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 8, 40])
+def test_micro_batches_partition_their_batch_in_order(pieces: int) -> None:
+    split = split_of(random_lengths(75))
+    whole = training_order(split.lengths, 16, seed=5, epoch=2)
+    cut = list(training_batches(split, 16, pieces, seed=5, epoch=2, pad_token_id=PAD))
+    assert len(cut) == len(whole)
+    for rows, parts in zip(whole, cut, strict=True):
+        assert 1 <= len(parts) == min(pieces, len(rows))
+        assert torch.cat([part["rows"] for part in parts]).tolist() == rows.tolist()
+        sizes = [len(part["rows"]) for part in parts]
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_an_epoch_resumed_in_the_middle_sees_the_batches_that_were_left() -> None:
+    split = split_of(random_lengths(100))
+
+    def rows(first: int) -> list[list[int]]:
+        batches: list[list[Batch]] = list(training_batches(split, 8, 1, seed=1, epoch=0, pad_token_id=PAD, first=first))
+        return [batch["rows"].tolist() for (batch,) in batches]
+
+    assert rows(5) == rows(0)[5:]
+    assert rows(13) == []
+
+
+def test_a_siamese_row_is_as_long_as_its_longer_sentence() -> None:
+    assert split_of(np.array([3, 9]), second=np.array([5, 2])).lengths.tolist() == [5, 9]

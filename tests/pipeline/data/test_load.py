@@ -1,0 +1,412 @@
+"""Rows arrive canonical and checked, samples are exact and seeded, and bad data is told by file, row and value."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.data.load import canonical_rows, fingerprint, load_split, load_task_data
+from pipeline.errors import PipelineError
+from pipeline.tasks import Task
+
+CLASSES: dict[str, Any] = {
+    "name": "mood",
+    "aliases": ["temper"],
+    "kind": "classes",
+    "text": ["text"],
+    "label": "label",
+    "classes": ["bad", "good"],
+    "metric": "accuracy",
+}
+SCORE: dict[str, Any] = {
+    "name": "likeness",
+    "kind": "score",
+    "text": ["first", "second"],
+    "label": "score",
+    "range": [0.0, 5.0],
+    "metric": "pearson",
+}
+GOOD = "text,label\nfine,1\npoor,0\n"
+
+
+def task(**changes: Any) -> Task:
+    return Task.parse(CLASSES | changes, "test")
+
+
+def pair_task(**changes: Any) -> Task:
+    return Task.parse(SCORE | changes, "test")
+
+
+def write(data: Path, name: str, splits: dict[str, pd.DataFrame]) -> Path:
+    (data / name).mkdir(parents=True)
+    for split, rows in splits.items():
+        rows.to_csv(data / name / f"{split}.csv", index=False)
+    return data
+
+
+def labelled(counts: dict[int, int], seed: int = 0) -> pd.DataFrame:
+    """Rows with the given number of each label, shuffled; ids are row numbers."""
+    labels = np.random.default_rng(seed).permutation([label for label, count in counts.items() for _ in range(count)])
+    return pd.DataFrame({"id": range(len(labels)), "text": [f"text {i}" for i in range(len(labels))], "label": labels})
+
+
+def problem(data: Path, of: Task, **options: Any) -> str:
+    with pytest.raises(PipelineError) as caught:
+        load_task_data(of, data, **options)
+    return str(caught.value)
+
+
+# Canonical rows.
+
+
+def test_rows_have_ids_texts_and_whole_labels(tmp_path: Path) -> None:
+    file = tmp_path / "mood" / "train.csv"
+    file.parent.mkdir()
+    file.write_text("extra,label,text,id\nx,1,fine,b\ny,0.0,poor,a\n")
+    rows = load_split(task(), tmp_path, "train")
+    assert rows.to_dict("list") == {"id": ["b", "a"], "text_a": ["fine", "poor"], "label": [1, 0]}
+    assert rows["label"].dtype == np.int64
+
+
+def test_pairs_have_two_texts_and_real_scores(tmp_path: Path) -> None:
+    file = tmp_path / "likeness" / "dev.jsonl"
+    file.parent.mkdir()
+    lines = [{"first": "a", "second": "b", "score": 5}, {"first": "c", "second": "d", "score": "0.5"}]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    rows = load_split(pair_task(), tmp_path, "dev")
+    assert rows.to_dict("list") == {
+        "id": ["0", "1"],
+        "text_a": ["a", "c"],
+        "text_b": ["b", "d"],
+        "label": [5.0, 0.5],
+    }
+    assert rows["label"].dtype == np.float64
+
+
+def test_unlabelled_rows_need_no_label_and_have_none() -> None:
+    table = pd.DataFrame({"text": ["fine"], "label": ["whatever"]})
+    assert list(canonical_rows(task(), table, "input", source=None, labelled=False)) == ["id", "text_a"]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_the_same_rows_are_the_same_whatever_form_they_come_in(suffix: str, tmp_path: Path) -> None:
+    from pipeline.data.tables import write_table
+
+    rows = labelled({0: 5, 1: 5})
+    write_table(rows.astype({"id": str}), tmp_path / "mood" / f"train{suffix}")
+    expected = canonical_rows(task(), rows.astype({"id": str}), "here", source=None)
+    assert fingerprint(load_split(task(), tmp_path, "train")) == fingerprint(expected)
+
+
+def test_files_may_stand_in_the_folder_of_an_alias_and_under_other_stems(tmp_path: Path) -> None:
+    own = task(files={"train": "training", "dev": "validation"})
+    write(tmp_path, "temper", {"training": labelled({0: 3, 1: 3}), "validation": labelled({0: 2, 1: 2})})
+    data = load_task_data(own, tmp_path)
+    assert (len(data.train), len(data.dev)) == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("mapping", "raw", "labels"),
+    [
+        ({"neg": 0, "pos": 1}, ["pos", "neg", "pos"], [1, 0, 1]),
+        ({"1": 0, "2": 1}, ["2", "1.0", "2.0"], [1, 0, 1]),
+        ({"-1": 0, "1": 1}, ["1", "-1", "-1"], [1, 0, 0]),
+        ({"1.0": 0, "2.0": 1}, ["2.0", "1.0", "1"], [1, 0, 0]),
+        ({"0.5": 0, "1.5": 1}, ["1.5", "0.5", "0.5"], [1, 0, 0]),
+        ({"a": 1, "b": 1, "c": 0}, ["a", "b", "c"], [1, 1, 0]),
+    ],
+)
+def test_raw_labels_are_mapped_as_the_task_says(
+    mapping: dict[str, int], raw: list[str], labels: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xyz"), "label": raw})})
+    rows = load_split(task(files={"labels": mapping}), tmp_path, "train")
+    assert rows["label"].tolist() == labels
+
+
+def test_scores_are_rescaled_and_rounding_at_the_ends_is_forgiven(tmp_path: Path) -> None:
+    raw = pd.DataFrame({"first": list("abc"), "second": list("def"), "score": ["0.1", "0.2", "0.4"]})
+    write(tmp_path, "likeness", {"train": raw})
+    scale = (1 / 0.3, -0.1 / 0.3 * (1 - 1e-12))
+    assert scale[0] * 0.4 + scale[1] > 1
+    rows = load_split(pair_task(range=[0.0, 1.0], files={"scale": scale}), tmp_path, "train")
+    assert rows["label"].tolist() == pytest.approx([0, 1 / 3, 1])
+    assert rows["label"].between(0, 1).all()
+
+
+# Samples.
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """231 rows of three classes, one of them rare."""
+    rows = labelled({0: 150, 1: 70, 2: 11})
+    return write(tmp_path_factory.mktemp("data"), "mood", {"train": rows, "dev": labelled({0: 5, 1: 5, 2: 5})})
+
+
+THREE = task(classes=["bad", "so-so", "good"])
+
+
+@pytest.mark.parametrize("limit", [2, 3, 10, 33, 100, 230])
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_limit_keeps_exactly_so_many_rows_each_class_in_its_share_in_file_order(
+    limit: int, seed: int, uneven: Path
+) -> None:
+    whole = load_task_data(THREE, uneven).train
+    part = load_task_data(THREE, uneven, limit=limit, seed=seed).train
+    assert len(part) == limit
+    assert part.index.tolist() == list(range(limit))
+    ids = part["id"].astype(int)
+    assert ids.is_monotonic_increasing
+    assert ids.is_unique
+    assert part.drop(columns="id").to_dict("list") == whole.iloc[ids].drop(columns="id").to_dict("list")
+    counts = Counter(part["label"])
+    assert all(
+        abs(counts[label] - limit * size / len(whole)) < 1 for label, size in whole["label"].value_counts().items()
+    )
+
+
+def test_a_limit_draws_other_rows_for_another_seed_and_the_same_for_the_same(uneven: Path) -> None:
+    first, again, other = (load_task_data(THREE, uneven, limit=60, seed=seed) for seed in (1, 1, 2))
+    assert first.fingerprint == again.fingerprint
+    assert first.fingerprint["train"] != other.fingerprint["train"]
+    assert first.fingerprint["dev"] == other.fingerprint["dev"]
+
+
+def test_a_limit_beyond_the_rows_keeps_them_all(uneven: Path) -> None:
+    whole = load_task_data(THREE, uneven).fingerprint
+    assert load_task_data(THREE, uneven, limit=231, seed=5).fingerprint == whole
+    assert load_task_data(THREE, uneven, limit=10**6, seed=5).fingerprint == whole
+
+
+def test_a_limit_on_scores_keeps_the_shares_of_low_and_high_ones(tmp_path: Path) -> None:
+    # Skewed: without strata a sample of 50 would often miss the mean by more.
+    scores = 5 * np.random.default_rng(0).random(1000) ** 3
+    rows = pd.DataFrame({"first": [f"a{i}" for i in range(1000)], "second": "b", "score": scores})
+    write(tmp_path, "likeness", {"train": rows, "dev": rows[:10]})
+    fifths = np.quantile(scores, [0.2, 0.4, 0.6, 0.8])
+    for seed in range(5):
+        part = load_task_data(pair_task(), tmp_path, limit=50, seed=seed).train
+        assert np.bincount(np.digitize(part["label"], fifths)).tolist() == [10] * 5
+
+
+@pytest.mark.parametrize("limit", [0, -5])
+def test_a_limit_below_one_is_refused(limit: int, uneven: Path) -> None:
+    assert "give at least 1 training row" in problem(uneven, THREE, limit=limit)
+
+
+def test_a_limit_that_leaves_one_class_is_refused(uneven: Path) -> None:
+    assert "--limit 1 leaves a single class of task 'mood'" in problem(uneven, THREE, limit=1)
+
+
+def test_a_task_without_dev_holds_out_a_share_of_train_that_no_seed_and_no_limit_changes(tmp_path: Path) -> None:
+    own = task(files={"dev_fraction": 0.2})
+    rows = labelled({0: 60, 1: 40})
+    write(tmp_path, "mood", {"train": rows, "dev": labelled({0: 1, 1: 1})})
+    whole = load_task_data(own, tmp_path, seed=0)
+    assert Counter(whole.dev["label"]) == {0: 12, 1: 8}
+    assert sorted([*whole.train["id"], *whole.dev["id"]], key=int) == rows["id"].astype(str).tolist()
+    for seed in range(1, 4):
+        data = load_task_data(own, tmp_path, seed=seed, limit=30)
+        assert data.fingerprint["dev"] == whole.fingerprint["dev"]
+        assert set(data.train["id"]) < set(whole.train["id"])
+        assert len(data.train) == 30
+
+
+def test_a_task_without_dev_that_is_too_small_to_share_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": labelled({0: 1, 1: 1})})
+    assert "mood" in problem(tmp_path, task(files={"dev_fraction": 0.9}))
+
+
+def test_rows_in_both_splits_are_counted_and_dropped_from_train_alone_when_asked(tmp_path: Path) -> None:
+    train = pd.DataFrame({"text": ["a good one", "bad", "so so", "other"], "label": [1, 0, 1, 0]})
+    dev = pd.DataFrame({"text": ["A good one!", "a GOOD one", "new", "newer"], "label": [1, 1, 0, 1]})
+    write(tmp_path, "mood", {"train": train, "dev": dev})
+    kept, dropped = (load_task_data(task(), tmp_path, drop_overlap=drop) for drop in (False, True))
+    assert (kept.overlap, dropped.overlap) == (2, 2)
+    assert len(kept.train) == 4
+    assert dropped.train["text_a"].tolist() == ["bad", "so so", "other"]
+    assert len(dropped.dev) == len(kept.dev) == 4
+
+
+def test_dropping_every_training_row_is_refused(tmp_path: Path) -> None:
+    rows = labelled({0: 3, 1: 3})
+    write(tmp_path, "mood", {"train": rows, "dev": rows})
+    assert "mood" in problem(tmp_path, task(), drop_overlap=True)
+
+
+def test_dropping_down_to_a_single_class_is_refused(tmp_path: Path) -> None:
+    rows = labelled({0: 3, 1: 3})
+    new = pd.DataFrame({"id": [99], "text": ["new"], "label": [1]})
+    write(tmp_path, "mood", {"train": rows, "dev": pd.concat([rows[rows["label"] == 0], new])})
+    assert "mood" in problem(tmp_path, task(), drop_overlap=True)
+
+
+# Fingerprints.
+
+
+def rows_of(*texts: str, labels: list[int] | None = None) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"id": [str(i) for i in range(len(texts))], "text_a": texts, "label": labels or [0] * len(texts)}
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        rows_of("c", "ab"),
+        rows_of("a", "bc"),
+        rows_of("ab", "c", labels=[0, 1]),
+        rows_of("ab", "c").assign(id=["1", "0"]),
+        rows_of("ab", "c").rename(columns={"text_a": "text_b"}),
+        rows_of("ab", "c").drop(columns="label"),
+        rows_of("ab"),
+        rows_of("ab", "c", ""),
+        rows_of("ab", "C"),
+        rows_of("ab", "c ").assign(text_b="x"),
+    ],
+    ids=["order", "border", "label", "id", "column", "no label", "fewer", "more", "case", "pair"],
+)
+def test_any_change_of_the_rows_changes_their_fingerprint(other: pd.DataFrame) -> None:
+    assert fingerprint(other) != fingerprint(rows_of("ab", "c"))
+
+
+def test_equal_rows_have_equal_fingerprints_whatever_their_index_and_column_order() -> None:
+    rows = rows_of("ab", "c", labels=[1, 0])
+    other = rows[["label", "text_a", "id"]].copy()
+    other.index = pd.Index([7, 3])
+    assert fingerprint(other) == fingerprint(rows)
+    assert len(fingerprint(rows)) == 64
+
+
+# Bad data. Files by name and content; then what the message says, all of it.
+
+BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
+    "no folder of the task": (task(), {"other/train.csv": GOOD}, ["mood: no such folder", "<task>/train"]),
+    "no dev split": (
+        task(),
+        {"mood/train.csv": GOOD},
+        ["mood: split 'dev' is missing", "dev{.parquet,.csv,.tsv,.jsonl}"],
+    ),
+    "two train splits": (
+        task(),
+        {"mood/train.csv": GOOD, "mood/train.tsv": GOOD.replace(",", "\t"), "mood/dev.csv": GOOD},
+        ["mood: split 'train' is ambiguous", "train.csv, train.tsv", "keep one"],
+    ),
+    "columns missing": (
+        pair_task(),
+        {"likeness/train.csv": "sentence,second\na,b\n"},
+        ["train.csv: column 'first', 'score' is missing", "the columns are 'sentence', 'second'"],
+    ),
+    "header only": (task(), {"mood/train.csv": "text,label\n"}, ["train.csv: no rows"]),
+    "empty csv": (task(), {"mood/train.csv": ""}, ["train.csv: no rows"]),
+    "empty jsonl": (task(), {"mood/train.jsonl": ""}, ["train.jsonl: no rows"]),
+    "empty and blank text": (
+        task(),
+        {"mood/train.csv": 'text,label\n,1\nfine,0\n"  ",1\n,0\n\t,1\n'},
+        ["train.csv: 1 mistake", "column 'text': empty or null text (4 in all): row 1: nan, row 3: '  ', row 4: nan"],
+    ),
+    "null text": (
+        task(),
+        {"mood/train.jsonl": '{"text": "fine", "label": 1}\n{"text": null, "label": 0}\n{"label": 0}\n'},
+        ["train.jsonl: 1 mistake", "column 'text': empty or null text (2 in all): row 2: None, row 3: nan"],
+    ),
+    "no text": (
+        task(),
+        {"mood/train.jsonl": '{"text": 7, "label": 1}\n{"text": ["a"], "label": 0}\n'},
+        ["column 'text': not text (2 in all): row 1: 7, row 2: ['a']"],
+    ),
+    "both texts of a pair": (
+        pair_task(),
+        {"likeness/train.csv": "first,second,score\n,b,1\na,,2\n"},
+        [
+            "train.csv: 2 mistakes",
+            "'first': empty or null text (1 in all): row 1",
+            "'second': empty or null text (1 in",
+        ],
+    ),
+    "labels out of range": (
+        task(),
+        {"mood/train.csv": "text,label\na,0\nb,2\nc,1\nd,-1\ne,0.5\nf,9\n"},
+        [
+            "train.csv: 1 mistake",
+            "column 'label': label out of range 0..1 or not whole (4 in all): row 2: 2.0, row 4: -1.0, row 5: 0.5",
+        ],
+    ),
+    "scores out of range": (
+        pair_task(),
+        {"likeness/train.csv": "first,second,score\na,b,5.1\nc,d,0\ne,f,-0.001\n"},
+        ["column 'score': score out of range 0..5 (2 in all): row 1: 5.1, row 3: -0.001"],
+    ),
+    "labels that are no numbers": (
+        task(),
+        {"mood/train.csv": "text,label\na,good\nb,1\nc,\nd,inf\ne,nan\n"},
+        ["train.csv: 1 mistake", "label is not a number (4 in all): row 1: 'good', row 3: nan, row 4: 'inf'"],
+    ),
+    "labels not in the mapping": (
+        task(files={"labels": {"neg": 0, "pos": 1}}),
+        {"mood/train.csv": "text,label\na,pos\nb,neg\nc,POS\nd,\n"},
+        ["label not in ['neg', 'pos'] (2 in all): row 3: 'POS', row 4: nan"],
+    ),
+    "a mapping to no class": (
+        task(files={"labels": {"neg": 0, "pos": 2}}),
+        {"mood/train.csv": "text,label\na,pos\nb,neg\n"},
+        ["label out of range 0..1", "(1 in all): row 1: 2.0"],
+    ),
+    "a single class": (
+        task(),
+        {"mood/train.csv": "text,label\na,1\nb,1\nc,1.0\n"},
+        ["column 'label': a single class: all 3 rows have label 1"],
+    ),
+    "duplicate ids": (
+        task(),
+        {"mood/train.csv": "id,text,label\n7,a,1\n8,b,0\n7,c,1\n7,d,0\n8,e,1\n8,f,1\n"},
+        ["column 'id': duplicate ids (4 in all): row 3: '7', row 4: '7', row 5: '8'"],
+    ),
+    "empty id": (task(), {"mood/train.csv": "id,text,label\n7,a,1\n,b,0\n"}, ["column 'id': empty (1 in all): row 2"]),
+    "not UTF-8": (
+        task(),
+        {"mood/train.csv": b"text,label\ncaf\xe9,1\npoor,0\n"},
+        ["train.csv: text is not UTF-8 in 1 line(s): line 2: b'caf\\xe9,1'"],
+    ),
+    "bad dev": (
+        task(),
+        {"mood/train.csv": GOOD, "mood/dev.csv": "text,label\na,3\nb,0\n"},
+        ["dev.csv: 1 mistake", "row 1: 3.0"],
+    ),
+    "everything at once": (
+        task(),
+        {"mood/train.csv": "id,text,label\n1,,5\n1,b,0\n2,c,x\n"},
+        [
+            "train.csv: 4 mistakes",
+            "'id': duplicate ids (1 in all): row 2: '1'",
+            "'text': empty or null text (1 in all): row 1: nan",
+            "'label': label is not a number (1 in all): row 3: 'x'",
+            "'label': label out of range 0..1 or not whole (1 in all): row 1: 5.0",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("of", "files", "said"), BAD.values(), ids=list(BAD))
+def test_bad_data_is_told_by_file_row_first_three_values_and_count(
+    of: Task, files: dict[str, str | bytes], said: list[str], tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    message = problem(tmp_path, of)
+    assert message.startswith(str(tmp_path / of.name))
+    assert not [part for part in said if part not in message], message
+    assert all(line.count("row ") <= 3 for line in message.splitlines()[1:])
+
+
+def test_a_data_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    assert problem(tmp_path / "nowhere", task()) == f"{tmp_path / 'nowhere'}: no such folder (--data)"

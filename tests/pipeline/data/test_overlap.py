@@ -1,0 +1,67 @@
+"""Two texts are the same for leakage whatever their case, punctuation and order in a pair; other texts are not."""
+
+from __future__ import annotations
+
+import random
+import string
+
+import pandas as pd
+import pytest
+
+from pipeline.data.overlap import overlapping_rows, row_keys, text_key
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ("A good film.", "a good film", True),
+        ("a good-film !", "A  GOOD\tFilm", True),
+        ("it's", "its", True),
+        ("snake_case", "snake case", True),
+        ("STRASSE", "straße", True),
+        ("a good film", "a good firm", False),
+        ("10", "1 000", False),
+        ("!!!", "...", False),
+        ("!!!", "!!!", True),
+        ("¿", "a", False),
+    ],
+)
+def test_case_punctuation_and_blanks_do_not_tell_texts_apart(first: str, second: str, same: bool) -> None:
+    assert (text_key(first) == text_key(second)) is same
+
+
+def test_a_pair_is_the_same_in_either_order_and_its_sentences_do_not_run_together() -> None:
+    pairs = pd.DataFrame({"text_a": ["one", "two", "on"], "text_b": ["two", "ONE", "etwo"]})
+    first, swapped, other = row_keys(pairs)
+    assert first == swapped != other
+
+
+def test_a_pair_needs_both_its_sentences_to_overlap() -> None:
+    train = pd.DataFrame({"text_a": ["a", "b", "c"], "text_b": ["x", "y", "z"]})
+    dev = pd.DataFrame({"text_a": ["Y!", "a", "c"], "text_b": ["b", "y", "z"]})
+    in_train, in_dev = overlapping_rows(train, dev)
+    assert in_train.tolist() == [False, True, True]
+    assert in_dev.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_both_masks_agree_with_looking_at_every_pair_of_rows(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def rows(size: int) -> pd.DataFrame:
+        noise = string.punctuation + " "
+        words = ["ab"[rng.randrange(2)] * rng.randrange(1, 5) for _ in range(size)]
+        return pd.DataFrame({"text_a": [rng.choice(noise) + rng.choice((w, w.upper())) for w in words]})
+
+    train, other = rows(6), rows(9)
+    masks = overlapping_rows(train, other)
+    expected = [[text_key(a) == text_key(b) for b in other["text_a"]] for a in train["text_a"]]
+    assert masks[0].tolist() == [any(line) for line in expected]
+    assert masks[1].tolist() == [any(column) for column in zip(*expected, strict=True)]
+
+
+def test_splits_apart_share_nothing() -> None:
+    in_train, in_dev = overlapping_rows(pd.DataFrame({"text_a": ["a", "b"]}), pd.DataFrame({"text_a": ["c"]}))
+    assert (in_train.dtype, in_dev.dtype) == (bool, bool)
+    assert not in_train.any()
+    assert not in_dev.any()

@@ -1,0 +1,198 @@
+"""Tokenising a split twice gives the same arrays, and whatever changes them changes the key of the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.models.backbone import open_backbone
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a good bad film Film is it Good".split()
+CLS, SEP, UNK = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index("[UNK]")
+
+ROWS = pd.DataFrame(
+    {"id": ["7", "3", "5"], "text_a": ["the film is good", "Film", "it is bad bad bad bad"], "label": [1, 0, 0]}
+)
+PAIRS = ROWS.assign(text_b=["a good film is it", "bad", "a a a a a a a a a a"])
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("PIPELINE_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tokenizer]:
+    def tokenizer(words: list[str] = WORDS, lower: bool = False, token_types: bool = True) -> Tokenizer:
+        file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
+        file.write_text("\n".join(words) + "\n")
+        fast = BertTokenizerFast(vocab_file=str(file), do_lower_case=lower)
+        content = hashlib.sha256(fast.backend_tokenizer.to_str().encode()).hexdigest()
+        return Tokenizer(fast, content, token_types)
+
+    return tokenizer
+
+
+@pytest.fixture
+def tokenizer(make: Callable[..., Tokenizer]) -> Tokenizer:
+    return make()
+
+
+class Counting:
+    """Stands in for a fast tokenizer and counts how often it is asked."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.fast, self.calls = tokenizer.fast, 0
+
+    def __call__(self, *texts: list[str], **settings: object) -> object:
+        self.calls += 1
+        return self.fast(*texts, **settings)
+
+
+def counted(tokenizer: Tokenizer) -> tuple[Tokenizer, Counting]:
+    counting = Counting(tokenizer)
+    return dataclasses.replace(tokenizer, fast=counting), counting  # type: ignore[arg-type]
+
+
+def arrays(split: TokenisedSplit) -> dict[str, list[list[int]] | None]:
+    columns = {"a": split.a, "types_a": split.types_a, "b": split.b}
+    return {name: None if column is None else [ids.tolist() for ids in column] for name, column in columns.items()}
+
+
+def keys(cache: Path) -> set[str]:
+    return {file.name for file in cache.iterdir()}
+
+
+def test_rows_become_ids_in_their_order_with_their_labels(tokenizer: Tokenizer) -> None:
+    split = tokenise(ROWS, tokenizer, "cross", 16)
+    assert split.ids == ("7", "3", "5")
+    assert split.a[0].tolist() == [CLS, *(WORDS.index(word) for word in "the film is good".split()), SEP]
+    assert split.labels is not None
+    assert split.labels.tolist() == [1, 0, 0]
+    assert split.b is None
+    assert split.types_a is not None
+    assert split.lengths.tolist() == [6, 3, 8] == [len(types) for types in split.types_a]
+    assert tokenise(ROWS.drop(columns="label"), tokenizer, "cross", 16).labels is None
+
+
+@pytest.mark.parametrize("encoding", ["cross", "siamese"])
+@pytest.mark.parametrize("rows", [ROWS, PAIRS], ids=["text", "pair"])
+def test_the_cache_is_hit_and_gives_equal_arrays(
+    rows: pd.DataFrame, encoding: str, tokenizer: Tokenizer, cache: Path
+) -> None:
+    first, second = counted(tokenizer), counted(tokenizer)
+    fresh = tokenise(rows, first[0], encoding, 12)
+    cached = tokenise(rows, second[0], encoding, 12)
+    assert first[1].calls > 0 == second[1].calls
+    assert arrays(cached) == arrays(fresh)
+    assert (cached.ids, len(keys(cache))) == (fresh.ids, 1)
+    np.testing.assert_array_equal(cached.labels, fresh.labels)
+
+
+def test_labels_and_ids_are_the_rows_own_and_not_the_caches(tokenizer: Tokenizer, cache: Path) -> None:
+    tokenise(ROWS, tokenizer, "cross", 12)
+    changed = tokenise(ROWS.assign(id=["x", "y", "z"], label=[0, 1, 1]), tokenizer, "cross", 12)
+    assert len(keys(cache)) == 1
+    assert changed.ids == ("x", "y", "z")
+    assert changed.labels is not None
+    assert changed.labels.tolist() == [0, 1, 1]
+
+
+def test_whatever_changes_the_tokens_changes_the_key(make: Callable[..., Tokenizer], cache: Path) -> None:
+    plain = make()
+    variants: list[tuple[pd.DataFrame, Tokenizer, str, int]] = [
+        (PAIRS, plain, "cross", 12),
+        (PAIRS, plain, "cross", 11),
+        (PAIRS, plain, "siamese", 12),
+        (PAIRS, make(lower=True), "cross", 12),
+        (PAIRS, make([*WORDS[:5], *reversed(WORDS[5:])]), "cross", 12),
+        (PAIRS, make(token_types=False), "cross", 12),
+        (PAIRS[::-1], plain, "cross", 12),
+        (PAIRS.assign(text_a=PAIRS["text_b"], text_b=PAIRS["text_a"]), plain, "cross", 12),
+        (PAIRS.drop(columns="text_b"), plain, "cross", 12),
+    ]
+    found = [arrays(tokenise(rows, tokenizer, encoding, length)) for rows, tokenizer, encoding, length in variants]
+    assert len(keys(cache)) == len(variants)
+    assert all(a != b for i, a in enumerate(found) for b in found[:i])
+    # Once more, now from the cache.
+    assert [arrays(tokenise(*variant)) for variant in variants] == found
+    assert len(keys(cache)) == len(variants)
+
+
+def test_the_encoding_of_a_single_text_does_not_change_its_key(tokenizer: Tokenizer, cache: Path) -> None:
+    cross, siamese = (tokenise(ROWS, tokenizer, encoding, 12) for encoding in ("cross", "siamese"))
+    assert arrays(cross) == arrays(siamese)
+    assert len(keys(cache)) == 1
+
+
+def test_the_same_tokenizer_has_the_same_hash_and_a_cased_one_another(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    for name, lower in (("cased", False), ("again", False), ("uncased", True)):
+        folder = tmp_path / name
+        BertModel(BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained(folder)
+        (folder / "words.txt").write_text("\n".join(WORDS) + "\n")
+        BertTokenizerFast(vocab_file=str(folder / "words.txt"), do_lower_case=lower).save_pretrained(folder)
+    cased, again, uncased = (open_backbone(str(tmp_path / name)).tokenizer for name in ("cased", "again", "uncased"))
+    assert cased.hash != uncased.hash
+    assert cased.hash == again.hash
+    # Truncating leaves its mark on a fast tokenizer, but not on what it is.
+    before = arrays(tokenise(ROWS, cased, "cross", 4))
+    assert before == arrays(tokenise(ROWS, again, "cross", 4)) != arrays(tokenise(ROWS, uncased, "cross", 4))
+
+
+def test_both_sentences_survive_truncation(tokenizer: Tokenizer) -> None:
+    split = tokenise(PAIRS, tokenizer, "cross", 8)
+    assert split.types_a is not None
+    for ids, types in zip(split.a, split.types_a, strict=True):
+        assert len(ids) <= 8
+        assert (ids == SEP).sum() == 2
+        content = ids > max(CLS, SEP, UNK)
+        assert {0, 1} == set(types[content].tolist())
+    # The short first sentence keeps all its words; the long second one is cut.
+    long = tokenise(ROWS.assign(text_b="a " * 30), tokenizer, "cross", 12)
+    assert long.a[0].tolist()[:6] == [CLS, *(WORDS.index(word) for word in "the film is good".split()), SEP]
+    assert long.lengths.tolist() == [12] * 3
+
+
+def test_siamese_sentences_are_cut_apart(tokenizer: Tokenizer) -> None:
+    split = tokenise(PAIRS, tokenizer, "siamese", 5)
+    assert split.b is not None
+    assert [len(ids) for ids in split.a] == [5, 3, 5]
+    assert [len(ids) for ids in split.b] == [5, 3, 5]
+    assert all((ids[0], ids[-1]) == (CLS, SEP) for ids in [*split.a, *split.b])
+
+
+def test_a_backbone_without_token_types_gets_none(make: Callable[..., Tokenizer]) -> None:
+    assert tokenise(PAIRS, make(token_types=False), "cross", 12).types_a is None
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "text"])
+def test_a_damaged_cache_file_is_made_again(damage: str, tokenizer: Tokenizer, cache: Path) -> None:
+    fresh = tokenise(PAIRS, tokenizer, "cross", 12)
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes({"empty": b"", "cut": whole[: len(whole) // 2], "text": b"not an arrow file"}[damage])
+    again, counting = counted(tokenizer)
+    assert arrays(tokenise(PAIRS, again, "cross", 12)) == arrays(fresh)
+    assert counting.calls == 1
+    assert file.read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tokenizer: Tokenizer, cache: Path) -> None:
+    fresh = tokenise(PAIRS, tokenizer, "siamese", 12)
+    for file in cache.iterdir():
+        file.unlink()
+    cache.rmdir()
+    cache.write_text("a file stands where the folder should")
+    assert arrays(tokenise(PAIRS, tokenizer, "siamese", 12)) == arrays(fresh)
+    assert cache.is_file()

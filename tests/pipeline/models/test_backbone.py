@@ -1,0 +1,128 @@
+"""Backbones of every family load as fp32, are told apart by their weights, and are refused when incomplete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import save_backbone
+from safetensors.torch import load_file, save_file
+
+from pipeline.errors import PipelineError
+from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.models.backbone import Backbone, hash_tensors, open_backbone
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_every_family_takes_an_adapter_and_keeps_its_frozen_weights(family: str, tmp_path: Path) -> None:
+    backbone = open_backbone(str(save_backbone(tmp_path, family)))
+    assert backbone.tokenizer.token_types == (family == "bert")
+    assert backbone.max_length == (32 if family == "roberta" else 34)
+    encoder = backbone.load()
+    add_adapter(encoder, "films", "houlsby", 8)
+    optimizer = torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad], lr=0.1)
+    ids = torch.randint(5, 20, (2, 7))
+    encoder(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state.square().mean().backward()
+    optimizer.step()
+    backbone.check_unchanged(encoder)
+
+
+def test_a_changed_weight_is_noticed(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    with torch.no_grad():
+        next(encoder.parameters())[0, 0] += 1e-6
+    with pytest.raises(RuntimeError, match="changed during training"):
+        backbone.check_unchanged(encoder)
+
+
+def test_the_hash_is_of_the_weights_whatever_the_file(backbone_folder: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(backbone_folder, tmp_path / "renamed")
+    tensors = load_file(other / "model.safetensors")
+    save_file(
+        {f"bert.{name}": tensor for name, tensor in tensors.items()}, other / "model.safetensors", {"format": "pt"}
+    )
+    one, two = open_backbone(str(backbone_folder)), open_backbone(str(other))
+    assert one.weights_hash == two.weights_hash
+    assert one.identity == two.identity
+    assert one.weights_hash != open_backbone(str(save_backbone(tmp_path / "other", seed=1))).weights_hash
+
+
+def test_a_half_precision_file_is_loaded_as_fp32(backbone_folder: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(backbone_folder, tmp_path / "half")
+    halves = {name: tensor.half() for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(halves, folder / "model.safetensors", {"format": "pt"})
+    encoder = open_backbone(str(folder)).load()
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+
+
+def test_the_hash_covers_names_shapes_and_bytes() -> None:
+    tensor = torch.arange(6.0)
+    hashes = {hash_tensors(t) for t in ({"a": tensor}, {"b": tensor}, {"a": tensor.view(2, 3)}, {"a": tensor + 1})}
+    assert len(hashes) == 4
+    assert hash_tensors({"a": tensor, "b": tensor}) == hash_tensors({"b": tensor.clone(), "a": tensor.clone()})
+
+
+def drop_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def drop_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def drop_one_tensor(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop("encoder.layer.1.output.dense.weight")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def truncate_weights(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def change_config(**values: object):  # type: ignore[no-untyped-def]
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+    return change
+
+
+def drop_tokenizer(folder: Path) -> None:
+    for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (drop_weights, "no readable weights"),
+        (drop_config, "no readable configuration"),
+        (drop_one_tensor, "1 weights are missing from its file, the first is encoder.layer.1.output.dense.weight"),
+        (truncate_weights, "weights file is damaged"),
+        (change_config(intermediate_size=48), "do not fit its config.json"),
+        (change_config(model_type="gpt2"), "model type 'gpt2' is not supported"),
+        (change_config(vocab_size=9), "do not fit its config.json"),
+        (drop_tokenizer, "tokenizer"),
+    ],
+)
+def test_a_damaged_folder_is_refused_with_a_reason(damage, message, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    folder = shutil.copytree(backbone_folder, tmp_path / "damaged")
+    damage(folder)
+    with pytest.raises(PipelineError, match=message):
+        open_backbone(str(folder))
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "a/b/c"])
+def test_a_missing_folder_is_not_taken_for_a_hub_id(name: str) -> None:
+    with pytest.raises(PipelineError, match="no such folder"):
+        open_backbone(name)
+
+
+def test_an_unreachable_hub_names_the_way_out() -> None:
+    with pytest.raises(PipelineError, match="--backbone DIR"):
+        open_backbone("nobody/no-such-model")

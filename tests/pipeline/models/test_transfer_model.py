@@ -1,0 +1,64 @@
+"""Pooling, heads and pair encodings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import TransferModel, pool
+
+
+def test_the_mean_leaves_padding_out() -> None:
+    """Tokens 1 and 3 and a pad of 100 have mean 2, not 34.67."""
+    hidden = torch.tensor([[[1.0], [3.0], [100.0]]])
+    mask = torch.tensor([[1, 1, 0]])
+    assert pool(hidden, mask, "mean").item() == 2.0
+    assert pool(hidden, mask, "cls").item() == 1.0
+    assert pool(hidden, torch.zeros_like(mask), "mean").item() == 0.0
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_padding_does_not_change_a_prediction(pooling, encoder: PreTrainedModel) -> None:  # type: ignore[no-untyped-def]
+    model = TransferModel(encoder, build_head("linear", 32, 3, 1, 0.0), "cross", pooling).eval()
+    ids = torch.tensor([[2, 5, 9, 3]])
+    padded = torch.tensor([[2, 5, 9, 3, 0, 0]])
+    short = model(ids, torch.ones_like(ids))
+    torch.testing.assert_close(model(padded, (padded > 0).long()), short, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "vectors", "width"), [("linear", 1, 32), ("linear", 2, 64), ("mlp", 2, 64), ("difference", 2, 96)]
+)
+def test_heads_read_what_they_should(kind, vectors: int, width: int) -> None:  # type: ignore[no-untyped-def]
+    head = build_head(kind, 32, 5, vectors, 0.0)
+    first = next(module for module in head.modules() if isinstance(module, torch.nn.Linear))
+    assert first.in_features == width
+    inputs = [torch.randn(4, 32) for _ in range(vectors)]
+    assert head(*inputs).shape == (4, 5)
+
+
+def test_the_cosine_is_symmetric_and_the_joined_head_is_not() -> None:
+    u, v = torch.randn(4, 32), torch.randn(4, 32)
+    cosine, linear = build_head("cosine", 32, 1, 2, 0.0), build_head("linear", 32, 1, 2, 0.0)
+    torch.testing.assert_close(cosine(u, v), cosine(v, u))
+    assert not torch.allclose(linear(u, v), linear(v, u))
+    assert not list(cosine.parameters())
+
+
+def test_a_siamese_batch_is_the_two_sentences_apart(encoder: PreTrainedModel) -> None:
+    model = TransferModel(encoder, build_head("difference", 32, 1, 2, 0.0), "siamese", "mean").eval()
+    a, b = torch.tensor([[2, 5, 9, 3], [2, 6, 8, 3]]), torch.tensor([[2, 7, 3, 0], [2, 11, 12, 3]])
+    both = torch.cat([a, b])
+    together = model(both, (both > 0).long())
+    u, v = (model.encode(ids, (ids > 0).long()) for ids in (a, b))
+    torch.testing.assert_close(together, model.head(u, v), atol=1e-5, rtol=1e-4)
+
+
+def test_a_frozen_backbone_stays_in_evaluation_mode(encoder: PreTrainedModel) -> None:
+    model = TransferModel(encoder, build_head("linear", 32, 2, 1, 0.1), "cross", "mean")
+    assert model.train().backbone.training
+    encoder.requires_grad_(False)
+    assert not model.train().backbone.training
+    assert model.head.training

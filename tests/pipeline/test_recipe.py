@@ -1,0 +1,279 @@
+"""A resolved recipe says all that determines training and nothing else; a bad one is told all its mistakes at once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.atomic import canonical_json
+from pipeline.errors import PipelineError
+from pipeline.recipe import EPOCHS, LEARNING_RATES, Recipe
+from pipeline.tasks import Task, built_in_tasks, find_task
+
+SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
+TRAINABLE = list(LEARNING_RATES)
+SIAMESE = Task.model_validate(
+    STS.model_dump() | {"name": "apart", "encoding": "siamese", "pooling": "cls", "head": "difference"}
+)
+
+
+def resolved(task: Task, **values: Any) -> Recipe:
+    return Recipe.parse(values, "test").resolve(task, "fp32")
+
+
+@pytest.mark.parametrize("trainable", TRAINABLE)
+@pytest.mark.parametrize("task", built_in_tasks().values(), ids=list(built_in_tasks()))
+def test_every_none_is_filled_from_the_task_and_from_what_is_trained(task: Task, trainable: Any) -> None:
+    recipe = resolved(task, trainable=trainable)
+    assert (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length) == (
+        task.encoding,
+        task.pooling,
+        task.head,
+        task.max_length,
+    )
+    assert (recipe.epochs, recipe.learning_rate) == (EPOCHS[trainable], LEARNING_RATES[trainable])
+    assert recipe.precision == "fp32"
+
+
+def test_what_is_given_is_kept() -> None:
+    given = {
+        "encoding": "siamese",
+        "pooling": "cls",
+        "head": "mlp",
+        "max_length": 40,
+        "epochs": 7,
+        "learning_rate": 3e-4,
+        "precision": "bf16",
+    }
+    assert resolved(STS, **given).model_dump(include=set(given)) == given
+
+
+def test_resolving_twice_changes_nothing() -> None:
+    for trainable in TRAINABLE:
+        for task in (SST, STS, SIAMESE):
+            recipe = resolved(task, trainable=trainable, bottleneck=8, train_layernorm=True)
+            assert recipe.resolve(task, "bf16") == recipe
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "encoding", "head"),
+    [
+        (STS, {}, "cross", "linear"),
+        (STS, {"head": "cosine"}, "siamese", "cosine"),
+        (STS, {"head": "difference"}, "siamese", "difference"),
+        (QUORA, {"head": "cosine"}, "siamese", "cosine"),
+        (STS, {"encoding": "siamese"}, "siamese", "difference"),
+        (STS, {"encoding": "siamese", "head": "linear"}, "siamese", "linear"),
+        (STS, {"head": "mlp"}, "cross", "mlp"),
+        (SIAMESE, {}, "siamese", "difference"),
+        (SIAMESE, {"encoding": "siamese"}, "siamese", "difference"),
+        (SIAMESE, {"encoding": "cross"}, "cross", "linear"),
+        (SIAMESE, {"head": "linear"}, "siamese", "linear"),
+    ],
+)
+def test_a_head_that_compares_sentences_has_them_apart_and_an_encoding_has_its_head(
+    task: Task, given: dict[str, Any], encoding: str, head: str
+) -> None:
+    recipe = resolved(task, **given)
+    assert (recipe.encoding, recipe.head) == (encoding, head)
+
+
+@pytest.mark.parametrize("encoding", ["cross", "siamese"])
+@pytest.mark.parametrize("head", [None, "linear", "mlp"])
+def test_the_encoding_of_a_task_with_one_text_has_no_effect(encoding: str, head: str | None) -> None:
+    assert resolved(SST, encoding=encoding, head=head) == resolved(SST, head=head)
+
+
+@pytest.mark.parametrize("head", ["cosine", "difference"])
+@pytest.mark.parametrize("encoding", [None, "siamese"])
+def test_a_task_with_one_text_cannot_have_a_head_that_compares_two(head: str, encoding: str | None) -> None:
+    with pytest.raises(PipelineError, match=f"head '{head}' compares two sentences, but task 'sst' has one"):
+        resolved(SST, head=head, encoding=encoding)
+
+
+def test_a_cosine_alone_has_nothing_to_train() -> None:
+    with pytest.raises(PipelineError, match="'cosine' has no weights"):
+        resolved(STS, head="cosine", trainable="head")
+    assert resolved(STS, head="cosine", trainable="adapter").head == "cosine"
+
+
+def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
+    three = Task.model_validate(QUORA.model_dump() | {"classes": ("a", "b", "c")})
+    with pytest.raises(PipelineError, match=r"needs two classes or a score; task 'quora' has 3"):
+        resolved(three, head="cosine")
+
+
+# Equal training, equal recipes: otherwise the same run would be made twice under two names.
+
+
+@pytest.mark.parametrize(
+    ("trainable", "inert"),
+    [
+        ("head", {"adapter": "pfeiffer"}),
+        ("head", {"bottleneck": 8}),
+        ("head", {"train_layernorm": True}),
+        ("head", {"fusion_regularization": 0.5}),
+        ("head", {"head_start": False}),
+        ("full", {"adapter": "pfeiffer"}),
+        ("full", {"bottleneck": 8}),
+        ("full", {"train_layernorm": True}),
+        ("full", {"fusion_regularization": 0.5}),
+        ("full", {"head_start": False}),
+        ("adapter", {"fusion_regularization": 0.5}),
+        ("adapter", {"head_start": False}),
+        ("fusion", {"bottleneck": 8}),
+        ("fusion", {"train_layernorm": True}),
+        ("adapter", {"encoding": "siamese", "head": "cosine", "head_dropout": 0.4}),
+    ],
+    ids=str,
+)
+def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, inert: dict[str, Any]) -> None:
+    *effective, last = inert
+    without = {key: inert[key] for key in effective}
+    assert resolved(STS, trainable=trainable, **inert) == resolved(STS, trainable=trainable, **without)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "effective"),
+    [
+        ("adapter", {"adapter": "pfeiffer"}),
+        ("adapter", {"bottleneck": 8}),
+        ("adapter", {"train_layernorm": True}),
+        ("fusion", {"adapter": "pfeiffer"}),
+        ("fusion", {"fusion_regularization": 0.5}),
+        ("fusion", {"head_start": False}),
+        ("full", {"head_dropout": 0.4}),
+        ("full", {"batch_size": 8}),
+        ("full", {"weight_decay": 0.5}),
+        ("full", {"warmup_ratio": 0.5}),
+        ("full", {"max_grad_norm": 0.5}),
+        ("full", {"min_steps": 10**4}),
+        ("full", {"early_stopping_patience": 1}),
+        ("full", {"precision": "bf16"}),
+    ],
+    ids=str,
+)
+def test_a_setting_with_effect_tells_recipes_apart(trainable: str, effective: dict[str, Any]) -> None:
+    assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable)
+
+
+def test_automatic_precision_is_what_the_machine_has() -> None:
+    assert resolved(STS) == resolved(STS, precision="fp32")
+    assert Recipe().resolve(STS, "bf16").precision == "bf16"
+    assert Recipe(precision="fp16").resolve(STS, "bf16").precision == "fp16"
+
+
+BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "one of each kind": (
+        {"epoch": 3, "learning_rate": "fast", "batch_size": 0, "encoding": "cross", "head": "cosine"},
+        [
+            "epoch: unknown key",
+            "learning_rate: Input should be a valid number",
+            "batch_size: Input should be greater than or equal to 1 (got 0)",
+            "head: 'cosine' compares two sentence vectors",
+        ],
+    ),
+    "words that are not offered": (
+        {"trainable": "all", "adapter": "lora", "precision": "int8", "pooling": "max", "head": "softmax"},
+        ["trainable: Input", "adapter: Input", "precision: Input", "pooling: Input", "head: Input"],
+    ),
+    "numbers out of bounds": (
+        {
+            "learning_rate": -1e-3,
+            "epochs": 0,
+            "warmup_ratio": 1.5,
+            "head_dropout": 1.0,
+            "weight_decay": -1,
+            "max_grad_norm": 0,
+            "min_steps": -1,
+            "early_stopping_patience": 0,
+            "max_length": 3,
+            "bottleneck": 0,
+            "fusion_regularization": -0.1,
+            "gradient_accumulation_steps": 0,
+        },
+        [
+            "learning_rate",
+            "epochs",
+            "warmup_ratio",
+            "head_dropout",
+            "weight_decay",
+            "max_grad_norm",
+            "min_steps",
+            "early_stopping_patience",
+            "max_length",
+            "bottleneck",
+            "fusion_regularization",
+            "gradient_accumulation_steps",
+        ],
+    ),
+    "lists where words belong": ({"encoding": "cross", "head": ["cosine"], "epochs": [1]}, ["head: ", "epochs: "]),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), BAD.values(), ids=list(BAD))
+def test_a_bad_recipe_is_told_all_its_mistakes_at_once(values: dict[str, Any], expected: list[str]) -> None:
+    with pytest.raises(PipelineError) as caught:
+        Recipe.parse(values, "mine.toml")
+    heading, *lines = (line.strip() for line in str(caught.value).splitlines())
+    assert heading == f"mine.toml: {len(expected)} mistakes"
+    assert not [start for start in expected if not any(line.startswith(start) for line in lines)], lines
+    assert len(lines) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["learning_rate", "weight_decay", "max_grad_norm", "fusion_regularization", "head_dropout", "warmup_ratio"],
+)
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_no_number_of_a_recipe_is_endless_because_a_run_is_named_by_them_all(key: str, number: float) -> None:
+    with pytest.raises(PipelineError, match=f"{key}: "):
+        canonical_json(Recipe.parse({key: number}, "test").model_dump())
+
+
+def test_a_recipe_file_gives_its_raw_keys(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('trainable = "full"\nepochs = 2\n')
+    assert Recipe.read(file) == {"trainable": "full", "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no such recipe file"), (b"epochs =", "not a readable"), (b"\xff", "not a readable")]
+)
+def test_an_unreadable_recipe_file_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PipelineError, match=said) as caught:
+        Recipe.read(file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "min_steps", "expected"),
+    [
+        (320, 4, 0, 4),
+        (320, 4, 40, 4),
+        (320, 4, 41, 5),
+        (321, 4, 44, 4),
+        (321, 4, 45, 5),
+        (1, 1, 100, 100),
+        (32, 2, 7, 7),
+        (10**6, 3, 100, 3),
+    ],
+)
+def test_few_rows_are_passed_more_often_until_there_are_enough_steps(
+    rows: int, epochs: int, min_steps: int, expected: int
+) -> None:
+    recipe = resolved(STS, epochs=epochs, min_steps=min_steps, batch_size=32)
+    assert recipe.epochs_over(rows) == expected
+
+
+def test_a_recipe_cannot_be_changed_and_survives_json() -> None:
+    recipe = resolved(STS, trainable="fusion")
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.epochs = 3  # type: ignore[misc]
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe

@@ -1,0 +1,333 @@
+"""extract, fuse, compare and predict on generated data: what is trained, kept, frozen and repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from conftest import save_backbone
+from safetensors.torch import load_file
+
+from pipeline.errors import PipelineError
+from pipeline.ledger import RunRecord
+from pipeline.metrics import score
+from pipeline.recipe import Recipe
+from pipeline.study import Study
+from stages.compare import Cell, compare, plan
+from stages.extract import extract
+from stages.fuse import choose_adapters, fuse, parse_sources
+from stages.predict import predict
+from stages.report import report
+from stages.workspace import Workspace
+
+Quick = Callable[..., Recipe]
+TASKS = ("films", "meals", "pairs")
+
+
+def again(workspace: Workspace) -> Workspace:
+    """The same places as a later command sees them, with nothing remembered."""
+    return dataclasses.replace(workspace)
+
+
+@pytest.fixture
+def adapters(workspace: Workspace, quick: Quick) -> dict[str, RunRecord]:
+    return {task: extract(task, quick("adapter"), workspace, seed=1) for task in TASKS}
+
+
+def artifact_bytes(record: RunRecord) -> dict[str, bytes]:
+    assert record.artifact is not None
+    return {file.name: file.read_bytes() for file in Path(record.artifact).iterdir()}
+
+
+def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick) -> None:
+    recipe = quick("adapter", epochs=10, batch_size=8, learning_rate=5e-2, pooling="cls")
+    record = extract("films", recipe, workspace, seed=0)
+    assert record.dev > 0.7  # from random weights; a coin gets 0.5
+    assert record.summary().keys() == {
+        "run", "kind", "task", "metric", "dev", "trainable_parameters",
+        "seconds", "examples_per_second", "peak_memory_mb", "artifact",
+    }  # fmt: skip
+    assert record.cost.trainable_parameters == 4 * (2 * 32 * 8 + 32 + 8) + 2 * 32 + 2
+    table = workspace.ledger.predictions(record.run)
+    assert score("accuracy", table["prediction"].to_numpy(), table["label"].to_numpy()) == record.dev
+    assert table[["probability_0", "probability_1"]].sum(axis=1).to_numpy() == pytest.approx(1.0)
+    files = {file.name for file in workspace.ledger.folder(record.run).iterdir() if not file.name.startswith(".")}
+    assert files == {"run.json", "curve.csv", "predictions.parquet"}
+    assert len(pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv")) == 10
+
+
+def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    first = extract("films", quick("adapter"), workspace, seed=0)
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
+    assert extract("films", quick("adapter"), again(workspace), seed=0) == first
+
+
+def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Workspace, quick: Quick) -> None:
+    first = extract("films", quick("adapter"), workspace, seed=0)
+    before = artifact_bytes(first)
+    second = extract("films", quick("adapter"), again(workspace), seed=0, force=True)
+    assert artifact_bytes(second) == before
+    other = extract("films", quick("adapter"), workspace, seed=5)
+    assert other.run != first.run
+    assert artifact_bytes(other)["adapter.safetensors"] != before["adapter.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"learning_rate": 1e-4},
+        {"epochs": 3},
+        {"pooling": "cls"},
+        {"bottleneck": 4},
+        {"max_length": 12},
+        {"head": "mlp"},
+    ],
+)
+def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Workspace, quick: Quick) -> None:
+    from stages.extract import adapter_run
+
+    def name(**values: object) -> str:
+        return adapter_run("films", quick("adapter", **values), workspace, seed=0, limit=None).name
+
+    assert name(**changes) != name()
+    assert name(fusion_regularization=0.5, encoding="siamese") == name()
+
+
+def test_a_run_whose_artifact_is_gone_is_made_again(workspace: Workspace, quick: Quick) -> None:
+    first = extract("films", quick("adapter"), workspace, seed=0)
+    before = artifact_bytes(first)
+    workspace.store.remove(first.run)
+    assert artifact_bytes(extract("films", quick("adapter"), again(workspace), seed=0)) == before
+
+
+def test_adapters_and_backbone_stay_bit_identical_through_fusion(
+    workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick, monkeypatch
+) -> None:  # type: ignore[no-untyped-def]
+    trained = []
+    import stages.build
+
+    original = stages.build.build_for_training
+
+    def remember(*arguments):  # type: ignore[no-untyped-def]
+        trained.append(original(*arguments))
+        return trained[-1]
+
+    monkeypatch.setattr(stages.build, "build_for_training", remember)
+    before = {task: artifact_bytes(record) for task, record in adapters.items()}
+    fuse("films", quick("fusion"), workspace, seed=1)
+    state = trained[0].model.backbone.state_dict()
+    workspace.backbone.check_unchanged(trained[0].model.backbone)
+    for task, record in adapters.items():
+        assert artifact_bytes(record) == before[task]
+        stored = load_file(Path(record.artifact or "") / "adapter.safetensors")
+        assert stored
+        assert all(torch.equal(state[name], tensor) for name, tensor in stored.items())
+
+
+def test_fusion_starts_its_head_from_stage_one(
+    workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
+) -> None:
+    from stages.build import build_for_training
+    from stages.run import RunRequest
+
+    chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
+    for head_start in (True, False):
+        recipe = quick("fusion", head_start=head_start).resolve(workspace.task("films"), "fp32")
+        request = RunRequest("fusion", "films", recipe, 1, adapters=chosen)
+        built = build_for_training(request, recipe, workspace.task("films"), workspace.backbone, workspace.ledger)
+        head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
+        assert torch.equal(built.model.head.out.weight, head["out.weight"]) == head_start
+        assert len(built.without_decay) == 4
+
+
+def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    recipe = quick("fusion")
+    assert [a.manifest.task for a in choose_adapters("pairs", None, recipe, workspace, 1)] == list(TASKS)
+    better = extract("films", quick("adapter", epochs=6), workspace, seed=2)
+    by_seed = {a.manifest.task: a.manifest.run for a in choose_adapters("pairs", None, recipe, again(workspace), 1)}
+    assert by_seed["films"] == adapters["films"].run
+    by_score = {a.manifest.task: a.manifest.run for a in choose_adapters("pairs", None, recipe, again(workspace), 9)}
+    assert by_score["films"] == max(adapters["films"], better, key=lambda r: (r.dev, r.run)).run
+    named = parse_sources(f"pairs, films@{better.run}", workspace)
+    assert [a.manifest.run for a in choose_adapters("pairs", named, recipe, again(workspace), 1)][0] == better.run
+    with pytest.raises(PipelineError, match="encodes pairs as cross, not siamese .*extract --task pairs .*siamese"):
+        choose_adapters("pairs", None, quick("fusion", encoding="siamese"), workspace, 1)
+    with pytest.raises(PipelineError, match="houlsby, not pfeiffer .*--adapter pfeiffer"):
+        choose_adapters("films", None, quick("fusion", adapter="pfeiffer"), workspace, 1)
+    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
+    with pytest.raises(PipelineError, match="trained on another backbone .*extract --task films"):
+        choose_adapters("films", None, recipe, other, 1)
+    for text, message in (("films,films", "more than once"), (",", "names no task"), ("nope", "unknown task")):
+        with pytest.raises(PipelineError, match=message):
+            parse_sources(text, workspace)
+
+
+def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Quick, capsys) -> None:  # type: ignore[no-untyped-def]
+    for task in ("films", "meals"):
+        extract(task, quick("adapter"), workspace, seed=0, limit=50)
+    record = fuse("films", quick("fusion"), workspace, seed=0)
+    assert (record.limit, record.rows["train"]) == (50, 50)
+    fuse("films", quick("fusion"), workspace, seed=0, limit=40)
+    assert "was trained on 50 rows, this fusion uses 40" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("films", {"head": "mlp", "pooling": "cls"}),
+        ("films", {"adapter": "pfeiffer"}),
+        ("films", {"train_layernorm": True}),
+        ("pairs", {"encoding": "siamese"}),
+        ("pairs", {"head": "cosine"}),
+        ("pairs", {"encoding": "siamese", "head": "linear", "gradient_accumulation_steps": 3}),
+        ("films", {"precision": "bf16"}),
+    ],
+)
+def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """On the dev rows, in another order: the same predictions, row by row, as the ledger keeps."""
+    record = extract(task, quick("adapter", **settings), workspace, seed=0)
+    rows = pd.read_csv(data_folder / task / "dev.csv", dtype=str).sample(frac=1, random_state=0)
+    rows.to_csv(tmp_path / "in.csv", index=False)
+    precision = settings.get("precision", "fp32")
+    predict(
+        task, tmp_path / "in.csv", tmp_path / "out.parquet", again(workspace),
+        using="adapter", batch_size=7, precision=precision,
+    )  # fmt: skip
+    found = pd.read_parquet(tmp_path / "out.parquet")
+    assert found["id"].tolist() == rows["id"].tolist()
+    kept = workspace.ledger.predictions(record.run).set_index("id").loc[found["id"]]
+    tolerance = 5e-2 if precision == "bf16" else 1e-4
+    column = "prediction" if task == "pairs" else "probability_1"
+    assert found[column].to_numpy() == pytest.approx(kept[column].to_numpy(), abs=tolerance)
+
+
+def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    from stages.baselines import full_run
+
+    fused = fuse("films", quick("fusion"), workspace, seed=1)
+    full = full_run("films", quick("full"), workspace, seed=1, limit=None).get()
+    source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
+    for using, run in (("auto", fused.run), ("adapter", adapters["films"].run), (full.run, full.run)):
+        result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")
+        assert (result["run"], result["rows"]) == (run, 40)
+        kept = workspace.ledger.predictions(run)
+        assert pd.read_csv(out)["prediction"].tolist() == kept["prediction"].tolist()
+    workspace.store.remove(fused.run)
+    with pytest.raises(PipelineError, match="fuse --target films"):
+        predict("films", source, out, again(workspace), using="fusion", batch_size=64, precision="fp32")
+    with pytest.raises(PipelineError, match="was trained for 'meals'"):
+        predict("films", source, out, again(workspace), using=adapters["meals"].run, batch_size=64, precision="fp32")
+
+
+def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    file = Path(adapters["films"].artifact) / "adapter.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(PipelineError, match=r"sha256 .*store remove .*extract --task films"):
+        fuse("meals", quick("fusion"), again(workspace), seed=1)
+    with pytest.raises(PipelineError, match="sha256"):
+        predict(
+            "films", data_folder / "films" / "dev.csv", tmp_path / "o.csv", again(workspace),
+            using="adapter", batch_size=8, precision="fp32",
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
+    root = tmp_path_factory.mktemp("compared")
+    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
+    study = Study.parse(
+        {
+            "name": "small",
+            "methods": ["frozen", "full", "sequential", "adapter", "fusion"],
+            "targets": ["films", "pairs"],
+            "sources": ["meals"],
+            "seeds": [1, 2],
+            "limit": 64,
+            "target_limit": 48,
+            "recipe": {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
+        },
+        "test",
+    )
+    return study, workspace, *compare(study, workspace)
+
+
+def test_a_study_has_every_method_target_and_seed(compared) -> None:  # type: ignore[no-untyped-def]
+    study, _, result, folder = compared
+    assert len(plan(study)) == 2 * 5 * 2
+    assert Cell("sequential", "films", 1, "pairs") in plan(study)
+    assert [entry.error for entry in result.entries] == [None] * 20
+    names = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    expected = {"results.csv", "tables.md", "tables.tex", "index.html", "figures/scores.svg", "figures/scores.png"}
+    assert names == expected | {"study.json"}
+    results = pd.read_csv(folder / "results.csv")
+    assert results.columns.tolist() == [
+        "method", "target", "seed", "split", "metric", "value", "trainable_parameters",
+        "seconds", "examples_per_second", "peak_memory_mb", "run",
+    ]  # fmt: skip
+    assert len(results) == 20
+    assert set(results["method"]) == {"frozen", "full", "sequential:films", "sequential:pairs", "adapter", "fusion"}
+
+
+def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped-def]
+    study, workspace, result, _ = compared
+    for entry in result.entries:
+        record = workspace.ledger.find(entry.run)
+        assert record.rows["train"] == 48
+        for source in record.sources:
+            rows = workspace.ledger.find(source.run).rows["train"]
+            assert rows == (48 if source.task == record.task else 64)
+            assert workspace.ledger.find(source.run).seed == record.seed
+
+
+def test_a_second_compare_trains_nothing(compared, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    study, workspace, result, folder = compared
+    before = (folder / "results.csv").read_bytes()
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
+    repeated, _ = compare(study, again(workspace))
+    assert repeated == result
+    assert (folder / "results.csv").read_bytes() == before
+
+
+def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: ignore[no-untyped-def]
+    _, workspace, _, folder = compared
+    kept = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "index.html"}
+    for file in kept:
+        if file.name != "study.json":
+            file.unlink()
+    assert report("small", workspace.reports) == folder
+    assert {file: file.read_bytes() for file in kept} == kept
+    with pytest.raises(PipelineError, match="compare --study nothing"):
+        report("nothing", workspace.reports)
+
+
+def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # type: ignore[no-untyped-def]
+    _, workspace, result, _ = compared
+    entry = next(entry for entry in result.entries if entry.method == "sequential:pairs")
+    record = workspace.ledger.find(entry.run)
+    (source,) = record.sources
+    start = workspace.ledger.find(source.run)
+    assert (start.kind, start.task, source.digest) == ("full", "pairs", start.weights_sha256)
+    assert entry.total_seconds == pytest.approx(record.cost.seconds + start.cost.seconds)
+
+
+def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
+    study = Study.parse(
+        {
+            "name": "broken",
+            "methods": ["full", "adapter"],
+            "targets": ["films", "meals"],
+            "seeds": [0],
+            "recipe": {"epochs": 1, "bottleneck": 8},
+            "recipes": {"full": {"learning_rate": 1e30, "max_grad_norm": 1e30}},
+        },
+        "test",
+    )
+    result, folder = compare(study, workspace)
+    assert [entry.error is None for entry in result.entries] == [False, False, True, True]
+    assert "no longer a finite number" in (folder / "tables.md").read_text()
+    assert json.loads((folder / "study.json").read_text())["entries"][0]["run"] is None

@@ -1,0 +1,338 @@
+"""The command line: every mistake is one clear message and status 2; a killed command goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import save_backbone
+
+from pipeline.cli import main
+
+ROOT = Path(__file__).parent.parent
+Command = Callable[..., tuple[int, str, str]]
+
+# Small enough to be quick, long enough to be killed half way.
+QUICK = ["--epochs", "2", "--batch-size", "16"]
+
+
+@pytest.fixture
+def places(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> list[str]:
+    return [
+        f"--backbone={backbone_folder}", f"--data={data_folder}",
+        f"--store={tmp_path / 'store'}", f"--reports={tmp_path / 'reports'}",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    """A recipe file; the nano backbone is narrower than the default bottleneck."""
+    file = tmp_path / "recipe.toml"
+    file.write_text("bottleneck = 8\n")
+    return str(file)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The real command in this process: status, stdout, stderr."""
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return command
+
+
+def spawn(*arguments: str, **settings) -> subprocess.Popen[str]:  # type: ignore[no-untyped-def]
+    """The real command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, **settings,
+    )  # fmt: skip
+
+
+def but(places: list[str], **changes: object) -> list[str]:
+    """``places`` with other values: ``but(places, data=folder)``; None leaves the option out."""
+    kept = [place for place in places if place[2:].partition("=")[0] not in changes]
+    return kept + [f"--{name}={value}" for name, value in changes.items() if value is not None]
+
+
+def assert_refused(result: tuple[int, str, str], *expected: str) -> None:
+    status, _, error = result
+    assert status == 2, error
+    assert error.startswith("error: ") or "\nerror: " in error
+    assert "Traceback" not in error
+    for text in expected:
+        assert text in error
+
+
+def test_extract_fuse_predict_from_end_to_end(places, recipe, run, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    results = {}
+    for task in ("films", "meals", "pairs"):
+        status, out, _ = run("extract", "--task", task, *places, *QUICK, "--recipe", recipe, "--json")
+        assert status == 0
+        results[task] = json.loads(out.splitlines()[-1])
+        assert results[task].keys() == {
+            "run", "kind", "task", "metric", "dev", "trainable_parameters",
+            "seconds", "examples_per_second", "peak_memory_mb", "artifact",
+        }  # fmt: skip
+        assert (Path(results[task]["artifact"]) / "adapter.safetensors").is_file()
+    status, out, _ = run("fuse", "--target", "pairs", "--adapters", "films,pairs", *places, *QUICK, "--json")
+    fused = json.loads(out.splitlines()[-1])
+    assert (status, fused["kind"], fused["metric"]) == (0, "fusion", "pearson")
+    source = data_folder / "pairs" / "dev.csv"
+    pd.read_csv(source).drop(columns=["score", "id"]).to_json(tmp_path / "in.jsonl", orient="records", lines=True)
+    status, out, _ = run(
+        "predict", "--target=pairs", f"--input={tmp_path / 'in.jsonl'}", f"--output={tmp_path / 'o.tsv'}", *places
+    )
+    assert status == 0
+    assert fused["run"] in out
+    found = pd.read_csv(tmp_path / "o.tsv", sep="\t")
+    assert found.columns.tolist() == ["id", "prediction"]
+    assert found["id"].tolist() == list(range(40))
+    assert run("store", "verify", places[2])[0] == 0
+    assert run("store", "list", places[2])[1].count("adapter ") == 3
+    assert_refused(run("store", "remove", results["films"]["run"], places[2]), "is part of fusion")
+    assert run("store", "export", fused["run"], tmp_path / "fusion.zip", places[2])[0] == 0
+    assert run("store", "import", tmp_path / "fusion.zip", "--store", tmp_path / "other")[0] == 0
+    assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("3 artifacts")
+
+
+def test_compare_and_report(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    study = tmp_path / "tiny.toml"
+    study.write_text(
+        'methods = ["full", "adapter"]\ntargets = ["films"]\nseeds = [1]\n[recipe]\nbottleneck = 8\nepochs = 1\n'
+    )
+    status, out, _ = run("compare", "--study", study, "--limit", "32", "--targets", "films,meals", *places, "--json")
+    assert status == 0
+    assert json.loads(out.splitlines()[-1])["runs"] == 4
+    assert (tmp_path / "reports" / "tiny" / "tables.tex").is_file()
+    assert run("report", "--study", "tiny", places[3])[0] == 0
+
+
+def test_the_lists_show_what_there_is(run) -> None:  # type: ignore[no-untyped-def]
+    assert "quora, qqp" in run("tasks", "list")[1]
+    assert json.loads(run("tasks", "show", "qqp")[1])["name"] == "quora"
+    assert "default" in run("studies", "list")[1]
+    assert json.loads(run("studies", "show", "default")[1])["reference"] == "full"
+
+
+def test_help_needs_no_heavy_import() -> None:
+    code = (
+        "import sys; from pipeline.cli import main; main(['extract', '--help']); main(['tasks', 'list']);"
+        "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["extract", "--task", "nope"], ["unknown task 'nope'", "films", "sst"]),
+        (["extrat", "--task", "films"], ["extrat"]),
+        (["extract"], ["--task"]),
+        (["extract", "--task", "films", "--limit", "0"], ["--limit 0"]),
+        (["extract", "--task", "films", "--limit", "-3"], ["--limit -3"]),
+        (["extract", "--task", "films", "--limit", "1"], ["single class"]),
+        (["extract", "--task", "films", "--learning-rate", "-1"], ["learning_rate", "greater than 0", "-1.0"]),
+        (["extract", "--task", "films", "--learning-rate", "nan"], ["learning_rate"]),
+        (["extract", "--task", "films", "--epochs", "0", "--batch-size", "0"], ["2 mistakes", "epochs", "batch_size"]),
+        (["extract", "--task", "films", "--epochs", "two"], ["--epochs", "two"]),
+        (["extract", "--task", "films", "--head", "round"], ["--head"]),
+        (["extract", "--task", "films", "--head", "cosine"], ["compares two sentences"]),
+        (["extract", "--task", "pairs", "--head", "cosine", "--encoding", "cross"], ["siamese"]),
+        (["extract", "--task", "films", "--max-length", "999"], ["--max-length 34"]),
+        (["extract", "--task", "films", "--precision", "fp16"], ["needs a GPU"]),
+        (["extract", "--task", "films"], ["bottleneck 64 is wider"]),
+        (["extract", "--task", "films", "--recipe", "nowhere.toml"], ["nowhere.toml", "no such recipe"]),
+        (["fuse", "--target", "films"], ["films: no adapter", "python -m pipeline extract --task films"]),
+        (["fuse", "--target", "films", "--adapters", "films,pairs"], ["2 mistakes", "extract --task pairs"]),
+        (["compare", "--study", "nope"], ["unknown study 'nope'", "default"]),
+        (["compare", "--seeds", "1,two"], ["--seeds 1,two"]),
+        (["compare", "--methods", "magic"], ["methods"]),
+        (["compare", "--targets", "films,nope", "--methods", "full"], ["unknown task 'nope'"]),
+        (["predict", "--target", "films", "--input", "in.csv", "--output", "out.csv"], ["in.csv", "no such file"]),
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused_in_one_message(arguments, expected, places, run) -> None:  # type: ignore[no-untyped-def]
+    verb = arguments[0]
+    assert_refused(run(*arguments, *(places if verb in ("extract", "fuse", "compare", "predict") else [])), *expected)
+
+
+def test_a_recipe_reports_all_its_mistakes_at_once(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "bad.toml"
+    file.write_text('learning_rat = 1e-3\nepochs = "many"\nbatch_size = -1\nencoding = "cross"\nhead = "cosine"\n')
+    result = run("extract", "--task", "films", *places, "--recipe", file)
+    assert_refused(result, "4 mistakes", "learning_rat: unknown key", "epochs", "batch_size", "cosine")
+
+
+def test_a_task_file_reports_all_its_mistakes_at_once(run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    file = tmp_path / "bad.toml"
+    file.write_text('name = "Bad Name"\nkind = "score"\ntext = []\nmetric = "accuracy"\ncolour = 1\n')
+    assert_refused(
+        run("tasks", "check", file), "bad.toml", "name", "text", "label: missing", "colour", "range", "metric"
+    )
+
+
+def test_bad_data_is_named_by_file_row_and_value(places, run, data_folder, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    data = shutil.copytree(data_folder, tmp_path / "data")
+    rows = pd.read_csv(data / "films" / "train.csv", dtype=object)
+    rows.loc[[3, 4], "label"] = "7"
+    rows.loc[5, "sentence"] = " "
+    rows.to_csv(data / "films" / "train.csv", index=False)
+    result = run("extract", "--task", "films", *but(places, data=data), "--recipe", recipe)
+    assert_refused(result, "films/train.csv", "row 4: 7", "(2 in all)", "row 6: ' '", "(1 in all)")
+
+
+def test_a_hub_that_cannot_be_reached_names_the_way_round(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    missing = but(places, backbone="nobody/no-such-model")
+    assert_refused(run("extract", "--task", "films", *missing), "nobody/no-such-model", "--backbone DIR")
+    assert_refused(run("extract", "--task", "sst", *but(places, data=None)), "SetFit/sst5", "--data DIR")
+
+
+def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(places, run, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    empty = shutil.copytree(backbone_folder, tmp_path / "empty")
+    (empty / "model.safetensors").unlink()
+    assert_refused(run("extract", "--task", "films", *but(places, backbone=empty)), "no readable weights")
+    wrong = shutil.copytree(backbone_folder, tmp_path / "wrong")
+    other = save_backbone(tmp_path / "wide", width=48)
+    shutil.copy(other / "model.safetensors", wrong)
+    assert_refused(run("extract", "--task", "films", *but(places, backbone=wrong)), "do not fit its config.json")
+
+
+def test_a_loss_that_breaks_stops_the_run_and_keeps_the_finished(places, run, recipe) -> None:  # type: ignore[no-untyped-def]
+    good = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--json")
+    broken = ["--learning-rate", "1e35", "--epochs", "3"]
+    result = run("extract", "--task", "films", *places, "--recipe", recipe, "--batch-size", "16", *broken)
+    assert_refused(result, "no longer a finite number", "step", "--learning-rate")
+    again = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--json")
+    assert again[1] == good[1]
+
+
+def test_a_file_where_a_folder_should_be_is_named(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "taken").write_text("")
+    for option in ("store", "reports"):
+        taken = but(places, **{option: tmp_path / "taken"})
+        result = run("extract", "--task", "films", *taken, *QUICK, "--recipe", recipe)
+        assert_refused(result, "cannot write", "taken")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sets a limit on the size of files")
+def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """A limit on file size refuses writes as a full disk does, wherever the test runs."""
+    arguments = ["extract", "--task", "films", *places, *QUICK, "--recipe", recipe]
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+    process = spawn(*arguments, preexec_fn=limit)
+    _, error = process.communicate(timeout=120)
+    assert_refused((process.returncode, "", error), "cannot write", "limit")
+    assert not list((tmp_path / "store").rglob("manifest.json"))
+    assert not [file for file in (tmp_path / "reports").rglob("*.tmp")]
+    assert run(*arguments)[0] == 0
+
+
+def commands(folder: Path, backbone: Path, data: Path) -> dict[str, list[str]]:
+    recipe = folder / "recipe.toml"
+    recipe.write_text("bottleneck = 8\nbatch_size = 4\nepochs = 8\n")
+    study = folder / "study.toml"
+    study.write_text(
+        'name = "killed"\nmethods = ["full", "sequential", "fusion"]\ntargets = ["films", "meals"]\nseeds = [3]\n'
+        "[recipe]\nbottleneck = 8\nbatch_size = 4\nepochs = 4\n"
+    )
+    places = [
+        f"--backbone={backbone}",
+        f"--data={data}",
+        f"--store={folder / 'store'}",
+        f"--reports={folder / 'reports'}",
+    ]
+    often = ["--checkpoint-seconds", "0"]
+    return {
+        "extract": ["extract", "--task", "films", *places, *often, f"--recipe={recipe}"],
+        "extract meals": ["extract", "--task", "meals", *places, *often, f"--recipe={recipe}"],
+        "fuse": ["fuse", "--target", "films", *places, *often, f"--recipe={recipe}"],
+        "compare": ["compare", f"--study={study}", *places, *often],
+    }
+
+
+def final_numbers(folder: Path) -> dict[str, object]:
+    """Everything of the finished runs that must not depend on how often they were stopped."""
+    found: dict[str, object] = {}
+    for file in sorted((folder / "reports" / "runs").glob("*/run.json")):
+        record = json.loads(file.read_text())
+        curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
+        predictions = pd.read_parquet(file.parent / "predictions.parquet")
+        kept = ("dev", "best_epoch", "artifact_digest", "weights_sha256", "identity")
+        found[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
+    return found
+
+
+@pytest.mark.slow
+def test_killed_commands_run_again_end_with_the_same_numbers(run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """SIGKILL in the middle of training, at whatever step that happens to be, in each of the three commands."""
+    killed, unkilled = (tmp_path / name for name in ("killed", "unkilled"))
+    for folder in (killed, unkilled):
+        folder.mkdir()
+    for command in commands(unkilled, backbone_folder, data_folder).values():
+        assert run(*command)[0] == 0
+    met_a_run = 0
+    for verb, command in commands(killed, backbone_folder, data_folder).items():
+        if verb != "extract meals":
+            process = spawn(*command)
+            wait_for_a_checkpoint(process, killed / "reports" / "runs")
+            process.kill()
+            process.communicate()
+            met_a_run += process.returncode == -signal.SIGKILL
+        assert run(*command)[0] == 0
+    assert met_a_run == 3
+    assert final_numbers(killed) == final_numbers(unkilled)
+
+
+def wait_for_a_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:
+    """Return a few steps after an unfinished run has written its first state."""
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if any(not (file.parent.parent / "run.json").exists() for file in runs.glob("*/checkpoint/state.safetensors")):
+            time.sleep(0.1)
+            return
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Two gloo processes share each batch; without dropout the result is that of one, up to rounding."""
+    (tmp_path / "recipe.toml").write_text("bottleneck = 8\nhead_dropout = 0.0\nlearning_rate = 1e-2\n")
+    arguments = ["extract", "--task", "pairs", "--epochs", "2", "--batch-size", "10", "--recipe", recipe, "--json"]
+    _, out, _ = run(*arguments, *places)
+    alone = json.loads(out.splitlines()[-1])
+    apart = [*places[:2], f"--store={tmp_path / 'store2'}", f"--reports={tmp_path / 'reports2'}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
+         "--mixed_precision", "no", "--dynamo_backend", "no", "-m", "pipeline", *arguments, *apart],
+        cwd=ROOT, capture_output=True, text=True, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    together = json.loads(done.stdout.splitlines()[-1])
+    assert together["run"] == alone["run"]
+    assert together["dev"] == pytest.approx(alone["dev"], abs=2e-3)
+
+
+def test_a_tracker_gets_the_curve(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("tensorboard")
+    status, _, error = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--track", "tensorboard")
+    assert status == 0, error
+    assert list((tmp_path / "reports" / "runs").rglob("events.out.tfevents.*"))
