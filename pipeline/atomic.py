@@ -62,8 +62,12 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside ``path``; on success rename it onto ``path``, replacing what stood there."""
+    """Yield a temporary folder beside ``path``; on success rename it onto ``path``, replacing what stood there.
+
+    One process a path at a time: leftovers of a killed one are cleared away first.
+    """
     make_folder(path.parent)
+    recover_folder(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with writing(path):
@@ -82,6 +86,18 @@ def new_folder(path: Path) -> Iterator[Path]:
             _flush(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def recover_folder(path: Path) -> None:
+    """Undo a replacement of the folder ``path`` that was killed half way."""
+    with writing(path):
+        for left in path.parent.glob(f".{path.name}.*.old"):
+            if path.exists():
+                shutil.rmtree(left)
+            else:
+                left.rename(path)
+        for left in path.parent.glob(f".{path.name}.*.tmp"):
+            shutil.rmtree(left)
 
 
 def _flush(path: Path) -> None:

@@ -231,7 +231,7 @@ def compare(
         Print the result as one JSON object on the last line.
     """
     from stages.compare import compare as run
-    from stages.compare import find_study
+    from stages.studies import find_study
 
     chosen = find_study(
         study,
@@ -245,6 +245,8 @@ def compare(
         chosen = chosen.with_recipe(epochs=epochs)
     workspace = places.workspace(drop_overlap=drop_overlap, checkpoint_seconds=checkpoint_seconds)
     result, folder = run(chosen, workspace)
+    if not _is_main_process():
+        return 0
     print((folder / "tables.md").read_text(encoding="utf-8"))
     print(f"page: {folder / 'index.html'}")
     failed = [entry for entry in result.entries if entry.error is not None]
@@ -322,6 +324,8 @@ def predict(
     from stages.predict import predict as run
 
     result = run(target, input, output, places.workspace(), using=using, batch_size=batch_size, precision=precision)
+    if not _is_main_process():
+        return
     print(f"{result['rows']} predictions of run {result['run']} in {result['output']}")
     if json:
         print(json_module.dumps(result))
@@ -459,7 +463,7 @@ app.command(studies)
 def studies_list() -> None:
     """Every shipped study."""
     from pipeline.study import study_names
-    from stages.compare import STUDIES, find_study
+    from stages.studies import STUDIES, find_study
 
     for name in study_names(STUDIES):
         print(f"{name:<14} {find_study(name).description}")
@@ -474,7 +478,7 @@ def studies_show(name: str) -> None:
     name
         A shipped study or a TOML file.
     """
-    from stages.compare import find_study
+    from stages.studies import find_study
 
     print(find_study(name).model_dump_json(indent=2))
 
@@ -489,7 +493,15 @@ def _listed(text: str | None, option: str = "", kind: type = str) -> list[Any] |
         raise PipelineError(f"{option} {text}: write whole numbers with commas, such as 1,2,3") from None
 
 
+def _is_main_process() -> bool:
+    from pipeline.training.devices import is_main_process
+
+    return is_main_process()
+
+
 def _print_result(record: RunRecord, as_json: bool) -> None:
+    if not _is_main_process():
+        return
     cost = record.cost
     print(
         f"{record.kind} {record.task}: dev {record.metric} {record.dev:.4f} (epoch {record.best_epoch}),"

@@ -160,12 +160,8 @@ class Ledger:
         write_text(folder / "curve.csv", text.getvalue())
         write_table(predictions, folder / "predictions.parquet")
         write_json(folder / "run.json", record.model_dump(mode="json"))
-        shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+        self.drop_checkpoint(record.run)
 
-    def forget(self, run: str) -> None:
-        """Make a run unfinished, so that it is trained anew."""
-        folder = self.folder(run)
-        if folder.is_dir():
-            with writing(folder):
-                (folder / "run.json").unlink(missing_ok=True)
-                shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    def drop_checkpoint(self, run: str) -> None:
+        """Let the run begin at its beginning; what it finished before stays until it has finished again."""
+        shutil.rmtree(self.folder(run) / "checkpoint", ignore_errors=True)

@@ -52,8 +52,9 @@ def load_metric(metric: Metric) -> evaluate.Metric:
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             return {metric: function(np.asarray(predictions), np.asarray(references))}
 
-    # It makes a cache folder even when told to keep everything in memory: give it one that is nobody's.
-    return _Metric(keep_in_memory=True, cache_dir=tempfile.mkdtemp(prefix="metric-"))
+    # It makes a cache folder even when told to keep everything in memory, and uses it for nothing.
+    with tempfile.TemporaryDirectory() as unused:
+        return _Metric(keep_in_memory=True, cache_dir=unused)
 
 
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -112,15 +113,20 @@ def compare_paired(
     if metric == "accuracy":
         ours, theirs = ours == labels, theirs == labels
         gain = (ours.astype(np.float64) - theirs.astype(np.float64)).mean(axis=0)  # (B,)
-        generator = np.random.default_rng(seed)
-        signs = generator.choice([-1.0, 1.0], size=(resamples, len(gain)))
-        observed, drawn = float(gain.mean()), signs @ gain / len(gain)
+        observed, drawn = float(gain.mean()), _mean_swaps(gain, resamples, seed)
     else:
         ours, theirs = _standardised(ours), _standardised(theirs)
         observed, drawn = _pearson_swaps(ours, theirs, labels, resamples, seed)
     # The observed arrangement is one of the possible ones, hence + 1: p is never 0. Rounding must not split ties.
     extreme = int(np.sum(np.abs(drawn) >= abs(observed) - 1e-12))
     return Comparison(observed, (extreme + 1) / (resamples + 1))
+
+
+def _mean_swaps(gain: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means of ``gain`` (B,) with random signs. Examples without a gain cannot matter, so none is drawn for them."""
+    generator, size = np.random.default_rng(seed), len(gain)
+    gain = gain[gain != 0]
+    return np.array([generator.choice((-1.0, 1.0), len(gain)) @ gain / size for _ in range(resamples)])
 
 
 def _standardised(predictions: np.ndarray) -> np.ndarray:

@@ -25,7 +25,7 @@ PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference"})
 class Recipe(BaseModel):
     """How a model is built and trained. ``None`` means "from the task" or "from ``trainable``" until resolved."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     trainable: Trainable = Field("adapter", description="what is trained")
     encoding: Encoding | None = Field(None, description="pairs as one input (cross) or two (siamese)")
@@ -42,10 +42,10 @@ class Recipe(BaseModel):
 
     epochs: int | None = Field(None, ge=1, description="passes over the training rows")
     min_steps: int = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
-    learning_rate: float | None = Field(None, gt=0, allow_inf_nan=False, description="peak learning rate")
+    learning_rate: float | None = Field(None, gt=0, description="peak learning rate")
     batch_size: int = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: int = Field(1, ge=1, description="pieces a batch is run in, to save memory")
-    weight_decay: float = Field(0.01, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(0.01, ge=0)
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
@@ -80,8 +80,9 @@ class Recipe(BaseModel):
         """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
 
         ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
-        task's length, while a longer ``max_length`` that was asked for is an error. Settings without effect are brought to one value
-        (the encoding of a task with one text, adapter settings of full fine-tuning), so they cannot tell runs apart.
+        task's length, while a longer ``max_length`` that was asked for is an error. Settings without effect are brought
+        to one value (the encoding of a task with one text, adapter settings of full fine-tuning), so they cannot tell
+        runs apart.
         """
         if task.is_pair:
             head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))

@@ -41,6 +41,7 @@ class Manifest(BaseModel):
     seed: int
     limit: int | None
     recipe: Recipe
+    train_rows: str = Field(description="fingerprint of the rows it was trained on")
     pair: bool = Field(description="whether the task compares two texts")
     meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")
     metric: Literal["accuracy", "pearson"]
@@ -124,12 +125,23 @@ class Store:
                 save_file(layernorms, folder / LAYERNORMS)
             files = {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
             manifest = manifest.model_copy(update={"files": files})
+            self._check_replacement(manifest)
             write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
         return Artifact(folder=target, manifest=manifest)
 
     def users_of(self, run: str) -> list[Artifact]:
         """The fusions that need the adapter ``run``."""
         return [a for a in self.artifacts() if run in {source.run for source in a.manifest.sources}]
+
+    def _check_replacement(self, manifest: Manifest) -> None:
+        """Refuse to put other contents in the place of an adapter that fusions are built on."""
+        old = self.find(manifest.run)
+        if old is not None and old.manifest.digest != manifest.digest and (users := self.users_of(manifest.run)):
+            named = ", ".join(user.manifest.run for user in users)
+            raise PipelineError(
+                f"adapter {manifest.run} in {self.root} differs from the new one, and fusion {named} is built on it:"
+                f" remove the fusion first (python -m pipeline store remove RUN)"
+            )
 
     def remove(self, run: str) -> Artifact:
         """Delete an artifact.
@@ -158,7 +170,7 @@ class Store:
         return packed
 
     def import_from(self, file: Path) -> list[Artifact]:
-        """Unpack an exported zip file, checking every file before any artifact appears.
+        """Unpack an exported zip file, adapters before the fusion over them; each is checked before it appears.
 
         Raises:
             PipelineError: not an export of this project, or damaged.
@@ -168,7 +180,7 @@ class Store:
                 return self._unpack(archive, file)
         except FileNotFoundError:
             raise PipelineError(f"{file}: no such file") from None
-        except (zipfile.BadZipFile, KeyError, OSError) as error:
+        except (zipfile.BadZipFile, KeyError, OSError, UnicodeDecodeError) as error:
             raise PipelineError(f"{file}: not a readable export ({error}): export it again") from error
 
     def _unpack(self, archive: zipfile.ZipFile, file: Path) -> list[Artifact]:
@@ -185,6 +197,9 @@ class Store:
         }
         found = []
         for folder, manifest in sorted(manifests.items(), key=lambda item: item[1].kind):
+            if set(folders[folder]) != {*manifest.files, MANIFEST}:
+                raise PipelineError(f"{file}: {folder} holds other files than its manifest names: export it again")
+            self._check_replacement(manifest)
             target = self.folder(manifest.kind, manifest.task, manifest.run)
             with new_folder(target) as temporary:
                 for name in folders[folder]:
@@ -200,24 +215,32 @@ class Store:
         return artifact
 
 
+def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, sites: str) -> str | None:
+    """Why an adapter cannot be fused on this backbone, or None if it can.
+
+    The backbone is known by the hash of its weights, never by name. A task with one text is encoded alike either way,
+    so its adapters fit any encoding; the sites (Houlsby or Pfeiffer) must agree; an adapter that trained its own
+    LayerNorms needs them and cannot share a layer.
+    """
+    if manifest.backbone_weights != backbone_weights:
+        return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
+    if manifest.recipe.train_layernorm:
+        return "trained its own LayerNorms, which fusion cannot share"
+    if manifest.recipe.adapter != sites:
+        return f"is of kind {manifest.recipe.adapter}, not {sites} (--adapter)"
+    if manifest.pair and manifest.recipe.encoding != encoding:
+        return f"encodes pairs as {manifest.recipe.encoding}, not {encoding} (--encoding)"
+    return None
+
+
 def fitting_adapters(
     artifacts: Iterable[Artifact], backbone_weights: str, encoding: str, sites: str
 ) -> dict[str, list[Artifact]]:
-    """Adapters by task that can be fused on this backbone: by the hash of its weights, never by name.
-
-    A task with one text is encoded alike either way, so its adapters fit any encoding; the sites (Houlsby or
-    Pfeiffer) must agree; an adapter that trained its own LayerNorms needs them and cannot share a layer.
-    """
+    """Adapters by task that can be fused on this backbone (:func:`why_not_fused`)."""
     found: dict[str, list[Artifact]] = {}
     for artifact in artifacts:
         manifest = artifact.manifest
-        if (
-            manifest.kind == "adapter"
-            and manifest.backbone_weights == backbone_weights
-            and (not manifest.pair or manifest.recipe.encoding == encoding)
-            and manifest.recipe.adapter == sites
-            and not manifest.recipe.train_layernorm
-        ):
+        if manifest.kind == "adapter" and why_not_fused(manifest, backbone_weights, encoding, sites) is None:
             found.setdefault(manifest.task, []).append(artifact)
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -34,7 +34,7 @@ class Study(BaseModel):
     reference: Method = Field("full", description="what the others are tested against")
     targets: tuple[Name, ...] = Field(min_length=1)
     sources: tuple[Name, ...] = Field((), description="tasks beside the targets whose adapters are fused too")
-    seeds: tuple[int, ...] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(min_length=1)
     limit: int | None = Field(None, ge=1, description="training rows of every task")
     target_limit: int | None = Field(None, ge=1, description="training rows of the target, sources keep `limit`")
     recipe: dict[str, Any] = {}

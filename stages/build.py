@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file
@@ -58,6 +58,8 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
     add_fusion(encoder, {artifact.manifest.task: artifact.folder for artifact in request.adapters})
     model = _assemble(encoder, recipe, task)
     own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
+    if own is not None:
+        check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
     if recipe.head_start and own is not None and _same_head(own.manifest.recipe, recipe):
         own.load_head(model.head)
     return Built(
@@ -79,6 +81,7 @@ def build_from_artifact(artifact: Artifact, task: Task, backbone: Backbone, stor
             f"{manifest.kind} {manifest.run} was trained on backbone '{manifest.backbone}', whose weights are not those"
             f" of '{backbone.name}': name that backbone with --backbone"
         )
+    check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
     encoder = backbone.load()
     if manifest.kind == "adapter":
@@ -109,9 +112,21 @@ def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger
             f"run {record.run} was trained on backbone '{record.backbone}', whose weights are not those of"
             f" '{backbone.name}': name that backbone with --backbone"
         )
+    meaning = {key: value for key, value in record.identity["task"].items() if key != "name"}
+    check_meaning(meaning, task.is_pair, task, record.run)
     model = _assemble(backbone.load(), record.recipe, task)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
+
+
+def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
+    """Refuse a model whose task has since been given other classes, another range or another number of texts."""
+    if meaning != task.meaning or pair != task.is_pair:
+        changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]
+        raise PipelineError(
+            f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}: train it again, or give the"
+            " task its old definition"
+        )
 
 
 def load_weights(record: RunRecord, ledger: Ledger) -> dict[str, torch.Tensor]:

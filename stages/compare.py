@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from pipeline.atomic import write_json
@@ -12,15 +13,14 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.store import Artifact
-from pipeline.study import Method, Study, read_study
+from pipeline.study import Method, Study
+from pipeline.training.devices import is_main_process
 from stages.baselines import frozen_run, full_run, sequential_run
 from stages.extract import adapter_run
 from stages.fuse import fusion_run
 from stages.report import write_report
-from stages.run import Run
+from stages.run import Run, RunRequest
 from stages.workspace import Workspace
-
-STUDIES = Path(__file__).parent / "studies"
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Plan:
             task = self.workspace.task(target)
             for seed in self.study.seeds:
                 for limit in {self.study.limit, self._target_limit}:
-                    self.workspace.task_data(task.name, limit, seed)
-        for cell in plan(self.study):
-            if cell.method not in ("sequential", "fusion"):
-                self._simple(cell.method, cell.target, cell.seed, self._target_limit)
+                    self.workspace.task_data(task, limit, seed)
+        for method, target in product(self.study.methods, self.study.targets):
+            # Making a run resolves its recipe for the task and the backbone, and trains nothing.
+            Run(RunRequest(method, target, self.study.recipe_for(method), self.study.seeds[0]), self.workspace)
 
     def record(self, cell: Cell) -> RunRecord:
         """The finished run of a cell, trained now if need be."""
@@ -120,9 +120,9 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
 
     A run that fails leaves a hole with its reason in the tables; the rest goes on.
     """
-    study = study.model_copy(
-        update={key: tuple(workspace.task(name).name for name in getattr(study, key)) for key in ("targets", "sources")}
-    )
+    # Aliases resolved, and checked again: sts and stsb are one target.
+    names = {key: [workspace.task(name).name for name in getattr(study, key)] for key in ("targets", "sources")}
+    study = Study.parse(study.model_dump() | names, f"study {study.name}")
     work = Plan(study, workspace)
     work.check()
     cells = plan(study)
@@ -151,11 +151,7 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         )
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=tuple(entries))
     folder = workspace.reports / study.name
-    write_json(folder / "study.json", result.model_dump(mode="json"))
-    write_report(result, Ledger(workspace.reports), folder)
+    if is_main_process():
+        write_json(folder / "study.json", result.model_dump(mode="json"))
+        write_report(result, Ledger(workspace.reports), folder)
     return result, folder
-
-
-def find_study(name: str, **overrides: object) -> Study:
-    """A shipped study or a study file, with the given keys in place of its own."""
-    return read_study(name, STUDIES, {key: value for key, value in overrides.items() if value is not None})

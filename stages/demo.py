@@ -11,10 +11,11 @@ from pipeline.atomic import make_folder, write_json
 from pipeline.demo_tasks import corpus, write_tasks
 from pipeline.errors import PipelineError, writing
 from pipeline.recipe import Recipe
-from stages.compare import compare, find_study
+from stages.compare import compare
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.pretrain import Masking, pretrain
+from stages.studies import find_study
 from stages.workspace import Workspace
 
 TARGET = "gadgets"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pipeline.errors import PipelineError, raise_all
 from pipeline.ledger import RunRecord
 from pipeline.recipe import Recipe
-from pipeline.store import Artifact, fitting_adapters
+from pipeline.store import Artifact, fitting_adapters, why_not_fused
+from pipeline.tasks import Encoding, Task
 from stages.run import Run, RunRequest
 from stages.workspace import Workspace
 
@@ -52,12 +53,9 @@ def choose_adapters(
         PipelineError: one is missing or does not fit, with the command that makes it.
     """
     task = workspace.task(target)
-    backbone = workspace.backbone
     artifacts = workspace.store.artifacts()
-    # A target with one text says nothing about how its partners' pairs are encoded; then the recipe does, or cross.
-    encoding = recipe.resolve(task, "fp32").encoding if task.is_pair else recipe.encoding or "cross"
-    assert encoding is not None
-    fitting = fitting_adapters(artifacts, backbone.weights_hash, encoding, recipe.adapter)
+    encoding = pair_encoding(task, recipe)
+    fitting = fitting_adapters(artifacts, workspace.backbone.weights_hash, encoding, recipe.adapter)
     if names is None:
         names = [SourceName(name) for name in sorted({*fitting, task.name})]
     chosen, problems = [], []
@@ -95,18 +93,39 @@ def fuse(
     own = next((a.manifest for a in chosen if a.manifest.task == workspace.task(target).name), None)
     if own is not None and limit is None:
         limit = own.limit
-    elif own is not None and limit != own.limit:
-        rows = "all" if own.limit is None else own.limit
-        print(f"note: the adapter of {own.task} was trained on {rows} rows, this fusion uses {limit}", file=sys.stderr)
-    if own is not None and own.seed != seed and limit is not None:
-        print(f"note: the adapter of {own.task} has seed {own.seed}, so it saw another sample of rows", file=sys.stderr)
-    return fusion_run(target, recipe, workspace, chosen, seed=seed, limit=limit).get(force)
+    run = fusion_run(target, recipe, workspace, chosen, seed=seed, limit=limit)
+    if own is not None and own.train_rows != run.data.fingerprint["train"]:
+        print(
+            f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
+            f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)",
+            file=sys.stderr,
+        )
+    return run.get(force)
 
 
 def fusion_run(
     target: str, recipe: Recipe, workspace: Workspace, chosen: Sequence[Artifact], *, seed: int, limit: int | None
 ) -> Run:
+    """The run that fuses ``chosen``, whoever chose them.
+
+    Raises:
+        PipelineError: one of them does not fit the backbone or the recipe.
+    """
+    encoding = pair_encoding(workspace.task(target), recipe)
+    for manifest in (artifact.manifest for artifact in chosen):
+        if why := why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter):
+            raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
     return Run(RunRequest("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
+
+
+def pair_encoding(task: Task, recipe: Recipe) -> Encoding:
+    """How the adapters of a fusion must encode pairs: as the target does.
+
+    A target with one text says nothing about its partners' pairs; then the recipe does, or cross.
+    """
+    encoding = recipe.resolve(task, "fp32").encoding if task.is_pair else recipe.encoding or "cross"
+    assert encoding is not None
+    return encoding
 
 
 def _extract_command(task: str, workspace: Workspace, encoding: str) -> str:
@@ -126,14 +145,7 @@ def _why_missing(
         if not others:
             return f"{name.task}: no adapter {name.run} in {workspace.store_root}: see python -m pipeline store list"
     for manifest in others:
-        if manifest.backbone_weights != workspace.backbone.weights_hash:
-            why = f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
-        elif manifest.recipe.train_layernorm:
-            why = "trained its own LayerNorms, which fusion cannot share"
-        elif manifest.recipe.adapter != recipe.adapter:
-            why = f"is of kind {manifest.recipe.adapter}, not {recipe.adapter} (--adapter)"
-            command += f" --adapter {recipe.adapter}"
-        else:
-            why = f"encodes pairs as {manifest.recipe.encoding}, not {encoding} (--encoding)"
-        return f"{name.task}: adapter {manifest.run} {why}: {command}"
+        why = why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter)
+        kind = f" --adapter {recipe.adapter}" if manifest.recipe.adapter != recipe.adapter else ""
+        return f"{name.task}: adapter {manifest.run} {why}: {command}{kind}"
     return f"{name.task}: no adapter in {workspace.store_root}: {command}"

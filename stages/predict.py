@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pipeline.data.load import canonical_rows
-from pipeline.data.tables import read_table, write_table
+from pipeline.data.tables import check_suffix, read_table, write_table
 from pipeline.data.tokens import tokenise
 from pipeline.errors import PipelineError
 from pipeline.models.transfer_model import TransferModel
@@ -38,6 +38,9 @@ def predict(
     from pipeline.training.objectives import objective_for
     from pipeline.training.predict import predict_split
 
+    if batch_size < 1:
+        raise PipelineError(f"--batch-size {batch_size}: give at least 1")
+    check_suffix(output_file)
     task = workspace.task(target)
     rows = canonical_rows(task, read_table(input_file), str(input_file), source=None, labelled=False)
     model, recipe, run = _model(task, using, workspace)
@@ -83,7 +86,13 @@ def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
         return artifact
     kinds = ("fusion", "adapter") if using == "auto" else (using,)
     ours = [a for a in workspace.store.artifacts() if a.manifest.task == task.name and a.manifest.kind in kinds]
-    fitting = [a for a in ours if a.manifest.backbone_weights == workspace.backbone.weights_hash]
+    here = {a.manifest.run: a.manifest.digest for a in workspace.store.artifacts()}
+    fitting = [
+        a
+        for a in ours
+        if a.manifest.backbone_weights == workspace.backbone.weights_hash
+        and all(here.get(source.run) == source.digest for source in a.manifest.sources)
+    ]
     for kind in kinds:
         candidates = [a for a in fitting if a.manifest.kind == kind]
         if candidates:
@@ -92,8 +101,8 @@ def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
     if ours:
         names = ", ".join(sorted({a.manifest.backbone for a in ours}))
         raise PipelineError(
-            f"no {what} for '{task.name}' fits backbone '{workspace.backbone_name}'; those here were trained on"
-            f" {names}: name that with --backbone"
+            f"no {what} for '{task.name}' fits backbone '{workspace.backbone_name}' and has all its adapters here;"
+            f" those in {workspace.store_root} were trained on {names}: name that with --backbone"
         )
     raise PipelineError(
         f"no {what} for '{task.name}' in {workspace.store_root}: train one with"

@@ -35,7 +35,7 @@ def report(name: str, reports: Path) -> Path:
         raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {name} first")
     try:
         result = StudyResult.model_validate_json(file.read_text(encoding="utf-8"))
-    except ValidationError as error:
-        raise PipelineError(f"{file}: damaged ({error.error_count()} mistakes): run compare again") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise PipelineError(f"{file}: damaged: run compare again") from error
     write_report(result, Ledger(reports), folder)
     return folder

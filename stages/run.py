@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import torch
 
 from pipeline.data.batches import training_batches
 from pipeline.data.load import TaskData
 from pipeline.data.tokens import TokenisedSplit, tokenise
-from pipeline.errors import PipelineError, writing
+from pipeline.errors import PipelineError
 from pipeline.ledger import Cost, Kind, RunRecord, SourceRun, run_name
-from pipeline.metrics import score
+from pipeline.metrics import load_metric, score
 from pipeline.recipe import Recipe
 from pipeline.store import Artifact, Manifest
 from pipeline.tasks import Task
@@ -53,6 +55,8 @@ class Run:
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
         from pipeline.training.devices import resolve_precision
 
+        if not 0 <= request.seed < 2**32:
+            raise PipelineError(f"seed {request.seed}: give a whole number from 0 to 2**32 - 1")
         self.request, self.workspace = request, workspace
         self.task: Task = workspace.task(request.task)
         self.backbone = workspace.backbone
@@ -61,7 +65,7 @@ class Run:
 
     @cached_property
     def data(self) -> TaskData:
-        return self.workspace.task_data(self.task.name, self.request.limit, self.request.seed)
+        return self.workspace.task_data(self.task, self.request.limit, self.request.seed)
 
     @cached_property
     def sources(self) -> tuple[SourceRun, ...]:
@@ -115,10 +119,25 @@ class Run:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
         if not force and (record := self.finished()) is not None:
             return record
-        with self.workspace.ledger.lock(self.name):
-            if force:
-                self.workspace.ledger.forget(self.name)
-            return self._train()
+        from accelerate import PartialState
+
+        from pipeline.training.devices import is_main_process
+
+        # Of the processes that train this run together, one holds the lock against other commands.
+        with self.workspace.ledger.lock(self.name) if is_main_process() else nullcontext():
+            if force and is_main_process():
+                self.workspace.ledger.drop_checkpoint(self.name)
+            PartialState().wait_for_everyone()
+            # Another command may have finished it between the first look and the lock.
+            if not force and (record := self.finished()) is not None:
+                return record
+            try:
+                return self._train()
+            except torch.OutOfMemoryError as error:
+                raise PipelineError(
+                    f"{self.title}: the GPU's memory is full: give --gradient-accumulation-steps 2, a smaller"
+                    " --batch-size or a smaller --max-length"
+                ) from error
 
     def _train(self) -> RunRecord:
         from pipeline.training.devices import make_accelerator
@@ -129,11 +148,8 @@ class Run:
         recipe, task, ledger = self.recipe, self.task, self.workspace.ledger
         assert recipe.encoding is not None and recipe.head is not None and recipe.max_length is not None
         accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
-        if self.data.overlap and accelerator.is_main_process:
-            what = (
-                "dropped from train" if self.workspace.drop_overlap else "kept (--drop-overlap drops them from train)"
-            )
-            print(f"{task.name}: {self.data.overlap} rows of dev also stand in train, {what}", file=sys.stderr)
+        if accelerator.is_main_process:
+            self._tell_overlap()
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         tokenizer = self.backbone.tokenizer
@@ -155,6 +171,7 @@ class Run:
 
         from pipeline.training.fit import fit
 
+        load_metric(task.metric)  # its import takes seconds, which are not the run's
         fitted = fit(
             built.model,
             recipe=recipe,
@@ -200,7 +217,7 @@ class Run:
             metric=self.task.metric,
             dev=fitted.best_score,
             best_epoch=fitted.best_epoch,
-            rows={"train": len(self.data.train), "dev": len(self.data.dev), "dev_in_train": self.data.overlap},
+            rows={"train": len(self.data.train), "dev": len(self.data.dev), "dev_in_train": self.data.dev_in_train},
             cost=Cost(
                 trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
                 seconds=round(fitted.seconds, 3),
@@ -240,6 +257,7 @@ class Run:
             seed=self.request.seed,
             limit=self.request.limit,
             recipe=self.recipe,
+            train_rows=self.data.fingerprint["train"],
             pair=self.task.is_pair,
             meaning=self.task.meaning,
             metric=self.task.metric,
@@ -259,6 +277,16 @@ class Run:
             },
         )
 
+    def _tell_overlap(self) -> None:
+        data, name = self.data, self.task.name
+        if data.dropped:
+            print(f"{name}: {data.dropped} rows that also stand in dev are dropped from train", file=sys.stderr)
+        if data.dev_in_train:
+            print(
+                f"{name}: {data.dev_in_train} rows of dev also stand in train (--drop-overlap drops those from train)",
+                file=sys.stderr,
+            )
+
     def _keep_weights(self, model: TransferModel) -> str | None:
         if self.request.kind not in _KEEPS_WEIGHTS:
             return None
@@ -267,13 +295,13 @@ class Run:
         from pipeline.atomic import new_file, sha256_file
 
         file = self.workspace.ledger.weights_file(self.name)
-        with new_file(file) as temporary, writing(file):
+        with new_file(file) as temporary:
             save_file(model.trainable_state(), temporary)
         return sha256_file(file)
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
-    """``id``, ``label`` where known, ``prediction``, and ``probability_<class>`` for classes."""
+    """``id``, ``label`` where known, ``prediction``, and for classes ``probability_<number of the class>``."""
     table = pd.DataFrame({"id": rows["id"]})
     if "label" in rows:
         table["label"] = rows["label"]

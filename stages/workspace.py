@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -33,6 +33,9 @@ class Workspace:
     drop_overlap: bool = False
     track: str | None = None
     checkpoint_seconds: float = 60.0
+    _rows: dict[tuple[str, int | None, int], TaskData] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -49,19 +52,22 @@ class Workspace:
         return Ledger(self.reports)
 
     def task(self, name: str) -> Task:
+        """A task by name, alias or file."""
         return find_task(name, self.data)
 
-    @cache  # noqa: B019  (a workspace lives as long as its command)
-    def task_data(self, name: str, limit: int | None, seed: int) -> TaskData:
+    def task_data(self, task: Task, limit: int | None, seed: int) -> TaskData:
         """Checked rows of a task; read once a command, however many runs use them."""
-        return load_task_data(self.task(name), self.data, limit=limit, seed=seed, drop_overlap=self.drop_overlap)
+        key = (task.model_dump_json(), limit, seed)
+        if key not in self._rows:
+            self._rows[key] = load_task_data(task, self.data, limit=limit, seed=seed, drop_overlap=self.drop_overlap)
+        return self._rows[key]
 
 
 @cache
 def provenance() -> dict[str, Any]:
     """What made a number: commit of this code and whether it was changed, versions, hardware."""
     from pipeline import __version__
-    from pipeline.training.devices import hardware
+    from pipeline.training.devices import hardware, process_count
 
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")
@@ -73,6 +79,7 @@ def provenance() -> dict[str, Any]:
         **{name: version(name) for name in ("torch", "transformers", "adapters")},
         "platform": platform.platform(),
         "hardware": hardware(),
+        "processes": process_count(),
     }
 
 

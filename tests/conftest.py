@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pipeline.recipe import Recipe
     from stages.workspace import Workspace
 
-GOOD = "good fine great lovely bright warm kind".split()
-BAD = "bad poor awful dull cold grim mean".split()
-THINGS = "film song book meal room walk game".split()
+GOOD = ["good", "fine", "great", "lovely", "bright", "warm", "kind"]
+BAD = ["bad", "poor", "awful", "dull", "cold", "grim", "mean"]
+THINGS = ["film", "song", "book", "meal", "room", "walk", "game"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "is", "very", *GOOD, *BAD, *THINGS]
 
 

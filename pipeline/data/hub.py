@@ -17,15 +17,15 @@ def read_hub_split(hub: Hub, split: Split) -> pd.DataFrame:
     if split not in hub.splits:
         raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR")
     import datasets
-    from huggingface_hub.errors import HfHubHTTPError
 
     datasets.disable_progress_bars()
     try:
         loaded = datasets.load_dataset(hub.dataset, hub.config, split=hub.splits[split], revision=hub.revision)
-    except (ConnectionError, FileNotFoundError, OSError, HfHubHTTPError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise PipelineError(
-            f"data set '{hub.dataset}' cannot be had from the Hub ({type(error).__name__}):"
-            " connect, or give its files with --data DIR"
+            f"data set '{hub.dataset}' cannot be had from the Hub: connect, or give its files with --data DIR"
+            f" ({reason})"
         ) from error
     table = loaded.to_pandas()
     # Row numbers of the Hub's splits ("idx") are ids where there is nothing better.

@@ -30,8 +30,10 @@ class TaskData:
 
     train: pd.DataFrame
     dev: pd.DataFrame
-    overlap: int
-    """Rows of dev whose text also stands in train (before dropping, if they were dropped)."""
+    dev_in_train: int
+    """Rows of dev whose text also stands in these training rows."""
+    dropped: int
+    """Training rows left out because their text stands in dev."""
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -57,14 +59,19 @@ def load_task_data(
         dev = dev.reset_index(drop=True)
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
-    in_train, in_dev = overlapping_rows(train, dev)
+    dropped = 0
     if drop_overlap:
-        train = train[~in_train].reset_index(drop=True)
+        in_train, _ = overlapping_rows(train, dev)
+        train, dropped = train[~in_train].reset_index(drop=True), int(in_train.sum())
+        if train["label"].nunique() < 2:
+            raise PipelineError(
+                f"--drop-overlap leaves {len(train)} training rows of '{task.name}', too few to train on"
+            )
     if limit is not None and limit < len(train):
         train = train.iloc[_stratified(train["label"], limit, seed)].reset_index(drop=True)
         if train["label"].nunique() < 2:
             raise PipelineError(f"--limit {limit} leaves a single class of task '{task.name}': raise it")
-    return TaskData(train, dev, overlap=int(in_dev.sum()))
+    return TaskData(train, dev, dev_in_train=int(overlapping_rows(train, dev)[1].sum()), dropped=dropped)
 
 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
@@ -97,6 +104,9 @@ def canonical_rows(
             f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
             f" {', '.join(map(repr, table.columns))}"
         )
+    if source is not None and source.drop_blank:
+        kept = [not any(map(_is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
+        table = table[kept].reset_index(drop=True)
     if table.empty:
         raise PipelineError(f"{where}: no rows")
     problems: list[str] = []
@@ -105,6 +115,7 @@ def canonical_rows(
         values = table[column].tolist()
         _report(problems, f"column '{column}': empty or null text", values, _is_blank)
         _report(problems, f"column '{column}': not text", values, lambda v: not _is_blank(v) and not isinstance(v, str))
+        _report(problems, f"column '{column}': half a surrogate pair, which no encoding can write", values, _is_broken)
         rows[target] = [value if isinstance(value, str) else "" for value in values]
     if labelled:
         rows["label"] = _labels(task, table[label_column].tolist(), label_column, source, problems)
@@ -151,6 +162,11 @@ def _split_file(task: Task, data: Path, split: Split) -> Path:
 
 def _is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, float) and np.isnan(value)) or not str(value).strip()
+
+
+def _is_broken(value: Any) -> bool:
+    """Whether a text holds a lone surrogate, as JSON can spell them."""
+    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _report(problems: list[str], what: str, values: Iterable[Any], is_bad: Callable[[Any], bool]) -> None:

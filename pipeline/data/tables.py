@@ -14,6 +14,12 @@ from pipeline.errors import PipelineError
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
 
+def check_suffix(file: Path) -> None:
+    """Raise a :class:`PipelineError` unless the name of ``file`` says which kind of table it is."""
+    if file.suffix not in SUFFIXES:
+        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+
+
 def read_table(file: Path) -> pd.DataFrame:
     """Read a table; text stays as written ("NA" and "null" are words, only an empty cell is empty).
 
@@ -22,8 +28,7 @@ def read_table(file: Path) -> pd.DataFrame:
     Raises:
         PipelineError: no such file, unknown suffix, not UTF-8 (with line and bytes), or not parsable.
     """
-    if file.suffix not in SUFFIXES:
-        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+    check_suffix(file)
     if not file.is_file():
         raise PipelineError(f"{file}: no such file")
     try:
@@ -46,8 +51,7 @@ def read_table(file: Path) -> pd.DataFrame:
 
 def write_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table in the form its suffix names; the file appears complete or not at all."""
-    if file.suffix not in SUFFIXES:
-        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+    check_suffix(file)
     with new_file(file) as temporary:
         if file.suffix == ".parquet":
             table.to_parquet(temporary, index=False)
@@ -77,7 +81,7 @@ def _decode(file: Path) -> str:
 
 def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:

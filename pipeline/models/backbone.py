@@ -48,7 +48,11 @@ class Backbone:
 
     def load(self) -> PreTrainedModel:
         """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself."""
-        return _load_encoder(self.name)
+        encoder = _load_encoder(self.name)
+        # AdapterHub writes this into an artifact's configuration: what identifies the backbone belongs there, not the
+        # path it happened to be read from, which would make equal artifacts differ.
+        encoder.config.name_or_path = f"sha256:{self.weights_hash}"
+        return encoder
 
     def check_unchanged(self, encoder: torch.nn.Module) -> None:
         """Raise if a tensor of ``encoder`` differs in any bit from the backbone's file."""
@@ -154,18 +158,19 @@ def _read(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
         raise PipelineError(f"backbone '{name}': no such folder (--backbone takes a folder or a Hub id)")
     try:
         return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
-    # A missing vocabulary reaches transformers' tokenizers as a path that is None: a TypeError.
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except RuntimeError:
+        raise  # weights of other shapes than the configuration's, which the caller explains
+    except Exception as error:
+        # Loaders fail in many ways: OSError, KeyError, a TypeError for a missing vocabulary, a bare Exception for a
+        # damaged tokenizer.json.
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        if type(error).__name__ == "SafetensorError":
+            raise PipelineError(f"backbone '{name}': its weights file is damaged ({reason}): copy it again") from error
         if is_folder:
-            reason = str(error).splitlines()[0]
             raise PipelineError(
                 f"backbone '{name}': the folder holds no readable {what.removeprefix('a ')}: {reason}"
             ) from error
         raise PipelineError(
-            f"backbone '{name}' cannot be had from the Hub ({type(error).__name__}): check the id, connect,"
-            " or give a local folder with --backbone DIR"
+            f"backbone '{name}' cannot be had from the Hub: check the id, connect, or give a local folder with"
+            f" --backbone DIR ({reason})"
         ) from error
-    except Exception as error:
-        if type(error).__name__ != "SafetensorError":
-            raise
-        raise PipelineError(f"backbone '{name}': its weights file is damaged ({error}): copy it again") from error

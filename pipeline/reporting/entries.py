@@ -149,10 +149,14 @@ def summarise(result: StudyResult, ledger: Ledger) -> Summary:
                 statistics.mean(record.cost.seconds for record in records),
                 statistics.mean(totals),
                 max(record.cost.peak_memory_mb for record in records),
-                ", ".join(sorted({str(record.recipe.epochs) for record in records})),
+                ", ".join(map(str, sorted({_epochs(record) for record in records}))),
             )
         )
     return Summary(study.targets, metrics, study.reference, rows, _notes(result, finished))
+
+
+def _epochs(record: RunRecord) -> int:
+    return record.recipe.epochs_over(record.rows["train"])
 
 
 def _finished(result: StudyResult, ledger: Ledger) -> list[tuple[Entry, RunRecord]]:
@@ -204,9 +208,11 @@ def _notes(result: StudyResult, finished: list[tuple[Entry, RunRecord]]) -> list
     leaks = {r.task: r.rows["dev_in_train"] for _, r in finished if r.rows["dev_in_train"]}
     if leaks:
         notes.append(f"Dev rows whose text also stands in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}.")
-    epochs = {entry.method.partition(":")[0]: record.recipe.epochs for entry, record in finished}
-    if len(set(epochs.values())) > 1:
-        listed = ", ".join(f"{method} {count}" for method, count in epochs.items())
+    epochs: dict[str, set[int]] = {}
+    for entry, record in finished:
+        epochs.setdefault(entry.method.partition(":")[0], set()).add(_epochs(record))
+    if len(set().union(*epochs.values())) > 1:
+        listed = ", ".join(f"{method} {'/'.join(map(str, sorted(counts)))}" for method, counts in epochs.items())
         notes.append(f"Epoch budgets differ: {listed}; fusion and sequential start from trained models.")
     notes.append(
         f"Marks: against {study.reference}, paired randomisation test on the same dev rows over the seeds,"

@@ -25,13 +25,14 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=32)]
 class Source(BaseModel):
     """Where the splits come from and how raw labels become the task's labels."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     labels: dict[str, float] = Field({}, description="raw label -> label; every raw label must be listed")
     scale: tuple[float, float] | None = Field(None, description="label = scale[0] * raw + scale[1]")
     dev_fraction: float | None = Field(
         None, gt=0, lt=1, description="no dev split is published: hold out this share of train"
     )
+    drop_blank: bool = Field(False, description="leave out rows with an empty text, which are otherwise an error")
 
 
 class Files(Source):
@@ -56,7 +57,7 @@ class Hub(Source):
 class Task(BaseModel):
     """One labelled text task in the project's terms."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name
     description: str = ""

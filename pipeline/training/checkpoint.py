@@ -27,6 +27,7 @@ class Progress:
     examples: int = 0
     train_seconds: float = 0.0
     evaluation_seconds: float = 0.0
+    peak_memory_mb: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
     best_epoch: int = 0
@@ -83,11 +84,12 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
                 else:
                     index, _, field_name = name.partition("/")
                     optimizer.setdefault(int(index), {})[field_name] = tensor
-        progress = json.loads(metadata["progress"])
+        written = json.loads(metadata["progress"])
+        if written["best_score"] is None:
+            written["best_score"] = float("-inf")
+        progress = Progress(**written)
         scaler = json.loads(metadata["scaler"])
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
         print(f"warning: {file} cannot be read ({error}): this run starts from its beginning", file=sys.stderr)
         return None
-    if progress["best_score"] is None:
-        progress["best_score"] = float("-inf")
-    return Checkpoint(Progress(**progress), weights, best, optimizer, scaler)
+    return Checkpoint(progress, weights, best, optimizer, scaler)

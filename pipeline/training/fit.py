@@ -92,7 +92,7 @@ def fit(
     plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
     progress, best_weights = Progress(), dict[str, Tensor]()
     resumed = load_checkpoint(checkpoint_file) if checkpoint_file is not None else None
-    if resumed is not None:
+    if resumed is not None and resumed.weights.keys() == _trainable(plain).keys():
         progress, best_weights = resumed.progress, resumed.best_weights
         _load_weights(plain, resumed.weights)
         _load_optimizer(optimizer, resumed.optimizer)
@@ -123,11 +123,13 @@ def fit(
                 for group in optimizer.param_groups:
                     group["lr"] = recipe.learning_rate * factor
                 step_loss = _backward(model, pieces, loss, penalties, accelerator)
-                accelerator.clip_grad_norm_(plain.parameters(), recipe.max_grad_norm)
+                norm = accelerator.clip_grad_norm_(plain.parameters(), recipe.max_grad_norm)
                 prepared.step()
                 prepared.zero_grad()
                 loss_sum += step_loss
-                broken_at = torch.where((broken_at < 0) & ~torch.isfinite(step_loss), progress.step, broken_at)
+                # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
+                fine = torch.isfinite(step_loss) & (torch.isfinite(norm) if accelerator.scaler is None else True)
+                broken_at = torch.where((broken_at < 0) & ~fine, progress.step, broken_at)
                 progress.step += 1
                 progress.batch += 1
                 progress.loss_count += 1
@@ -147,9 +149,12 @@ def fit(
             progress.train_seconds += time.perf_counter() - started
             mean_loss = loss_sum.item() / progress.loss_count
             started = time.perf_counter()
-            model.eval()
-            score = evaluate(model)
+            # The module itself, not its distributed wrapper: that one synchronises buffers at each forward pass, and a
+            # process without a dev batch would not take part. Mixed precision is part of the module.
+            plain.eval()
+            score = evaluate(plain)
             progress.evaluation_seconds += time.perf_counter() - started
+            progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
             _close_epoch(
                 progress, data.epochs, recipe.early_stopping_patience, mean_loss, score, optimizer.param_groups[0]["lr"]
             )
@@ -176,7 +181,7 @@ def fit(
         best_score=progress.best_score,
         seconds=progress.train_seconds + progress.evaluation_seconds,
         examples_per_second=progress.examples / progress.train_seconds,
-        peak_memory_mb=peak_memory_mb(),
+        peak_memory_mb=progress.peak_memory_mb,
     )
 
 
@@ -231,8 +236,9 @@ def _check_finite(broken_at: Tensor, batches_per_epoch: int, title: str) -> None
     if step >= 0:
         epoch, batch = divmod(step, batches_per_epoch)
         raise PipelineError(
-            f"{title}: the loss is no longer a finite number at step {step + 1} (epoch {epoch + 1}, batch {batch + 1});"
-            " lower --learning-rate or use --precision fp32. Finished runs are kept"
+            f"{title}: loss or gradient is no longer a finite number at step {step + 1}"
+            f" (epoch {epoch + 1}, batch {batch + 1}); lower --learning-rate or use --precision fp32."
+            " Finished runs are kept"
         )
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from pipeline.data.batches import collate, evaluation_order
 from pipeline.data.tokens import TokenisedSplit
+from pipeline.errors import PipelineError
 from pipeline.training.objectives import Objective, Prediction
 
 
@@ -39,6 +40,10 @@ def predict_split(
         found = gather_object(found)
     order = torch.cat([rows for rows, _ in found])
     outputs = torch.cat([values for _, values in found])
+    if not torch.isfinite(outputs).all():
+        raise PipelineError(
+            "the model's outputs are no longer finite numbers; lower --learning-rate or use --precision fp32"
+        )
     restored = torch.empty_like(outputs)
     restored[order] = outputs
     return objective.predict(restored)

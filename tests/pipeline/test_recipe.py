@@ -51,6 +51,17 @@ def test_what_is_given_is_kept() -> None:
     assert resolved(STS, **given).model_dump(include=set(given)) == given
 
 
+@pytest.mark.parametrize(("longest", "expected"), [(512, STS.max_length), (STS.max_length, STS.max_length), (64, 64)])
+def test_a_backbone_that_reads_less_than_the_task_asks_for_bounds_the_length(longest: int, expected: int) -> None:
+    assert Recipe().resolve(STS, "fp32", longest).max_length == expected
+
+
+def test_a_length_that_was_asked_for_and_that_the_backbone_cannot_read_is_refused() -> None:
+    assert Recipe(max_length=64).resolve(STS, "fp32", 64).max_length == 64
+    with pytest.raises(PipelineError, match=r"max_length 65 is more than the backbone can read \(64\)"):
+        Recipe(max_length=65).resolve(STS, "fp32", 64)
+
+
 def test_resolving_twice_changes_nothing() -> None:
     for trainable in TRAINABLE:
         for task in (SST, STS, SIAMESE):
@@ -131,8 +142,7 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
     ids=str,
 )
 def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, inert: dict[str, Any]) -> None:
-    *effective, last = inert
-    without = {key: inert[key] for key in effective}
+    without = {key: inert[key] for key in list(inert)[:-1]}
     assert resolved(STS, trainable=trainable, **inert) == resolved(STS, trainable=trainable, **without)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, ada
     by_score = {a.manifest.task: a.manifest.run for a in choose_adapters("pairs", None, recipe, again(workspace), 9)}
     assert by_score["films"] == max(adapters["films"], better, key=lambda r: (r.dev, r.run)).run
     named = parse_sources(f"pairs, films@{better.run}", workspace)
-    assert [a.manifest.run for a in choose_adapters("pairs", named, recipe, again(workspace), 1)][0] == better.run
+    assert choose_adapters("pairs", named, recipe, again(workspace), 1)[0].manifest.run == better.run
     with pytest.raises(PipelineError, match="encodes pairs as cross, not siamese .*extract --task pairs .*siamese"):
         choose_adapters("pairs", None, quick("fusion", encoding="siamese"), workspace, 1)
     with pytest.raises(PipelineError, match="houlsby, not pfeiffer .*--adapter pfeiffer"):
@@ -173,7 +174,9 @@ def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Qui
     record = fuse("films", quick("fusion"), workspace, seed=0)
     assert (record.limit, record.rows["train"]) == (50, 50)
     fuse("films", quick("fusion"), workspace, seed=0, limit=40)
-    assert "was trained on 50 rows, this fusion uses 40" in capsys.readouterr().err
+    assert "should read the rows of stage one" in capsys.readouterr().err
+    fuse("films", quick("fusion", epochs=1), workspace, seed=0, limit=50)
+    assert "should read the rows" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -236,6 +239,59 @@ def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folde
         )  # fmt: skip
 
 
+def test_a_task_file_can_stand_anywhere(workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path) -> None:
+    file = shutil.copy(data_folder / "films" / "task.toml", tmp_path / "mine.toml")
+    (data := tmp_path / "data").mkdir()
+    shutil.copytree(data_folder / "films", data / "films", ignore=shutil.ignore_patterns("task.toml"))
+    apart = dataclasses.replace(workspace, data=data)
+    assert extract(str(file), quick("adapter"), apart, seed=0) == extract("films", quick("adapter"), workspace, seed=0)
+
+
+def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Classes in another order would turn every prediction round, without a word."""
+    data = shutil.copytree(data_folder, tmp_path / "data")
+    toml = data / "films" / "task.toml"
+    toml.write_text(toml.read_text().replace('["bad", "good"]', '["good", "bad"]'))
+    changed = dataclasses.replace(workspace, data=data)
+    with pytest.raises(PipelineError, match="had other classes"):
+        predict(
+            "films", data / "films" / "dev.csv", tmp_path / "o.csv", changed,
+            using="adapter", batch_size=8, precision="fp32",
+        )  # fmt: skip
+    with pytest.raises(PipelineError, match="had other classes"):
+        fuse("films", quick("fusion"), changed, seed=1)
+
+
+def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, adapters, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    fused = fuse("films", quick("fusion"), workspace, seed=1)
+    artifact = workspace.store.find(adapters["meals"].run)
+    with pytest.raises(PipelineError, match=f"fusion {fused.run} is built on it"):
+        workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"), {}, {})  # type: ignore[arg-type, return-value]
+    artifact.verify()
+
+
+def test_adapters_that_do_not_fit_are_not_fused_by_a_study_either(workspace: Workspace) -> None:
+    study = Study.parse(
+        {
+            "name": "misfits",
+            "methods": ["fusion"],
+            "targets": ["films", "meals"],
+            "seeds": [0],
+            "recipe": {"epochs": 1, "bottleneck": 8},
+            "recipes": {"adapter": {"train_layernorm": True}},
+        },
+        "test",
+    )
+    result, _ = compare(study, workspace)
+    assert all("trained its own LayerNorms" in (entry.error or "") for entry in result.entries)
+
+
+def test_an_alias_and_its_task_are_one_target(workspace: Workspace) -> None:
+    study = Study.parse({"name": "s", "methods": ["full"], "targets": ["qqp", "quora"], "seeds": [0]}, "test")
+    with pytest.raises(PipelineError, match="targets: a value stands twice"):
+        compare(study, workspace)
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
     root = tmp_path_factory.mktemp("compared")
@@ -274,7 +330,7 @@ def test_a_study_has_every_method_target_and_seed(compared) -> None:  # type: ig
 
 
 def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped-def]
-    study, workspace, result, _ = compared
+    _, workspace, result, _ = compared
     for entry in result.entries:
         record = workspace.ledger.find(entry.run)
         assert record.rows["train"] == 48

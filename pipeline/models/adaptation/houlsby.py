@@ -31,6 +31,8 @@ def add_adapter(backbone: PreTrainedModel, name: str, sites: Sites, bottleneck: 
         raise PipelineError(f"bottleneck {bottleneck} is wider than the backbone ({width}): choose a smaller one")
     config_class = adapters.DoubleSeqBnConfig if sites == "houlsby" else adapters.SeqBnConfig
     adapters.init(backbone)
+    if hasattr(nn.ModuleDict(), name):
+        raise PipelineError(f"task name '{name}' is taken inside torch's modules: give the task another name")
     config = config_class(
         reduction_factor=reduction_factor(width, bottleneck), non_linearity="gelu", init_weights="houlsby"
     )

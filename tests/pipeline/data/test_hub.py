@@ -47,13 +47,19 @@ def test_qqp_gives_pairs_with_the_hubs_row_numbers_as_ids(publish: Callable[...,
     assert data.dev["text_a"].tolist() == ["who?", "NA"]
 
 
+def test_qqp_leaves_out_its_rows_with_an_empty_question(publish: Callable[..., list[Any]]) -> None:
+    columns = {"question1": ["how?", "why?", ""], "question2": ["so?", "when?", "who?"], "label": [1, 0, 1]}
+    publish({"train": columns | {"idx": [5, 6, 7]}, "validation": columns | {"idx": [0, 1, 2]}})
+    assert load_task_data(find_task("qqp"), None).train["id"].tolist() == ["5", "6"]
+
+
 def test_stsb_keeps_its_scores(publish: Callable[..., list[Any]]) -> None:
     columns = {"sentence1": ["a", "b"], "sentence2": ["c", "d"], "label": [0.0, 4.75], "idx": [0, 1]}
     asked = publish({"train": columns, "validation": columns})
     data = load_task_data(find_task("stsb"), None)
     assert asked[0] == ("nyu-mll/glue", "stsb", "train", None)
     assert data.train["label"].tolist() == [0.0, 4.75]
-    assert data.overlap == 2
+    assert data.dev_in_train == 2
 
 
 def test_sst_keeps_its_five_classes(publish: Callable[..., list[Any]]) -> None:

@@ -140,6 +140,16 @@ def test_scores_are_rescaled_and_rounding_at_the_ends_is_forgiven(tmp_path: Path
     assert rows["label"].between(0, 1).all()
 
 
+def test_rows_with_a_blank_text_are_left_out_where_the_task_says_so(tmp_path: Path) -> None:
+    rows = pd.DataFrame(
+        {"id": list("abcd"), "first": ["x", " ", "y", "z"], "second": ["x", "y", None, "z"], "score": [1, 2, 9, 3]}
+    )
+    write(tmp_path, "likeness", {"train": rows})
+    assert load_split(pair_task(files={"drop_blank": True}), tmp_path, "train")["id"].tolist() == ["a", "d"]
+    with pytest.raises(PipelineError, match="3 mistakes"):
+        load_split(pair_task(), tmp_path, "train")
+
+
 # Samples.
 
 
@@ -229,7 +239,8 @@ def test_rows_in_both_splits_are_counted_and_dropped_from_train_alone_when_asked
     dev = pd.DataFrame({"text": ["A good one!", "a GOOD one", "new", "newer"], "label": [1, 1, 0, 1]})
     write(tmp_path, "mood", {"train": train, "dev": dev})
     kept, dropped = (load_task_data(task(), tmp_path, drop_overlap=drop) for drop in (False, True))
-    assert (kept.overlap, dropped.overlap) == (2, 2)
+    assert (kept.dev_in_train, kept.dropped) == (2, 0)
+    assert (dropped.dev_in_train, dropped.dropped) == (0, 1)
     assert len(kept.train) == 4
     assert dropped.train["text_a"].tolist() == ["bad", "so so", "other"]
     assert len(dropped.dev) == len(kept.dev) == 4
@@ -321,6 +332,21 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         task(),
         {"mood/train.jsonl": '{"text": 7, "label": 1}\n{"text": ["a"], "label": 0}\n'},
         ["column 'text': not text (2 in all): row 1: 7, row 2: ['a']"],
+    ),
+    "half a surrogate pair": (
+        task(),
+        {"mood/train.jsonl": '{"text": "a\\ud83d", "label": 1}\n{"text": "\\ud83d\\ude42", "label": 0}\n'},
+        ["train.jsonl: 1 mistake", "column 'text': half a surrogate pair", "(1 in all): row 1: 'a\\ud83d'"],
+    ),
+    "half a surrogate pair in an id": (
+        task(),
+        {"mood/train.jsonl": '{"id": "a\\ud83d", "text": "a", "label": 1}\n{"id": "b", "text": "b", "label": 0}\n'},
+        ["train.jsonl: 1 mistake", "column 'id'", "(1 in all): row 1: 'a\\ud83d'"],
+    ),
+    "nothing but blank text": (
+        task(files={"drop_blank": True}),
+        {"mood/train.csv": "text,label\n ,1\n,0\n"},
+        ["train.csv: no rows"],
     ),
     "both texts of a pair": (
         pair_task(),

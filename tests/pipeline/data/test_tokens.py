@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.models.backbone import open_backbone
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the a good bad film Film is it Good".split()
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
 CLS, SEP, UNK = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index("[UNK]")
 
 ROWS = pd.DataFrame(
@@ -76,7 +76,7 @@ def keys(cache: Path) -> set[str]:
 def test_rows_become_ids_in_their_order_with_their_labels(tokenizer: Tokenizer) -> None:
     split = tokenise(ROWS, tokenizer, "cross", 16)
     assert split.ids == ("7", "3", "5")
-    assert split.a[0].tolist() == [CLS, *(WORDS.index(word) for word in "the film is good".split()), SEP]
+    assert split.a[0].tolist() == [CLS, *(WORDS.index(word) for word in ["the", "film", "is", "good"]), SEP]
     assert split.labels is not None
     assert split.labels.tolist() == [1, 0, 0]
     assert split.b is None
@@ -160,7 +160,7 @@ def test_both_sentences_survive_truncation(tokenizer: Tokenizer) -> None:
         assert {0, 1} == set(types[content].tolist())
     # The short first sentence keeps all its words; the long second one is cut.
     long = tokenise(ROWS.assign(text_b="a " * 30), tokenizer, "cross", 12)
-    assert long.a[0].tolist()[:6] == [CLS, *(WORDS.index(word) for word in "the film is good".split()), SEP]
+    assert long.a[0].tolist()[:6] == [CLS, *(WORDS.index(word) for word in ["the", "film", "is", "good"]), SEP]
     assert long.lengths.tolist() == [12] * 3
 
 
@@ -186,6 +186,15 @@ def test_a_damaged_cache_file_is_made_again(damage: str, tokenizer: Tokenizer, c
     assert arrays(tokenise(PAIRS, again, "cross", 12)) == arrays(fresh)
     assert counting.calls == 1
     assert file.read_bytes() == whole
+
+
+def test_a_cache_file_with_any_byte_changed_never_changes_the_tokens(tokenizer: Tokenizer, cache: Path) -> None:
+    fresh = arrays(tokenise(PAIRS, tokenizer, "cross", 12))
+    (file,) = cache.iterdir()
+    whole = file.read_bytes()
+    for position in range(0, len(whole), 29):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        assert arrays(tokenise(PAIRS, tokenizer, "cross", 12)) == fresh, position
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tokenizer: Tokenizer, cache: Path) -> None:

@@ -1,0 +1,201 @@
+"""A run is finished when its run.json stands complete, and not before; a damaged one is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.ledger import Cost, Ledger, RunRecord, SourceRun, run_name
+from pipeline.recipe import Recipe
+
+RUN = "0123456789ab"
+PREDICTIONS = pd.DataFrame(
+    {"id": ["b", "a"], "label": [1, 0], "prediction": [1, 1], "probability_0": [0.2, 0.4], "probability_1": [0.8, 0.6]}
+)
+CURVE = [{"epoch": 1.0, "loss": 0.7, "dev": 0.4}, {"epoch": 2.0, "loss": 0.5, "dev": 0.5}]
+
+
+def record(run: str = RUN, **changes: Any) -> RunRecord:
+    values: dict[str, Any] = {
+        "run": run,
+        "kind": "adapter",
+        "task": "sst",
+        "seed": 1,
+        "limit": None,
+        "recipe": Recipe(epochs=2),
+        "identity": {"seed": 1, "data": {"train": "aa", "dev": "bb"}},
+        "sources": (SourceRun(task="sts", run="ba9876543210", digest="cc"),),
+        "backbone": "nano",
+        "metric": "accuracy",
+        "dev": 0.5,
+        "best_epoch": 2,
+        "rows": {"train": 10, "dev": 2, "dev_in_train": 0},
+        "cost": Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
+        "provenance": {"commit": None, "python": "3"},
+    }
+    return RunRecord(**values | changes)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "reports")
+
+
+def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> None:
+    written = record()
+    ledger.finish(written, CURVE, PREDICTIONS)
+    assert ledger.find(RUN) == written
+    pd.testing.assert_frame_equal(ledger.predictions(RUN), PREDICTIONS)
+    curve = pd.read_csv(ledger.folder(RUN) / "curve.csv")
+    assert curve.to_dict("records") == CURVE
+    assert sorted(file.name for file in ledger.folder(RUN).iterdir()) == [
+        "curve.csv",
+        "predictions.parquet",
+        "run.json",
+    ]
+
+
+def test_a_run_that_was_never_made_is_not_found(ledger: Ledger) -> None:
+    assert ledger.find(RUN) is None
+    ledger.folder(RUN).mkdir(parents=True)
+    assert ledger.find(RUN) is None
+
+
+def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    (ledger.folder(RUN) / "run.json").unlink()
+    assert ledger.find(RUN) is None
+
+
+def test_run_json_is_written_last(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.ledger.write_json", fail)
+    ledger.checkpoint_file(RUN).parent.mkdir(parents=True)
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    with pytest.raises(KeyboardInterrupt):
+        ledger.finish(record(), CURVE, PREDICTIONS)
+    assert ledger.find(RUN) is None
+    assert len(ledger.predictions(RUN)) == 2
+    # The run can still be resumed.
+    assert ledger.checkpoint_file(RUN).read_bytes() == b"state"
+
+
+def test_finishing_drops_the_checkpoint_and_replaces_an_older_result(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.checkpoint_file(RUN).parent.mkdir()
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    ledger.finish(record(dev=0.75), CURVE[:1], PREDICTIONS[:1])
+    assert not ledger.checkpoint_file(RUN).parent.exists()
+    found = ledger.find(RUN)
+    assert found is not None
+    assert (found.dev, len(ledger.predictions(RUN))) == (0.75, 1)
+
+
+def test_a_run_whose_checkpoint_is_dropped_keeps_what_it_finished_before(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.checkpoint_file(RUN).parent.mkdir()
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    ledger.drop_checkpoint(RUN)
+    assert not ledger.checkpoint_file(RUN).parent.exists()
+    assert ledger.find(RUN) == record(finished_at=ledger.find(RUN).finished_at)  # type: ignore[union-attr]
+    ledger.drop_checkpoint(RUN)
+    ledger.drop_checkpoint("never made")
+    assert not ledger.folder("never made").exists()
+
+
+def without(key: str) -> bytes:
+    values = record().model_dump(mode="json")
+    del values[key]
+    return json.dumps(values).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Invalid JSON"),
+        (record().model_dump_json().encode()[:-20], "Invalid JSON"),
+        (b"\xff\xfe", "utf-8"),
+        (without("dev"), "dev: missing"),
+        (record().model_dump_json().replace('"accuracy"', '"f1"').encode(), "metric: "),
+    ],
+    ids=["empty", "cut", "bytes", "no score", "unknown metric"],
+)
+def test_a_damaged_run_json_is_named_with_the_reason_and_what_to_do(
+    content: bytes, reason: str, ledger: Ledger
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "run.json"
+    file.write_bytes(content)
+    with pytest.raises(PipelineError) as caught:
+        ledger.find(RUN)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: damaged (")
+    assert reason in message
+    assert "delete it" in message
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
+def test_predictions_that_cannot_be_read_are_named(content: bytes | None, ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "predictions.parquet"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PipelineError, match=r"predictions\.parquet: cannot be read .*--force"):
+        ledger.predictions(RUN)
+
+
+def test_one_run_has_one_holder_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
+    other = Ledger(tmp_path / "reports")
+    with ledger.lock(RUN):
+        with pytest.raises(PipelineError, match=f"run {RUN} is being trained by another process"), other.lock(RUN):
+            pytest.fail("two holders")
+        with other.lock("ba9876543210"):
+            assert other.find(RUN) is None
+    with other.lock(RUN):
+        assert (other.folder(RUN)).is_dir()
+
+
+def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="broken"), ledger.lock(RUN):
+        raise ValueError("broken")
+    with ledger.lock(RUN):
+        assert ledger.find(RUN) is None
+
+
+def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file")
+    with pytest.raises(PipelineError, match="cannot write .*a file stands"), Ledger(tmp_path / "reports").lock(RUN):
+        pytest.fail("locked in a file")
+
+
+def test_equal_identities_have_equal_names_and_others_do_not() -> None:
+    identity = {"seed": 1, "recipe": {"epochs": 2, "learning_rate": 1e-3}, "data": None}
+    name = run_name(identity)
+    assert len(name) == 12
+    assert set(name) <= set("0123456789abcdef")
+    assert run_name(dict(reversed(identity.items()))) == name
+    others = [{"seed": 2}, {"seed": "1"}, {"recipe": {"epochs": 2, "learning_rate": 2e-3}}, {"data": "x"}, {"new": 0}]
+    assert len({name, *(run_name(identity | other) for other in others)}) == 1 + len(others)
+
+
+def test_the_summary_holds_what_the_training_verbs_promise() -> None:
+    assert list(record().summary()) == [
+        "run",
+        "kind",
+        "task",
+        "metric",
+        "dev",
+        "trainable_parameters",
+        "seconds",
+        "examples_per_second",
+        "peak_memory_mb",
+        "artifact",
+    ]

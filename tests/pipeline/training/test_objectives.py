@@ -1,0 +1,135 @@
+"""What an objective's loss pulls towards is what it predicts, and its values are those worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from pipeline.models.heads import build_head
+from pipeline.tasks import Task, find_task
+from pipeline.training.objectives import Objective, objective_for
+
+SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
+OBJECTIVES: dict[str, tuple[Objective, int, Any]] = {
+    "classes": (objective_for(SST, "linear"), 5, torch.tensor([0, 4, 2, 2, 1, 3])),
+    "cosine classes": (objective_for(QUORA, "cosine"), 1, torch.tensor([0, 1, 1, 0, 0, 1])),
+    "score": (objective_for(STS, "linear"), 1, torch.tensor([0.0, 5.0, 2.5, 1.0, 4.2, 3.3], dtype=torch.float64)),
+    "cosine score": (objective_for(STS, "cosine"), 1, torch.tensor([0, 5, 2.5, 1, 4.2, 3.3], dtype=torch.float64)),
+}
+
+
+def scored(low: float, high: float) -> Task:
+    return Task.model_validate(STS.model_dump() | {"range": (low, high)})
+
+
+def cosine(u: list[float], v: list[float]) -> Tensor:
+    """The outputs (1, 1) of the cosine head."""
+    head = build_head("cosine", width=len(u), outputs=1, vectors=2, dropout=0.1)
+    outputs: Tensor = head(torch.tensor([u]), torch.tensor([v]))
+    return outputs
+
+
+@pytest.mark.parametrize(("label", "expected"), [(1, 0.04), (0, 0.96)])
+def test_the_cosine_embedding_loss_is_the_one_worked_out_by_hand(label: int, expected: float) -> None:
+    # u = (3, 4), v = (4, 3): cos = 24 / 25.
+    outputs, target = cosine([3.0, 4.0], [4.0, 3.0]), torch.tensor([label])
+    loss = objective_for(QUORA, "cosine").loss(outputs, target)
+    assert loss.item() == pytest.approx(expected, abs=1e-6)
+    stock = F.cosine_embedding_loss(torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]]), 2 * target - 1)
+    assert loss.item() == pytest.approx(stock.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize(("label", "expected"), [(1, 2.0), (0, 0.0)])
+def test_the_cosine_embedding_loss_has_margin_0(label: int, expected: float) -> None:
+    outputs = cosine([1.0, 2.0], [-1.0, -2.0])
+    assert objective_for(QUORA, "cosine").loss(outputs, torch.tensor([label])).item() == pytest.approx(expected)
+
+
+def test_a_pair_is_a_duplicate_if_its_cosine_is_above_0_and_its_probability_agrees() -> None:
+    outputs = torch.tensor([[0.3], [1e-6], [0.0], [-1e-6], [-1.0]])
+    prediction = objective_for(QUORA, "cosine").predict(outputs)
+    assert prediction.values.tolist() == [1, 1, 0, 0, 0]
+    assert prediction.probabilities is not None
+    assert prediction.probabilities.sum(axis=1) == pytest.approx(np.ones(5))
+    assert prediction.probabilities[:, 1] == pytest.approx([0.65, 0.5, 0.5, 0.5, 0.0], abs=1e-5)
+
+
+def test_the_probability_of_equal_sentences_is_no_more_than_1() -> None:
+    # In fp32 the cosine of a vector with itself may exceed 1 by rounding.
+    vectors = torch.randn(2000, 32, generator=torch.Generator().manual_seed(0))
+    outputs = build_head("cosine", 32, 1, 2, 0.0)(vectors, vectors)
+    probabilities = objective_for(QUORA, "cosine").predict(outputs).probabilities
+    assert probabilities is not None
+    assert probabilities.min() >= 0
+    assert probabilities.max() <= 1
+
+
+@pytest.mark.parametrize("cos", [-1.0, -0.5, 0.0, 0.5, 1.0])
+def test_sts_predicts_5_times_the_positive_part_of_the_cosine(cos: float) -> None:
+    outputs = cosine([1.0, 0.0], [cos, (1 - cos**2) ** 0.5])
+    assert objective_for(STS, "cosine").predict(outputs).values == pytest.approx([5 * max(0.0, cos)], abs=1e-6)
+
+
+@pytest.mark.parametrize(("cos", "label"), [(0.8, 5.0), (-0.6, 2.5), (0.0, 0.0)])
+def test_the_cosine_of_sts_is_trained_unclamped_towards_a_fifth_of_the_score(cos: float, label: float) -> None:
+    loss = objective_for(STS, "cosine").loss(torch.tensor([[cos]]), torch.tensor([label], dtype=torch.float64))
+    assert loss.item() == pytest.approx((cos - label / 5) ** 2)
+
+
+def test_a_negative_cosine_still_has_a_gradient_in_sts() -> None:
+    u = torch.tensor([[1.0, 0.2]], requires_grad=True)
+    outputs = build_head("cosine", 2, 1, 2, 0.0)(u, torch.tensor([[-1.0, 0.3]]))
+    assert outputs.item() < 0
+    objective_for(STS, "cosine").loss(outputs, torch.tensor([4.0], dtype=torch.float64)).backward()
+    assert u.grad is not None
+    assert u.grad.norm() > 0.1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (1.0, 5.0), (-3.0, 3.0), (0.0, 100.0)])
+def test_scores_are_brought_to_the_unit_range_in_the_loss_and_back_in_the_prediction(low: float, high: float) -> None:
+    objective = objective_for(scored(low, high), "linear")
+    labels = torch.linspace(low, high, 11, dtype=torch.float64)
+    perfect = torch.linspace(-1, 1, 11).unsqueeze(-1)
+    assert objective.loss(perfect, labels).item() == pytest.approx(0, abs=1e-12)
+    assert objective.predict(perfect).values == pytest.approx(labels.numpy(), abs=1e-5 * (high - low))
+    # Off by half of the range everywhere.
+    assert objective.loss(perfect + 1, labels).item() == pytest.approx(1)
+
+
+def test_predicted_scores_are_not_clipped() -> None:
+    assert objective_for(STS, "linear").predict(torch.tensor([[3.0], [-3.0]])).values == pytest.approx([10, -5])
+
+
+def test_classes_are_trained_with_cross_entropy_and_predicted_by_the_largest_output() -> None:
+    outputs = torch.tensor([[2.0, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 1.0]])
+    objective = objective_for(SST, "linear")
+    prediction = objective.predict(outputs)
+    assert prediction.values.tolist() == [0, 4]
+    expected = np.exp(outputs.numpy()) / np.exp(outputs.numpy()).sum(axis=1, keepdims=True)
+    assert prediction.probabilities == pytest.approx(expected)
+    loss = objective.loss(outputs, torch.tensor([0, 1]))
+    assert loss.item() == pytest.approx(-np.log(expected[[0, 1], [0, 1]]).mean())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_loss_is_the_mean_over_the_batch(name: str) -> None:
+    objective, width, labels = OBJECTIVES[name]
+    outputs = torch.randn(len(labels), width, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
+    alone = [objective.loss(outputs[i : i + 1], labels[i : i + 1]).item() for i in range(len(labels))]
+    assert objective.loss(outputs, labels).item() == pytest.approx(np.mean(alone), rel=1e-5)
+    assert len(set(alone)) > 1
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_following_the_gradient_leads_to_predicting_the_labels(name: str) -> None:
+    objective, width, labels = OBJECTIVES[name]
+    outputs = torch.zeros(len(labels), width, requires_grad=True)
+    for _ in range(400):
+        (gradient,) = torch.autograd.grad(objective.loss(outputs, labels), outputs)
+        outputs = (outputs - gradient).detach().requires_grad_()
+    assert objective.predict(outputs.detach()).values == pytest.approx(labels.numpy(), abs=0.01)
