@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.atomic import new_folder
 from pipeline.data.batches import Batch, collate, evaluation_order, training_batches
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
 from pipeline.recipe import Recipe
 from pipeline.training.devices import make_accelerator
 from pipeline.training.fit import TrainingData, fit
@@ -60,7 +60,7 @@ def word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: i
     vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
     fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
     fast.save_pretrained(folder)
-    return Tokenizer(fast=fast, hash=f"words of {folder}", token_types=True)
+    return tokenizer_of(fast, token_types=True)
 
 
 def pretrain(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,6 +39,18 @@ class Tokenizer:
     def pad_token_id(self) -> int:
         assert self.fast.pad_token_id is not None
         return int(self.fast.pad_token_id)
+
+
+def tokenizer_of(fast: PreTrainedTokenizerFast, token_types: bool) -> Tokenizer:
+    """A tokenizer with the hash of its whole content: vocabulary, normaliser, special tokens.
+
+    The class name would not do: a cased and an uncased BERT share it.
+    """
+    content = json.loads(fast.backend_tokenizer.to_str())
+    # Truncation and padding are set at each call and change nothing of what the tokenizer is.
+    content.pop("truncation", None)
+    content.pop("padding", None)
+    return Tokenizer(fast=fast, hash=sha256_text(canonical_json(content)), token_types=token_types)
 
 
 @dataclass(frozen=True)

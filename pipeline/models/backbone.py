@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig,
 from transformers import logging as transformers_logging
 
 from pipeline.atomic import canonical_json, sha256_text
-from pipeline.data.tokens import Tokenizer
+from pipeline.data.tokens import Tokenizer, tokenizer_of
 from pipeline.errors import PipelineError
 
 # Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
@@ -141,15 +140,7 @@ def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
             f"backbone '{name}': its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}:"
             " they do not belong together"
         )
-    content = json.loads(fast.backend_tokenizer.to_str())
-    # Truncation and padding are set at each call and change nothing of what the tokenizer is.
-    content.pop("truncation", None)
-    content.pop("padding", None)
-    return Tokenizer(
-        fast=fast,
-        hash=sha256_text(canonical_json(content)),
-        token_types=getattr(config, "type_vocab_size", 0) > 1,
-    )
+    return tokenizer_of(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
 
 
 def _read(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
