@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipeline.ledger import Ledger, RunRecord
     from pipeline.training.fit import Penalty
-    from stages.run import RunRequest
+    from stages.request import RunRequest
 
 
 @dataclass(frozen=True)

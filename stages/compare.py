@@ -19,7 +19,8 @@ from stages.baselines import frozen_run, full_run, sequential_run
 from stages.extract import adapter_run
 from stages.fuse import fusion_run
 from stages.report import write_report
-from stages.run import Run, RunRequest
+from stages.request import RunRequest
+from stages.run import Run
 from stages.workspace import Workspace
 
 

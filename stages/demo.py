@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -69,8 +70,10 @@ def demo(folder: Path, seed: int) -> int:
 
 def _claim(folder: Path, seed: int) -> None:
     """Remember the seed a demo folder was made with, and refuse another: its backbone and data are of that seed."""
+    if not 0 <= seed < 2**32:
+        raise PipelineError(f"seed {seed}: give a whole number from 0 to 2**32 - 1")
     file = make_folder(folder) / "demo.json"
-    if file.is_file() and file.read_text(encoding="utf-8").split() != ["{", '"seed":', str(seed), "}"]:
+    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != {"seed": seed}:
         raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")
     write_json(file, {"seed": seed})
 

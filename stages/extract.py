@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipeline.ledger import RunRecord
 from pipeline.recipe import Recipe
-from stages.run import Run, RunRequest
+from stages.request import RunRequest
+from stages.run import Run
 from stages.workspace import Workspace
 
 

@@ -11,7 +11,8 @@ from pipeline.ledger import RunRecord
 from pipeline.recipe import Recipe
 from pipeline.store import Artifact, fitting_adapters, why_not_fused
 from pipeline.tasks import Encoding, Task
-from stages.run import Run, RunRequest
+from stages.request import RunRequest
+from stages.run import Run
 from stages.workspace import Workspace
 
 

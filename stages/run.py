@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from pipeline.metrics import load_metric, score
 from pipeline.recipe import Recipe
 from pipeline.store import Artifact, Manifest
 from pipeline.tasks import Task
+from stages.request import RunRequest
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
@@ -32,21 +32,6 @@ if TYPE_CHECKING:
 _ARTIFACT_KINDS: Mapping[Kind, Any] = {"adapter": "adapter", "fusion": "fusion"}
 # Sequential tuning makes a model for every ordered pair of tasks; keeping the weights of all would fill disks.
 _KEEPS_WEIGHTS: frozenset[Kind] = frozenset({"full", "frozen"})
-
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What is to be trained. Equal requests on equal data and backbone are one run."""
-
-    kind: Kind
-    task: str
-    recipe: Recipe
-    seed: int
-    limit: int | None = None
-    adapters: tuple[Artifact, ...] = ()
-    """The sources of a fusion, in its order."""
-    start: RunRecord | None = None
-    """The full fine-tuning that sequential tuning starts from."""
 
 
 class Run:

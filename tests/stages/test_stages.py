@@ -134,7 +134,7 @@ def test_fusion_starts_its_head_from_stage_one(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
 ) -> None:
     from stages.build import build_for_training
-    from stages.run import RunRequest
+    from stages.request import RunRequest
 
     chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
     for head_start in (True, False):

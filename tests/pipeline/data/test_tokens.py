@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pandas as pd
 import pytest
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
 from pipeline.models.backbone import open_backbone
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
@@ -36,9 +35,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tokenizer]:
     def tokenizer(words: list[str] = WORDS, lower: bool = False, token_types: bool = True) -> Tokenizer:
         file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
         file.write_text("\n".join(words) + "\n")
-        fast = BertTokenizerFast(vocab_file=str(file), do_lower_case=lower)
-        content = hashlib.sha256(fast.backend_tokenizer.to_str().encode()).hexdigest()
-        return Tokenizer(fast, content, token_types)
+        return tokenizer_of(BertTokenizerFast(vocab_file=str(file), do_lower_case=lower), token_types)
 
     return tokenizer
 

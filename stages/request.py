@@ -1,0 +1,24 @@
+"""RunRequest: what is to be trained, before anything is read or built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeline.ledger import Kind, RunRecord
+from pipeline.recipe import Recipe
+from pipeline.store import Artifact
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What is to be trained. Equal requests on equal data and backbone are one run."""
+
+    kind: Kind
+    task: str
+    recipe: Recipe
+    seed: int
+    limit: int | None = None
+    adapters: tuple[Artifact, ...] = ()
+    """The sources of a fusion, in its order."""
+    start: RunRecord | None = None
+    """The full fine-tuning that sequential tuning starts from."""

@@ -1,0 +1,41 @@
+"""The demo, as a newcomer runs it: the whole pipeline, and its tasks show what they were made to show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import PipelineError
+from stages.demo import demo
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_demo_shows_that_a_related_source_helps_a_small_target(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pipeline", "demo", "--output", str(tmp_path / "demo")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    report = tmp_path / "demo" / "reports" / "demo"
+    assert str(report / "index.html") in done.stdout
+    results = pd.read_csv(report / "results.csv").set_index(["target", "method"])["value"]
+    gadgets, reviews = results["gadgets"], results["reviews"]
+    assert 0.5 < gadgets["frozen"] + 0.03 < gadgets["adapter"] < gadgets["fusion"] - 0.1 < 0.9
+    assert gadgets["full"] + 0.05 < gadgets["fusion"]
+    assert reviews["frozen"] + 0.15 < reviews["adapter"] < 1.0
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert again.returncode == 0
+    assert "epoch" not in again.stderr  # nothing is trained twice
+
+
+def test_a_demo_folder_keeps_to_its_seed(tmp_path: Path) -> None:
+    (tmp_path / "demo.json").write_text('{"seed": 3}')
+    with pytest.raises(PipelineError, match="another seed"):
+        demo(tmp_path, 0)
+    with pytest.raises(PipelineError, match="seed -1"):
+        demo(tmp_path / "new", -1)
