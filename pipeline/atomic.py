@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -75,6 +76,8 @@ def new_folder(path: Path) -> Iterator[Path]:
             yield temporary
             for file in temporary.rglob("*"):
                 _flush(file)
+            if path.exists() and not path.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             if path.exists():
                 # A folder cannot be renamed onto a non-empty one: step the old one aside first.
                 old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")

@@ -47,7 +47,7 @@ def writing(path: Path) -> Iterator[None]:
         if type(error).__name__ != "SafetensorError":
             raise
         for number, reason in _WRITE_FAILURES.items():
-            if f"os error {number}" in str(error) or f"code: {number}," in str(error):
+            if f"os error {number})" in str(error) or f"code: {number}," in str(error):
                 raise _cannot_write(path, reason) from error
         raise
 

@@ -130,8 +130,10 @@ def _mean_swaps(gain: np.ndarray, resamples: int, seed: int) -> np.ndarray:
 
 
 def _standardised(predictions: np.ndarray) -> np.ndarray:
-    deviation = predictions.std(axis=-1, keepdims=True)
-    return (predictions - predictions.mean(axis=-1, keepdims=True)) / np.where(deviation == 0, 1, deviation)
+    # The mean of equal numbers may differ from them by rounding, so a constant is known by its range.
+    constant = np.ptp(predictions, axis=-1, keepdims=True) == 0
+    centred = np.where(constant, 0, predictions - predictions.mean(axis=-1, keepdims=True))
+    return centred / np.where(constant, 1, predictions.std(axis=-1, keepdims=True))
 
 
 def _pearson_swaps(

@@ -58,13 +58,18 @@ class Recipe(BaseModel):
         Raises:
             PipelineError: naming ``where`` and all mistakes.
         """
+        raise_all(where, cls.problems(values))
+        return cls.model_validate(dict(values))
+
+    @classmethod
+    def problems(cls, values: Mapping[str, Any]) -> list[str]:
+        """Every mistake in ``values``, each with its key."""
         problems = _pairing_problems(values.get("encoding"), values.get("head"))
         try:
-            recipe = cls.model_validate(dict(values))
+            cls.model_validate(dict(values))
         except ValidationError as error:
             problems = validation_problems(error) + problems
-        raise_all(where, problems)
-        return recipe
+        return problems
 
     @classmethod
     def read(cls, file: Path) -> dict[str, Any]:
@@ -111,6 +116,8 @@ class Recipe(BaseModel):
             inert |= {name: getattr(defaults, name) for name in ("adapter", "bottleneck")}
         if self.trainable == "fusion":
             inert["bottleneck"] = defaults.bottleneck
+        if head == "cosine":
+            inert["head_dropout"] = defaults.head_dropout
         if self.trainable != "adapter":
             inert["train_layernorm"] = False
         if self.trainable != "fusion":
@@ -140,6 +147,6 @@ def _default_head(encoding: Encoding | None) -> HeadKind:
 
 
 def _pairing_problems(encoding: Any, head: Any) -> list[str]:
-    if encoding == "cross" and head in PAIR_HEADS:
+    if encoding == "cross" and isinstance(head, str) and head in PAIR_HEADS:
         return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
     return []

@@ -71,6 +71,8 @@ class Artifact(BaseModel):
         Raises:
             PipelineError: a file is missing or its content has changed.
         """
+        if not self.manifest.files:
+            raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self._mend()}")
         for name, expected in self.manifest.files.items():
             file = self.folder / name
             if not file.is_file():

@@ -47,14 +47,19 @@ class Study(BaseModel):
         Raises:
             PipelineError: naming ``where`` and all mistakes.
         """
-        problems = _repeats(values)
+        problems = _repeats(values) + _recipe_problems(values)
+        methods = values.get("methods")
+        if "reference" not in values and isinstance(methods, list | tuple) and "full" not in methods:
+            # Something has to be compared against; of what there is, the first single method.
+            values = {**values, "reference": next((method for method in methods if method != "sequential"), "full")}
         study = None
         try:
             study = cls.model_validate(dict(values))
         except ValidationError as error:
             problems = validation_problems(error) + problems
         if study is not None:
-            problems += study._recipe_problems()
+            if study.reference not in study.methods or study.reference == "sequential":
+                problems.append(f"reference: '{study.reference}' must be one of the methods, and not sequential")
             if "fusion" in study.methods and len({*study.targets, *study.sources}) < 2:
                 problems.append("targets: fusion needs at least two tasks; add a target or sources")
             if "sequential" in study.methods and len(study.targets) < 2:
@@ -74,15 +79,6 @@ class Study(BaseModel):
 
     def _recipe_values(self, method: Method) -> dict[str, Any]:
         return {**self.recipe, **self.recipes.get(method, {}), "trainable": TRAINABLE[method]}
-
-    def _recipe_problems(self) -> list[str]:
-        problems: list[str] = []
-        for method in self.methods:
-            try:
-                Recipe.model_validate(self._recipe_values(method))
-            except ValidationError as error:
-                problems += [p if p in problems else f"recipe of {method}: {p}" for p in validation_problems(error)]
-        return problems
 
 
 def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
@@ -105,6 +101,19 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
 
 def study_names(folder: Path) -> list[str]:
     return [file.stem for file in sorted(folder.glob("*.toml"))]
+
+
+def _recipe_problems(values: Mapping[str, Any]) -> list[str]:
+    """Mistakes in the shared recipe, and those that a method's own keys add to it."""
+    shared, recipes = values.get("recipe", {}), values.get("recipes", {})
+    shared = shared if isinstance(shared, Mapping) else {}
+    known = Recipe.problems(shared)
+    problems = [f"recipe: {problem}" for problem in known]
+    for method, own in recipes.items() if isinstance(recipes, Mapping) else ():
+        if method in TRAINABLE and isinstance(own, Mapping):
+            found = Recipe.problems({**shared, **own})
+            problems += [f"recipe of {method}: {problem}" for problem in found if problem not in known]
+    return problems
 
 
 def _repeats(values: Mapping[str, Any]) -> list[str]:

@@ -57,6 +57,11 @@ def load_task_data(
         chosen = _stratified(rows["label"], dev_size, _CARVE_SEED)
         train, dev = rows.drop(index=rows.index[chosen]).reset_index(drop=True), rows.iloc[chosen]
         dev = dev.reset_index(drop=True)
+        if train["label"].nunique() < 2:
+            raise PipelineError(
+                f"task '{task.name}': dev_fraction {source.dev_fraction} of {len(rows)} rows leaves {len(train)} to"
+                " train on, fewer than two classes: give more rows, or a dev split"
+            )
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
     dropped = 0
@@ -116,7 +121,8 @@ def canonical_rows(
         _report(problems, f"column '{column}': empty or null text", values, _is_blank)
         _report(problems, f"column '{column}': not text", values, lambda v: not _is_blank(v) and not isinstance(v, str))
         _report(problems, f"column '{column}': half a surrogate pair, which no encoding can write", values, _is_broken)
-        rows[target] = [value if isinstance(value, str) else "" for value in values]
+        # What is reported must not stand in the table: pandas cannot hold half a surrogate pair.
+        rows[target] = [value if isinstance(value, str) and not _is_broken(value) else "" for value in values]
     if labelled:
         rows["label"] = _labels(task, table[label_column].tolist(), label_column, source, problems)
         if not problems and rows["label"].nunique() < 2:
@@ -182,7 +188,8 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
         return [str(row) for row in range(len(table))]
     values = table["id"].tolist()
     _report(problems, "column 'id': empty", values, _is_blank)
-    ids = [str(value) for value in values]
+    _report(problems, "column 'id': half a surrogate pair, which no encoding can write", values, _is_broken)
+    ids = [ascii(value) if _is_broken(value) else str(value) for value in values]
     repeated = pd.Series(ids).duplicated().tolist()
     marked = [value if again else None for value, again in zip(ids, repeated, strict=True)]
     _report(problems, "column 'id': duplicate ids", marked, lambda value: value is not None)
@@ -190,7 +197,7 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
 
 
 def _labels(task: Task, values: list[Any], column: str, source: Source | None, problems: list[str]) -> pd.Series:
-    mapping = source.labels if source is not None else {}
+    mapping = {_key(raw): label for raw, label in source.labels.items()} if source is not None else {}
     if mapping:
         _report(problems, f"column '{column}': label not in {list(mapping)}", values, lambda v: _key(v) not in mapping)
         numbers = [mapping.get(_key(value), np.nan) for value in values]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from pathlib import Path
@@ -39,7 +40,11 @@ def read_table(file: Path) -> pd.DataFrame:
             return _from_jsonl(text, file)
         header = text.partition("\n")[0]
         separator = "\t" if file.suffix == ".tsv" or ("\t" in header and "," not in header) else ","
-        return pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, na_values=[""])
+        table = pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, na_values=[""])
+        if not isinstance(table.index, pd.RangeIndex):
+            # pandas takes the first cells for row names, and every text would stand one column too far right.
+            raise PipelineError(f"{file}: rows hold more cells than the header: quote text that holds {separator!r}")
+        return table
     except PipelineError:
         raise
     except pd.errors.EmptyDataError:
@@ -58,7 +63,14 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
         elif file.suffix == ".jsonl":
             table.to_json(temporary, orient="records", lines=True, force_ascii=False)
         else:
-            table.to_csv(temporary, sep="\t" if file.suffix == ".tsv" else ",", index=False)
+            # QUOTE_MINIMAL leaves a carriage return unquoted, and it would end the row when read.
+            returns = any("\r" in cell for column in table for cell in table[column] if isinstance(cell, str))
+            table.to_csv(
+                temporary,
+                sep="\t" if file.suffix == ".tsv" else ",",
+                index=False,
+                quoting=csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL,
+            )
 
 
 def _decode(file: Path) -> str:
@@ -91,5 +103,7 @@ def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
         if not isinstance(row, dict):
             raise PipelineError(f"{file}: line {number} is not a JSON object: {line[:60]!r}")
         rows.append(row)
+    if not rows:
+        raise PipelineError(f"{file}: no rows: the file is empty")
     # dtype object keeps integers beside nulls as they were written.
     return pd.DataFrame(rows, dtype=object)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
     from pipeline.tasks import Encoding
 
-_FORMAT = 1
+_FORMAT = 2
+_DIGEST = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,10 @@ def _cache_folder() -> Path:
 
 def _read_cached(file: Path) -> pa.Table | None:
     try:
-        return feather.read_table(file)
+        content = file.read_bytes()
+        digest, body = content[:_DIGEST], content[_DIGEST:]
+        # Arrow checks no sums: a changed byte would change tokens without a word.
+        return feather.read_table(pa.BufferReader(body)) if hashlib.sha256(body).digest() == digest else None
     except (OSError, pa.ArrowException):
         # Missing or damaged: tokenising again costs little and is always right.
         return None
@@ -160,7 +165,10 @@ def _read_cached(file: Path) -> pa.Table | None:
 def _write_cached(table: pa.Table, file: Path) -> None:
     try:
         with new_file(file) as temporary:
-            feather.write_feather(table, temporary, compression="zstd")
+            sink = pa.BufferOutputStream()
+            feather.write_feather(table, sink, compression="zstd")
+            body = sink.getvalue().to_pybytes()
+            temporary.write_bytes(hashlib.sha256(body).digest() + body)
     except (PipelineError, OSError):
         # A cache that cannot be written costs time, not correctness.
         return

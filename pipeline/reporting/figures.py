@@ -52,5 +52,5 @@ def scores_figure(results: pd.DataFrame, summary: Summary) -> Figure:
         axis.set_xlabel(f"dev {summary.metrics.get(target, '')}")
         axis.grid(axis="x", alpha=0.3)
     axes[0][0].set_yticks(range(len(methods)), [method_text(method) for method in methods])
-    axes[0][0].set_ylim(len(methods) - 0.5, -0.5)
+    axes[0][0].set_ylim(max(1, len(methods)) - 0.5, -0.5)
     return figure

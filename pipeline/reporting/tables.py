@@ -82,12 +82,14 @@ def write_tables(results: pd.DataFrame, summary: Summary, folder: Path) -> None:
 
 def markdown(summary: Summary) -> str:
     columns = header(summary)
-    lines = ["| " + " | ".join(columns) + " |", "| --- |" + " ---: |" * (len(columns) - 1)]
-    for row in summary.rows:
-        cells = (cell.replace("|", r"\|") for cell in table_cells(row, summary.targets, "±", MARKS))
-        lines.append("| " + " | ".join(cells) + " |")
+    lines = [_markdown_row(columns), "| --- |" + " ---: |" * (len(columns) - 1)]
+    lines += [_markdown_row(table_cells(row, summary.targets, "±", MARKS)) for row in summary.rows]
     notes = [f"- {note}" for note in (f"{_LEGEND} (against {summary.reference}).", *summary.notes)]
     return "\n".join([*lines, "", *notes]) + "\n"
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def latex(summary: Summary) -> str:

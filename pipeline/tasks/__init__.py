@@ -184,7 +184,9 @@ def find_task(name: str, data: Path | None = None) -> Task:
         return task
     tasks = built_in_tasks()
     for task in tasks.values():
-        if name == task.name or name in task.aliases:
+        if name in task.aliases:
+            return find_task(task.name, data)
+        if name == task.name:
             return task
     here = sorted(file.parent.name for file in data.glob("*/task.toml")) if data is not None else []
     known = ", ".join([*here, *tasks])

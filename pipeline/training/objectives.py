@@ -61,7 +61,8 @@ def cosine_embedding_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 def _predict_cosine_classes(outputs: Tensor) -> Prediction:
     """Duplicate iff cos > 0; the probability is the cosine brought to 0..1, so that it agrees with that threshold."""
     cosine = outputs.squeeze(-1).numpy()
-    positive = (1 + cosine) / 2
+    # In fp32 the cosine of equal vectors may exceed 1 by rounding.
+    positive = ((1 + cosine) / 2).clip(0, 1)
     return Prediction((cosine > 0).astype(np.int64), np.stack([1 - positive, positive], axis=-1))
 
 
