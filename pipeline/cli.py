@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,15 +13,11 @@ from cyclopts import App, Parameter
 
 from pipeline import __version__
 from pipeline.errors import PipelineError
-from pipeline.tasks import Encoding, HeadKind, Pooling, built_in_tasks, find_task
+from pipeline.options import Flag, Places, Precision, Running, Training
+from pipeline.tasks import built_in_tasks, find_task
 
 if TYPE_CHECKING:
     from pipeline.ledger import RunRecord
-    from pipeline.recipe import Recipe
-    from stages.workspace import Workspace
-
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Flag = Annotated[bool, Parameter(negative=())]
 
 app = App(
     name="python -m pipeline",
@@ -30,92 +25,6 @@ app = App(
     version=__version__,
     help_format="plaintext",
 )
-
-
-@Parameter(name="*", group="Where")
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where a command reads and writes."""
-
-    backbone: str = "google-bert/bert-base-uncased"
-    "Hub id or local folder of a BERT-family encoder."
-    data: Path | None = None
-    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
-    store: Path = Path("adapters_store")
-    "Where trained adapters and fusions are kept."
-    reports: Path = Path("reports")
-    "Where runs, tables and pages are kept."
-
-    def workspace(self, **settings: Any) -> Workspace:
-        from stages.workspace import Workspace
-
-        return Workspace(self.backbone, self.data, self.store, self.reports, **settings)
-
-
-@Parameter(name="*", group="Training")
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """How a run trains; what is not given comes from --recipe, then from the task and the method."""
-
-    epochs: int | None = None
-    "Passes over the training rows (head, adapter, full: 4; fusion: 2)."
-    learning_rate: float | None = None
-    "Peak learning rate (head, adapter: 1e-3; fusion: 2e-4; full: 5e-5)."
-    batch_size: int | None = None
-    "Rows per optimiser step, over all processes (32)."
-    gradient_accumulation_steps: int | None = None
-    "Pieces a batch is run in, to save memory (1)."
-    max_length: int | None = None
-    "Longest input in tokens (from the task)."
-    encoding: Encoding | None = None
-    "Pairs as one input or two (from the task)."
-    pooling: Pooling | None = None
-    "Sentence vector: first token or mean over tokens (from the task)."
-    head: HeadKind | None = None
-    "What turns sentence vectors into a prediction (from the task; cosine and difference imply siamese)."
-    early_stopping_patience: int | None = None
-    "Stop after so many epochs without a better dev score (off)."
-    precision: Precision | None = None
-    "auto is bf16 on a GPU that has it, else fp32 (auto)."
-    recipe: Path | None = None
-    "TOML file with any key of a recipe; flags override it."
-
-    def parse(self, trainable: str, **flags: Any) -> Recipe:
-        """The recipe of file and flags, for a verb that trains ``trainable``."""
-        from pipeline.recipe import Recipe
-
-        values = Recipe.read(self.recipe) if self.recipe else {}
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
-        values |= {name: value for name, value in given.items() if value is not None}
-        where = str(self.recipe) if self.recipe else "options"
-        named = values.setdefault("trainable", trainable)
-        if named != trainable:
-            raise PipelineError(f"{where}: trainable = '{named}', but this command trains '{trainable}': leave it out")
-        return Recipe.parse(values, where)
-
-
-@Parameter(name="*", group="Run")
-@dataclass(frozen=True, kw_only=True)
-class Running:
-    """What a training command does around training."""
-
-    limit: int | None = None
-    "Use only N training rows (a seeded, stratified sample)."
-    drop_overlap: Flag = False
-    "Drop the training rows whose text also stands in dev."
-    track: Literal["tensorboard"] | None = None
-    "Log the curve to a tracker, in the run's folder."
-    checkpoint_seconds: float = 60.0
-    "Keep the state of an unfinished run so often, besides after each epoch."
-    json: Flag = False
-    "Print the result as one JSON object on the last line."
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "drop_overlap": self.drop_overlap,
-            "track": self.track,
-            "checkpoint_seconds": self.checkpoint_seconds,
-        }
 
 
 @app.command

@@ -61,7 +61,9 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
         else:
             batch["token_type_ids"] = torch.zeros_like(input_ids)
     if split.labels is not None:
-        batch["labels"] = torch.from_numpy(split.labels[rows])
+        labels = split.labels[rows]
+        # fp32 scores: some accelerators have no fp64.
+        batch["labels"] = torch.from_numpy(labels.astype(np.float32) if labels.dtype.kind == "f" else labels)
     return batch
 
 
