@@ -21,6 +21,10 @@ _WRITE_FAILURES = {
     errno.ENOTDIR: "a file stands where a folder is needed",
     errno.EEXIST: "a file stands where a folder is needed",
     errno.EISDIR: "a folder stands where a file is needed",
+    errno.ENOENT: "nothing can be made there",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "its links go round in a circle",
+    errno.EIO: "the disk fails",
 }
 
 

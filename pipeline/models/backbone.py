@@ -24,8 +24,10 @@ _HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 # What of a configuration does not change the function it describes.
 _INERT_CONFIG = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
 
+# What these say while loading (unused poolers, inactive adapters, retries) is expected here or told in our own words.
 transformers_logging.set_verbosity_error()
-logging.getLogger("adapters").setLevel(logging.ERROR)
+for _library in ("adapters", "huggingface_hub"):
+    logging.getLogger(_library).setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)
