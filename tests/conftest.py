@@ -13,7 +13,7 @@ import pytest
 
 # Before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
