@@ -105,16 +105,15 @@ def compare(
     study: str = "default",
     targets: str | None = None,
     seeds: str | None = None,
-    limit: int | None = None,
-    target_limit: int | None = None,
     methods: str | None = None,
-    epochs: int | None = None,
-    drop_overlap: Flag = False,
-    checkpoint_seconds: float = 60.0,
-    json: Flag = False,
+    target_limit: int | None = None,
     places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
 ) -> int:
     """Stage three: compare fusion with head-only, full and sequential fine-tuning and single adapters.
+
+    Options of training hold for every method; what differs between methods is written in the study.
 
     Parameters
     ----------
@@ -124,20 +123,10 @@ def compare(
         Tasks to compare on, such as sst,sts (from the study).
     seeds
         Such as 1,2,3 (from the study).
-    limit
-        Use only N training rows of each task (from the study).
-    target_limit
-        Use only N training rows of the target; sources keep --limit (from the study).
     methods
         Such as full,adapter,fusion (from the study).
-    epochs
-        One epoch budget for every method (from the study).
-    drop_overlap
-        Drop the training rows whose text also stands in dev.
-    checkpoint_seconds
-        Keep the state of an unfinished run so often, besides after each epoch.
-    json
-        Print the result as one JSON object on the last line.
+    target_limit
+        Use only N training rows of the target; sources keep --limit (from the study).
     """
     from stages.compare import compare as run
     from stages.studies import find_study
@@ -147,23 +136,20 @@ def compare(
         targets=_listed(targets),
         seeds=_listed(seeds, "--seeds", int),
         methods=_listed(methods),
-        limit=limit,
+        limit=running.limit,
         target_limit=target_limit,
-    )
-    if epochs is not None:
-        chosen = chosen.with_recipe(epochs=epochs)
-    workspace = places.workspace(drop_overlap=drop_overlap, checkpoint_seconds=checkpoint_seconds)
-    result, folder = run(chosen, workspace)
+    ).with_recipe(**training.values())
+    result, folder = run(chosen, places.workspace(**running.settings()))
     if not _is_main_process():
         return 0
     print((folder / "tables.md").read_text(encoding="utf-8"))
     print(f"page: {folder / 'index.html'}")
     failed = [entry for entry in result.entries if entry.error is not None]
-    if json:
-        done = len(result.entries) - len(failed)
-        print(json_module.dumps({"study": chosen.name, "runs": done, "failed": len(failed), "reports": str(folder)}))
     if failed:
         print(f"error: {len(failed)} of {len(result.entries)} runs failed; the table says why", file=sys.stderr)
+    if running.json:
+        done = len(result.entries) - len(failed)
+        print(json_module.dumps({"study": chosen.name, "runs": done, "failed": len(failed), "reports": str(folder)}))
     return 2 if failed else 0
 
 

@@ -67,13 +67,19 @@ class Training:
     recipe: Path | None = None
     "TOML file with any key of a recipe; flags override it."
 
+    def values(self, **flags: Any) -> dict[str, Any]:
+        """What file and flags set, unchecked; ``flags`` are options of one verb alone."""
+        from pipeline.recipe import Recipe
+
+        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
+        values = Recipe.read(self.recipe) if self.recipe else {}
+        return values | {name: value for name, value in given.items() if value is not None}
+
     def parse(self, trainable: str, **flags: Any) -> Recipe:
         """The recipe of file and flags, for a verb that trains ``trainable``."""
         from pipeline.recipe import Recipe
 
-        values = Recipe.read(self.recipe) if self.recipe else {}
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
-        values |= {name: value for name, value in given.items() if value is not None}
+        values = self.values(**flags)
         where = str(self.recipe) if self.recipe else "options"
         named = values.setdefault("trainable", trainable)
         if named != trainable:

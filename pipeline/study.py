@@ -69,7 +69,13 @@ class Study(BaseModel):
         return study
 
     def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every method's recipe."""
+        """The same study with ``values`` in every method's recipe, over what the study says.
+
+        Raises:
+            PipelineError: the values are no recipe's.
+        """
+        if not values:
+            return self
         recipes = {method: {k: v for k, v in own.items() if k not in values} for method, own in self.recipes.items()}
         changed = self.model_dump() | {"recipe": {**self.recipe, **values}, "recipes": recipes}
         return type(self).parse(changed, f"study {self.name}")

@@ -57,7 +57,7 @@ class Workspace:
 
     def task_data(self, task: Task, limit: int | None, seed: int) -> TaskData:
         """Checked rows of a task; read once a command, however many runs use them."""
-        key = (task.model_dump_json(), limit, seed)
+        key = (task.model_dump_json(), limit, seed if limit is not None else 0)  # all rows are all rows
         if key not in self._rows:
             self._rows[key] = load_task_data(task, self.data, limit=limit, seed=seed, drop_overlap=self.drop_overlap)
         return self._rows[key]

@@ -115,7 +115,8 @@ def test_compare_and_report(places, run, tmp_path) -> None:  # type: ignore[no-u
     study.write_text(
         'methods = ["full", "adapter"]\ntargets = ["films"]\nseeds = [1]\n[recipe]\nbottleneck = 8\nepochs = 1\n'
     )
-    status, out, _ = run("compare", "--study", study, "--limit", "32", "--targets", "films,meals", *places, "--json")
+    narrow = ["--limit", "32", "--targets", "films,meals", "--batch-size", "8"]
+    status, out, _ = run("compare", "--study", study, *narrow, *places, "--json")
     assert status == 0
     assert json.loads(out.splitlines()[-1])["runs"] == 4
     assert (tmp_path / "reports" / "tiny" / "tables.tex").is_file()
@@ -162,6 +163,7 @@ def test_help_needs_no_heavy_import() -> None:
         (["compare", "--study", "nope"], ["unknown study 'nope'", "default"]),
         (["compare", "--seeds", "1,two"], ["--seeds 1,two"]),
         (["compare", "--methods", "magic"], ["methods"]),
+        (["compare", "--batch-size", "-1", "--learning-rate", "-1"], ["2 mistakes", "batch_size", "learning_rate"]),
         (["compare", "--targets", "films,nope", "--methods", "full"], ["unknown task 'nope'"]),
         (["predict", "--target", "films", "--input", "in.csv", "--output", "out.csv"], ["in.csv", "no such file"]),
     ],
@@ -210,6 +212,40 @@ def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(places, run,
     other = save_backbone(tmp_path / "wide", width=48)
     shutil.copy(other / "model.safetensors", wrong)
     assert_refused(run("extract", "--task", "films", *but(places, backbone=wrong)), "do not fit its config.json")
+
+
+def test_adapters_of_another_backbone_are_not_fused(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    for task in ("films", "meals"):
+        assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
+    other = but(places, backbone=save_backbone(tmp_path / "other", seed=7))
+    expected = ("films", "trained on another backbone", "python -m pipeline extract --task films")
+    assert_refused(run("fuse", "--target", "films", "--adapters", "films,meals", *other), *expected)
+    predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
+    (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")
+    assert_refused(run(*predict, *other), "were trained on", "--backbone")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def damage(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-8])
+
+
+@pytest.mark.parametrize("harm", [damage, truncate, Path.unlink])
+@pytest.mark.parametrize("name", ["adapter.safetensors", "head.safetensors", "adapter_config.json"])
+def test_a_damaged_store_is_noticed_before_it_is_used(name, harm, places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    out = run("extract", "--task", "films", *places, "--epochs", "1", "--recipe", recipe, "--json")[1]
+    artifact = Path(json.loads(out.splitlines()[-1])["artifact"])
+    harm(artifact / name)
+    (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")
+    predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
+    for command in ([*predict, *places], ["store", "verify", places[2]]):
+        assert_refused(run(*command), name, f"store remove {artifact.name}", "extract --task films")
 
 
 def test_a_loss_that_breaks_stops_the_run_and_keeps_the_finished(places, run, recipe) -> None:  # type: ignore[no-untyped-def]
@@ -282,6 +318,7 @@ def final_numbers(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_killed_commands_run_again_end_with_the_same_numbers(run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """SIGKILL in the middle of training, at whatever step that happens to be, in each of the three commands."""
     killed, unkilled = (tmp_path / name for name in ("killed", "unkilled"))
@@ -313,6 +350,7 @@ def wait_for_a_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """Two gloo processes share each batch; without dropout the result is that of one, up to rounding."""
     (tmp_path / "recipe.toml").write_text("bottleneck = 8\nhead_dropout = 0.0\nlearning_rate = 1e-2\n")

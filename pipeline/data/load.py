@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class TaskData:
     dropped: int
     """Training rows left out because their text stands in dev."""
 
-    @property
+    @cached_property
     def fingerprint(self) -> dict[str, str]:
         return {"train": fingerprint(self.train), "dev": fingerprint(self.dev)}
 
