@@ -83,7 +83,8 @@ class Comparison:
     """Mean score of the system minus the reference's."""
     p_value: float
 
-    def verdict(self, level: float = 0.05) -> str:
+    def verdict(self, *, level: float = 0.05) -> str:
+        """What may be said of the system against the reference at this level."""
         if self.p_value >= level:
             return "no difference seen"
         return "better" if self.difference > 0 else "worse"

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
-from pipeline.metrics import Metric, compare_paired, holm, overall
+from pipeline.metrics import Comparison, Metric, compare_paired, holm, overall
 from pipeline.study import Study
 
 RESULT_COLUMNS = [
@@ -191,10 +191,11 @@ def _tests(
             metric, [t["prediction"].to_numpy() for t in ours], [t["prediction"].to_numpy() for t in theirs], labels
         )
     corrected = holm([comparison.p_value for comparison in compared.values()])
-    return {
-        key: (comparison.difference, p_value, comparison.verdict(p_value))
+    judged = {
+        key: Comparison(comparison.difference, p_value)
         for (key, comparison), p_value in zip(compared.items(), corrected, strict=True)
     }
+    return {key: (found.difference, found.p_value, found.verdict()) for key, found in judged.items()}
 
 
 def _notes(result: StudyResult, finished: list[tuple[Entry, RunRecord]]) -> list[str]:

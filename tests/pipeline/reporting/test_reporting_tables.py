@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -137,8 +138,28 @@ def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(
     for key, comparison in expected.items():
         assert found[key].p_value == pytest.approx(corrected[key])
         assert found[key].difference == pytest.approx(comparison.difference)
-        assert found[key].verdict == comparison.verdict(corrected[key])
+        sure = corrected[key] < 0.05
+        said = ("better" if comparison.difference > 0 else "worse") if sure else "no difference seen"
+        assert found[key].verdict == said
     assert found["full", "sst"].p_value is None
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(2, "no difference seen"), (-2, "no difference seen"), (40, "better")])
+def test_a_difference_within_the_noise_is_not_called_one(
+    gain: int, verdict: str, result: StudyResult, own_ledger: Ledger
+) -> None:
+    """60 rows change sides in each direction, and ``gain`` more of 400 are right: a small gain proves nothing."""
+    run = next(entry.run for entry in result.entries if (entry.method, entry.target) == ("adapter", "sst"))
+    assert run is not None
+    file = own_ledger.folder(run) / "predictions.parquet"
+    table = pd.read_parquet(file)
+    right = np.arange(len(table)) < 240  # as full fine-tuning: the first 60 %
+    right[:60], right[-60 - gain :] = False, True
+    table["prediction"] = np.where(right, table["label"], (table["label"] + 1) % 5)
+    table.to_parquet(file)
+    row = next(row for row in summarise(result, own_ledger).rows if row.method == "adapter")
+    assert row.scores["sst"].difference == pytest.approx(gain / 400)
+    assert row.scores["sst"].verdict == verdict
 
 
 def test_without_the_reference_nothing_is_called_better_or_worse(result: StudyResult, ledger: Ledger) -> None:
