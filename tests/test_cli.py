@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import save_backbone
 
+from nano import save_backbone
 from pipeline.cli import main
 
 ROOT = Path(__file__).parent.parent

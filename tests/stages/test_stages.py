@@ -11,9 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import save_backbone
 from safetensors.torch import load_file
 
+from nano import save_backbone
 from pipeline.errors import PipelineError
 from pipeline.ledger import RunRecord
 from pipeline.metrics import score

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import save_backbone
 from safetensors.torch import load_file, save_file
 
+from nano import save_backbone
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.houlsby import add_adapter
 from pipeline.models.backbone import Backbone, hash_tensors, open_backbone
