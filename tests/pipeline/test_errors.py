@@ -22,8 +22,12 @@ REASONS = {
     errno.ENOTDIR: "a file stands where a folder is needed",
     errno.EEXIST: "a file stands where a folder is needed",
     errno.EISDIR: "a folder stands where a file is needed",
+    errno.ENOENT: "nothing can be made there",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "its links go round in a circle",
+    errno.EIO: "the disk fails",
 }
-UNKNOWN = [errno.ENOENT, errno.ENOMEM, errno.EBUSY, errno.EIO]
+UNKNOWN = [errno.EINTR, errno.ENOMEM, errno.EBUSY, errno.EBADF]
 FORMS = [
     'Error while serializing: IoError(Os {{ code: {number}, kind: Other, message: "no" }})',
     "Error while serializing: I/O error: no (os error {number})",

@@ -137,7 +137,7 @@ def test_a_batch_has_no_token_types_and_no_labels_where_there_are_none() -> None
 def test_real_scores_stay_real() -> None:
     split = TokenisedSplit(("0",), [np.array([1])], None, None, np.array([2.5]))
     labels = collate(split, np.array([0]), PAD)["labels"]
-    assert (labels.dtype, labels.tolist()) == (torch.float64, [2.5])
+    assert (labels.dtype, labels.tolist()) == (torch.float32, [2.5])
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 8, 40])
