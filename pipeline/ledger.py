@@ -22,7 +22,7 @@ from pipeline.atomic import canonical_json, make_folder, sha256_text, write_json
 from pipeline.data.tables import write_table
 from pipeline.errors import PipelineError, validation_problems, writing
 from pipeline.recipe import Recipe
-from pipeline.tasks import Name
+from pipeline.tasks import Metric, Name
 
 SCHEMA = 1
 
@@ -63,7 +63,7 @@ class RunRecord(BaseModel):
     identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
     sources: tuple[SourceRun, ...] = ()
     backbone: str
-    metric: Literal["accuracy", "pearson"]
+    metric: Metric
     dev: float = Field(description="the metric on dev at the kept epoch")
     best_epoch: int
     rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")

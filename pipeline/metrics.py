@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
@@ -17,7 +17,7 @@ from scipy import stats
 if TYPE_CHECKING:
     import evaluate
 
-Metric = Literal["accuracy", "pearson"]
+from pipeline.tasks import Metric
 
 
 def accuracy(predictions: np.ndarray, references: np.ndarray) -> float:

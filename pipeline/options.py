@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from pipeline.errors import PipelineError
+from pipeline.recipe import Precision, Recipe
 from pipeline.tasks import Encoding, HeadKind, Pooling
 
 if TYPE_CHECKING:
-    from pipeline.recipe import Recipe
     from stages.workspace import Workspace
 
-Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Flag = Annotated[bool, Parameter(negative=())]
 
 
@@ -69,16 +68,12 @@ class Training:
 
     def values(self, **flags: Any) -> dict[str, Any]:
         """What file and flags set, unchecked; ``flags`` are options of one verb alone."""
-        from pipeline.recipe import Recipe
-
         given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
         values = Recipe.read(self.recipe) if self.recipe else {}
         return values | {name: value for name, value in given.items() if value is not None}
 
     def parse(self, trainable: str, **flags: Any) -> Recipe:
         """The recipe of file and flags, for a verb that trains ``trainable``."""
-        from pipeline.recipe import Recipe
-
         values = self.values(**flags)
         where = str(self.recipe) if self.recipe else "options"
         named = values.setdefault("trainable", trainable)

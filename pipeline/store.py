@@ -20,7 +20,7 @@ from pipeline.atomic import canonical_json, new_file, new_folder, sha256_file, s
 from pipeline.errors import PipelineError, validation_problems, writing
 from pipeline.ledger import SourceRun
 from pipeline.recipe import Recipe
-from pipeline.tasks import Name
+from pipeline.tasks import Metric, Name
 
 ArtifactKind = Literal["adapter", "fusion"]
 
@@ -44,7 +44,7 @@ class Manifest(BaseModel):
     train_rows: str = Field(description="fingerprint of the rows it was trained on")
     pair: bool = Field(description="whether the task compares two texts")
     meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")
-    metric: Literal["accuracy", "pearson"]
+    metric: Metric
     dev: float
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")

@@ -1,1 +1,1 @@
-"""What each command does, in the order a reader expects: extract, fuse, baselines, compare, predict."""
+"""What each command does, in the order a reader expects: extract, fuse, compare, predict."""

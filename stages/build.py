@@ -59,7 +59,7 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
     model = _assemble(encoder, recipe, task)
     own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
     if own is not None:
-        check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
+        _check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
     if recipe.head_start and own is not None and _same_head(own.manifest.recipe, recipe):
         own.load_head(model.head)
     return Built(
@@ -76,12 +76,8 @@ def build_from_artifact(artifact: Artifact, task: Task, backbone: Backbone, stor
         PipelineError: it was trained on another backbone, a file is damaged, or an adapter of a fusion is gone.
     """
     manifest = artifact.manifest
-    if manifest.backbone_weights != backbone.weights_hash:
-        raise PipelineError(
-            f"{manifest.kind} {manifest.run} was trained on backbone '{manifest.backbone}', whose weights are not those"
-            f" of '{backbone.name}': name that backbone with --backbone"
-        )
-    check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
+    _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
+    _check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
     encoder = backbone.load()
     if manifest.kind == "adapter":
@@ -107,19 +103,23 @@ def build_from_artifact(artifact: Artifact, task: Task, backbone: Backbone, stor
 
 def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger: Ledger) -> TransferModel:
     """The trained model of a run that keeps its weights beside its record (head only, full fine-tuning)."""
-    if record.identity["backbone"]["weights"] != backbone.weights_hash:
-        raise PipelineError(
-            f"run {record.run} was trained on backbone '{record.backbone}', whose weights are not those of"
-            f" '{backbone.name}': name that backbone with --backbone"
-        )
+    _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
     meaning = {key: value for key, value in record.identity["task"].items() if key != "name"}
-    check_meaning(meaning, task.is_pair, task, record.run)
+    _check_meaning(meaning, task.is_pair, task, record.run)
     model = _assemble(backbone.load(), record.recipe, task)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
 
 
-def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
+def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:
+    if weights != backbone.weights_hash:
+        raise PipelineError(
+            f"run {run} was trained on backbone '{name}', whose weights are not those of '{backbone.name}': name that"
+            " backbone with --backbone"
+        )
+
+
+def _check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
     """Refuse a model whose task has since been given other classes, another range or another number of texts."""
     if meaning != task.meaning or pair != task.is_pair:
         changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]

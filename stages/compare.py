@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,8 +14,6 @@ from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.store import Artifact
 from pipeline.study import Method, Study
 from pipeline.training.devices import is_main_process
-from stages.baselines import frozen_run, full_run, sequential_run
-from stages.extract import adapter_run
 from stages.fuse import fusion_run
 from stages.report import write_report
 from stages.request import RunRequest
@@ -77,8 +74,9 @@ class Plan:
         if cell.source is not None:
             start = self._get("full", cell.source, cell.seed, self.study.limit)
             recipe = self.study.recipe_for("sequential")
-            run = sequential_run(cell.target, start, recipe, self.workspace, seed=cell.seed, limit=self._target_limit)
-            return run.get()
+            # With a new head (Phang et al. 2019): the source's stays behind.
+            request = RunRequest("sequential", cell.target, recipe, cell.seed, self._target_limit, start=start)
+            return Run(request, self.workspace).get()
         return self._get(cell.method, cell.target, cell.seed, self._target_limit)
 
     def total_seconds(self, record: RunRecord) -> float:
@@ -99,15 +97,12 @@ class Plan:
         assert artifact is not None
         return artifact
 
-    def _simple(self, method: Method, task: str, seed: int, limit: int | None) -> Run:
-        make: Callable[..., Run] = {"frozen": frozen_run, "full": full_run, "adapter": adapter_run}[method]
-        return make(task, self.study.recipe_for(method), self.workspace, seed=seed, limit=limit)
-
     def _get(self, method: Method, task: str, seed: int, limit: int | None) -> RunRecord:
         key = (method, task, seed, limit)
         if key not in self._records:
             try:
-                self._records[key] = self._simple(method, task, seed, limit).get()
+                request = RunRequest(method, task, self.study.recipe_for(method), seed, limit)
+                self._records[key] = Run(request, self.workspace).get()
             except PipelineError as error:
                 self._records[key] = error
         found = self._records[key]

@@ -11,7 +11,7 @@ from transformers import BertConfig
 from pipeline.atomic import make_folder, write_json
 from pipeline.demo_tasks import corpus, write_tasks
 from pipeline.errors import PipelineError, writing
-from pipeline.recipe import Recipe
+from pipeline.recipe import Recipe, check_seed
 from stages.compare import compare
 from stages.extract import extract
 from stages.fuse import fuse
@@ -39,7 +39,11 @@ _MASKING = Masking(chosen=0.2, masked=0.6, random=0.1)
 
 
 def demo(folder: Path, seed: int) -> int:
-    """Make everything under ``folder`` and say what came out; run again, what is there is used. Returns 0."""
+    """Make everything under ``folder`` and say what came out; run again, what is there is used.
+
+    Returns:
+        The exit status: 2 if a run of the comparison failed, else 0.
+    """
     began = time.monotonic()
     _claim(folder, seed)
     data, backbone = folder / "data", folder / "backbone"
@@ -70,8 +74,7 @@ def demo(folder: Path, seed: int) -> int:
 
 def _claim(folder: Path, seed: int) -> None:
     """Remember the seed a demo folder was made with, and refuse another: its backbone and data are of that seed."""
-    if not 0 <= seed < 2**32:
-        raise PipelineError(f"seed {seed}: give a whole number from 0 to 2**32 - 1")
+    check_seed(seed)
     file = make_folder(folder) / "demo.json"
     if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != {"seed": seed}:
         raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")

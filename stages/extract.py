@@ -13,8 +13,4 @@ def extract(
     task: str, recipe: Recipe, workspace: Workspace, *, seed: int, limit: int | None = None, force: bool = False
 ) -> RunRecord:
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before."""
-    return adapter_run(task, recipe, workspace, seed=seed, limit=limit).get(force)
-
-
-def adapter_run(task: str, recipe: Recipe, workspace: Workspace, *, seed: int, limit: int | None) -> Run:
-    return Run(RunRequest("adapter", task, recipe, seed, limit), workspace)
+    return Run(RunRequest("adapter", task, recipe, seed, limit), workspace).get(force)

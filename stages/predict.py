@@ -85,8 +85,9 @@ def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
             raise PipelineError(f"run {using} was trained for '{artifact.manifest.task}', not '{task.name}'")
         return artifact
     kinds = ("fusion", "adapter") if using == "auto" else (using,)
-    ours = [a for a in workspace.store.artifacts() if a.manifest.task == task.name and a.manifest.kind in kinds]
-    here = {a.manifest.run: a.manifest.digest for a in workspace.store.artifacts()}
+    artifacts = workspace.store.artifacts()
+    ours = [a for a in artifacts if a.manifest.task == task.name and a.manifest.kind in kinds]
+    here = {a.manifest.run: a.manifest.digest for a in artifacts}
     fitting = [
         a
         for a in ours

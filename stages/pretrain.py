@@ -130,7 +130,7 @@ def pretrain(
             recipe=recipe,
             seed=seed,
             data=TrainingData(
-                batches, batches_per_epoch=-(-len(train) // recipe.batch_size), epochs=recipe.epochs_over(len(train))
+                batches, batches_per_epoch=recipe.steps_over(len(train)), epochs=recipe.epochs_over(len(train))
             ),
             loss=loss,
             evaluate=evaluate,

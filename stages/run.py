@@ -18,7 +18,7 @@ from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.errors import PipelineError
 from pipeline.ledger import Cost, Kind, RunRecord, SourceRun, run_name
 from pipeline.metrics import load_metric, score
-from pipeline.recipe import Recipe
+from pipeline.recipe import Recipe, check_seed
 from pipeline.store import Artifact, Manifest
 from pipeline.tasks import Task
 from stages.request import RunRequest
@@ -40,8 +40,7 @@ class Run:
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
         from pipeline.training.devices import resolve_precision
 
-        if not 0 <= request.seed < 2**32:
-            raise PipelineError(f"seed {request.seed}: give a whole number from 0 to 2**32 - 1")
+        check_seed(request.seed)
         self.request, self.workspace = request, workspace
         self.task: Task = workspace.task(request.task)
         self.backbone = workspace.backbone
@@ -305,6 +304,6 @@ def _training_data(split: TokenisedSplit, recipe: Recipe, seed: int, pad_token_i
         batches=lambda epoch, first: training_batches(
             split, recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first
         ),
-        batches_per_epoch=-(-len(split) // recipe.batch_size),
+        batches_per_epoch=recipe.steps_over(len(split)),
         epochs=recipe.epochs_over(len(split)),
     )

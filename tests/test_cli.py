@@ -135,7 +135,8 @@ def test_help_needs_no_heavy_import() -> None:
         "import sys; from pipeline.cli import main; main(['extract', '--help']); main(['tasks', 'list']);"
         "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy'} & set(sys.modules); assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean"]
 HeadKind = Literal["linear", "mlp", "cosine", "difference"]
 Split = Literal["train", "dev", "test"]
+Metric = Literal["accuracy", "pearson"]
 
 BUILT_IN = Path(__file__).parent
 
@@ -67,7 +68,7 @@ class Task(BaseModel):
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
     range: tuple[float, float] | None = Field(None, description="lowest and highest score")
-    metric: Literal["accuracy", "pearson"]
+    metric: Metric
     encoding: Encoding = "cross"
     pooling: Pooling = "mean"
     head: HeadKind = "linear"

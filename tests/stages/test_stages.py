@@ -24,6 +24,8 @@ from stages.extract import extract
 from stages.fuse import choose_adapters, fuse, parse_sources
 from stages.predict import predict
 from stages.report import report
+from stages.request import RunRequest
+from stages.run import Run
 from stages.workspace import Workspace
 
 Quick = Callable[..., Recipe]
@@ -90,10 +92,8 @@ def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Works
     ],
 )
 def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Workspace, quick: Quick) -> None:
-    from stages.extract import adapter_run
-
     def name(**values: object) -> str:
-        return adapter_run("films", quick("adapter", **values), workspace, seed=0, limit=None).name
+        return Run(RunRequest("adapter", "films", quick("adapter", **values), seed=0), workspace).name
 
     assert name(**changes) != name()
     assert name(fusion_regularization=0.5, encoding="siamese") == name()
@@ -134,7 +134,6 @@ def test_fusion_starts_its_head_from_stage_one(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
 ) -> None:
     from stages.build import build_for_training
-    from stages.request import RunRequest
 
     chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
     for head_start in (True, False):
@@ -210,10 +209,8 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
 
 
 def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    from stages.baselines import full_run
-
     fused = fuse("films", quick("fusion"), workspace, seed=1)
-    full = full_run("films", quick("full"), workspace, seed=1, limit=None).get()
+    full = Run(RunRequest("full", "films", quick("full"), seed=1), workspace).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     for using, run in (("auto", fused.run), ("adapter", adapters["films"].run), (full.run, full.run)):
         result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")

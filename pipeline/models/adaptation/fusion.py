@@ -67,5 +67,4 @@ def load_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path], folder: 
     for name, source in sources.items():
         load_adapter(backbone, name, source)
     backbone.load_adapter_fusion(str(folder), use_safetensors=True, set_active=True)
-    for parameter in backbone.parameters():
-        parameter.requires_grad_(False)
+    backbone.requires_grad_(False)

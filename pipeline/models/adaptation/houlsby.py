@@ -66,6 +66,4 @@ def load_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
     """Load a saved adapter under ``name``, frozen; the caller has checked that it was made for this backbone."""
     adapters.init(backbone)
     backbone.load_adapter(str(folder), load_as=name, with_head=False, use_safetensors=True, set_active=True)
-    backbone.freeze_model(True)
-    for parameter in backbone.parameters():
-        parameter.requires_grad_(False)
+    backbone.requires_grad_(False)
