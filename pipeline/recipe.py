@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.errors import PipelineError, raise_all, validation_problems
+from pipeline.layers import check_layers, parse_layers
 from pipeline.tasks import Encoding, HeadKind, Pooling, Task
 
 Trainable = Literal["head", "adapter", "fusion", "full"]
@@ -41,6 +42,7 @@ class Recipe(BaseModel):
 
     adapter: Literal["houlsby", "pfeiffer"] = Field("houlsby", description="after attention and FFN, or FFN only")
     bottleneck: int = Field(64, ge=1, description="adapter width m")
+    drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
     fusion_regularization: float = Field(0.01, ge=0, description="weight of ||V - I||^2 a fusion site")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
@@ -56,6 +58,11 @@ class Recipe(BaseModel):
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
     precision: Precision = "auto"
+
+    @field_validator("drop_layers", mode="before")
+    @classmethod
+    def _parse_layers(cls, value: Any) -> tuple[int, ...]:
+        return parse_layers(value)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -87,13 +94,13 @@ class Recipe(BaseModel):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
 
-    def resolve(self, task: Task, precision: Precision, longest: int | None = None) -> Self:
+    def resolve(self, task: Task, precision: Precision, longest: int | None = None, depth: int | None = None) -> Self:
         """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
 
         ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
-        task's length, while a longer ``max_length`` that was asked for is an error. Settings without effect are brought
-        to one value (the encoding of a task with one text, adapter settings of full fine-tuning), so they cannot tell
-        runs apart.
+        task's length, while a longer ``max_length`` that was asked for is an error. ``depth`` is its number of layers:
+        ``drop_layers`` must leave one. Settings without effect are brought to one value (the encoding of a task with
+        one text, adapter settings of full fine-tuning), so they cannot tell runs apart.
         """
         if task.is_pair:
             head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
@@ -119,7 +126,9 @@ class Recipe(BaseModel):
         defaults = type(self)()
         inert: dict[str, Any] = {}
         if self.trainable not in ("adapter", "fusion"):
-            inert |= {name: getattr(defaults, name) for name in ("adapter", "bottleneck")}
+            inert |= {name: getattr(defaults, name) for name in ("adapter", "bottleneck", "drop_layers")}
+        elif depth is not None:
+            check_layers(self.drop_layers, depth)
         if self.trainable == "fusion":
             inert["bottleneck"] = defaults.bottleneck
         if head == "cosine":

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.errors import PipelineError
+from pipeline.layers import check_layers
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, value_names, value_regularisation
-from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, train_layernorms
+from pipeline.models.adaptation.houlsby import add_adapter, has_adapter, load_adapter, train_layernorms
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
@@ -49,13 +50,14 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
     if recipe.trainable == "head":
         return Built(_assemble(encoder, recipe, task))
     if recipe.trainable == "adapter":
-        add_adapter(encoder, task.name, recipe.adapter, recipe.bottleneck)
+        add_adapter(encoder, task.name, recipe.adapter, recipe.bottleneck, recipe.drop_layers)
         if recipe.train_layernorm:
-            train_layernorms(encoder)
+            train_layernorms(encoder, recipe.drop_layers)
         return Built(_assemble(encoder, recipe, task))
     for artifact in request.adapters:
         artifact.verify()
-    add_fusion(encoder, {artifact.manifest.task: artifact.folder for artifact in request.adapters})
+    sources = {artifact.manifest.task: artifact.folder for artifact in request.adapters}
+    add_fusion(encoder, sources, recipe.drop_layers)
     model = _assemble(encoder, recipe, task)
     own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
     if own is not None:
@@ -69,21 +71,28 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
     )
 
 
-def build_from_artifact(artifact: Artifact, task: Task, backbone: Backbone, store: Store) -> TransferModel:
-    """The trained model of an artifact, frozen.
+def build_from_artifact(
+    artifact: Artifact, task: Task, backbone: Backbone, store: Store, drop_layers: tuple[int, ...] = ()
+) -> TransferModel:
+    """The trained model of an artifact, frozen; without what was trained in ``drop_layers``.
 
     Raises:
-        PipelineError: it was trained on another backbone, a file is damaged, or an adapter of a fusion is gone.
+        PipelineError: it was trained on another backbone, a file is damaged, an adapter of a fusion is gone, or
+            nothing is left in any layer.
     """
     manifest = artifact.manifest
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     _check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
+    drop_layers = tuple(sorted({*drop_layers, *manifest.recipe.drop_layers}))
+    check_layers(drop_layers, backbone.layers)
     encoder = backbone.load()
     if manifest.kind == "adapter":
-        load_adapter(encoder, manifest.task, artifact.folder)
+        load_adapter(encoder, manifest.task, artifact.folder, drop_layers)
         if manifest.recipe.train_layernorm:
-            encoder.load_state_dict(load_file(artifact.folder / LAYERNORMS), strict=False)
+            norms = load_file(artifact.folder / LAYERNORMS)
+            kept = {name: tensor for name, tensor in norms.items() if has_adapter(name, drop_layers)}
+            encoder.load_state_dict(kept, strict=False)
     else:
         sources = {}
         for source in manifest.sources:
@@ -95,7 +104,7 @@ def build_from_artifact(artifact: Artifact, task: Task, backbone: Backbone, stor
                 )
             found.verify()
             sources[source.task] = found.folder
-        load_fusion(encoder, sources, artifact.folder)
+        load_fusion(encoder, sources, artifact.folder, drop_layers)
     model = _assemble(encoder, manifest.recipe, task)
     artifact.load_head(model.head)
     return model.requires_grad_(False).eval()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.errors import PipelineError, raise_all
+from pipeline.layers import layers_text
 from pipeline.ledger import RunRecord
 from pipeline.recipe import Recipe
-from pipeline.store import Artifact, fitting_adapters, why_not_fused
+from pipeline.store import Artifact, Manifest, fitting_adapters, why_not_fused
 from pipeline.tasks import Encoding, Task
 from stages.request import RunRequest
 from stages.run import Run
@@ -48,7 +50,8 @@ def choose_adapters(
 ) -> tuple[Artifact, ...]:
     """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
 
-    Of several adapters of a task: the one named, else the same seed first, then the best dev score.
+    Of several adapters of a task: the one named, else one that leaves out the recipe's layers and no more, then the
+    same seed, then the best dev score.
 
     Raises:
         PipelineError: one is missing or does not fit, with the command that makes it.
@@ -63,7 +66,7 @@ def choose_adapters(
     for name in names:
         candidates = [a for a in fitting.get(name.task, []) if name.run in (None, a.manifest.run)]
         if candidates:
-            chosen.append(max(candidates, key=lambda a: (a.manifest.seed == seed, a.manifest.dev, a.manifest.run)))
+            chosen.append(max(candidates, key=lambda a: _preference(a.manifest, recipe, seed)))
         else:
             problems.append(_why_missing(name, artifacts, workspace, encoding, recipe))
     raise_all("fuse", problems)
@@ -107,16 +110,38 @@ def fuse(
 def fusion_run(
     target: str, recipe: Recipe, workspace: Workspace, chosen: Sequence[Artifact], *, seed: int, limit: int | None
 ) -> Run:
-    """The run that fuses ``chosen``, whoever chose them.
+    """The run that fuses ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
 
     Raises:
-        PipelineError: one of them does not fit the backbone or the recipe.
+        PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
     """
     encoding = pair_encoding(workspace.task(target), recipe)
     for manifest in (artifact.manifest for artifact in chosen):
         if why := why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter):
             raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
+    recipe = recipe.model_copy(update={"drop_layers": _dropped(recipe, [artifact.manifest for artifact in chosen])})
     return Run(RunRequest("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
+
+
+def _preference(manifest: Manifest, recipe: Recipe, seed: int) -> tuple[Any, ...]:
+    return manifest.recipe.drop_layers == recipe.drop_layers, manifest.seed == seed, manifest.dev, manifest.run
+
+
+def _dropped(recipe: Recipe, adapters: Sequence[Manifest]) -> tuple[int, ...]:
+    """The layers without fusion: those of the recipe and of the adapters, which must agree in the rest.
+
+    AdapterHub takes the order of residual and LayerNorm from the last adapter of a fusion, and fails where that one
+    is left out.
+    """
+    found = {m.task: tuple(sorted({*recipe.drop_layers, *m.recipe.drop_layers})) for m in adapters}
+    if len(set(found.values())) > 1:
+        listed = ", ".join(f"{task}: {layers_text(layers) or 'none'}" for task, layers in found.items())
+        every = layers_text(tuple({layer for layers in found.values() for layer in layers}))
+        raise PipelineError(
+            f"fuse: the adapters leave out different layers ({listed}): give --drop-layers {every}, or name adapters"
+            " that agree (--adapters TASK@RUN)"
+        )
+    return next(iter(found.values()))
 
 
 def pair_encoding(task: Task, recipe: Recipe) -> Encoding:

@@ -8,6 +8,7 @@ from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
 from pipeline.data.tokens import tokenise
 from pipeline.errors import PipelineError
+from pipeline.layers import layers_option
 from pipeline.models.transfer_model import TransferModel
 from pipeline.recipe import Precision, Recipe
 from pipeline.store import Artifact
@@ -25,11 +26,13 @@ def predict(
     using: str,
     batch_size: int,
     precision: Precision,
+    drop_layers: str | None = None,
 ) -> dict[str, object]:
     """Write one prediction for each input row, in the input's order, under the input's ids.
 
     Args:
         using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, or the name of a run.
+        drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
 
     Raises:
         PipelineError: no such model, unfit rows, or a file that cannot be read or written.
@@ -43,7 +46,7 @@ def predict(
     check_suffix(output_file)
     task = workspace.task(target)
     rows = canonical_rows(task, read_table(input_file), str(input_file), source=None, labelled=False)
-    model, recipe, run = _model(task, using, workspace)
+    model, recipe, run = _model(task, using, workspace, layers_option(drop_layers))
     assert recipe.encoding is not None and recipe.max_length is not None and recipe.head is not None
     tokenizer = workspace.backbone.tokenizer
     accelerator = make_accelerator(resolve_precision(precision))
@@ -60,18 +63,22 @@ def predict(
     return {"run": run, "task": task.name, "rows": len(rows), "output": str(output_file)}
 
 
-def _model(task: Task, using: str, workspace: Workspace) -> tuple[TransferModel, Recipe, str]:
+def _model(
+    task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]
+) -> tuple[TransferModel, Recipe, str]:
     from stages.build import build_from_artifact, build_from_weights
 
     artifact = _artifact(task, using, workspace)
     if artifact is not None:
-        model = build_from_artifact(artifact, task, workspace.backbone, workspace.store)
+        model = build_from_artifact(artifact, task, workspace.backbone, workspace.store, drop_layers)
         return model, artifact.manifest.recipe, artifact.manifest.run
     record = workspace.ledger.find(using)
     if record is None:
         raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
     if record.task != task.name:
         raise PipelineError(f"run {using} was trained for '{record.task}', not '{task.name}'")
+    if drop_layers:
+        raise PipelineError(f"--drop-layers: run {using} ({record.kind}) has no adapters to leave out")
     if record.weights_sha256 is None:
         raise PipelineError(f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do")
     return build_from_weights(record, task, workspace.backbone, workspace.ledger), record.recipe, record.run

@@ -45,7 +45,7 @@ class Run:
         self.task: Task = workspace.task(request.task)
         self.backbone = workspace.backbone
         precision = resolve_precision(request.recipe.precision)
-        self.recipe = request.recipe.resolve(self.task, precision, self.backbone.max_length)
+        self.recipe = request.recipe.resolve(self.task, precision, self.backbone.max_length, self.backbone.layers)
 
     @cached_property
     def data(self) -> TaskData:
@@ -257,7 +257,8 @@ class Run:
             layernorms={
                 name.removeprefix("backbone."): value
                 for name, value in state.items()
-                if self.recipe.train_layernorm and "LayerNorm" in name
+                # Of the backbone only adapters and LayerNorms train here; families name the latter differently.
+                if self.recipe.train_layernorm and name.startswith("backbone.") and ".adapters." not in name
             },
         )
 

@@ -41,6 +41,7 @@ class Backbone:
     tokenizer: Tokenizer
     hidden_size: int
     max_length: int
+    layers: int
     tensor_names: tuple[str, ...]
 
     @property
@@ -84,6 +85,7 @@ def open_backbone(name: str) -> Backbone:
         tokenizer=_load_tokenizer(name, config),
         hidden_size=config.hidden_size,
         max_length=config.max_position_embeddings - _POSITION_OFFSET[config.model_type],
+        layers=config.num_hidden_layers,
         tensor_names=tuple(state),
     )
 

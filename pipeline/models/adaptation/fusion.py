@@ -6,13 +6,14 @@ At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from adapters.composition import Fuse
-from torch import Tensor
+from adapters.methods.bottleneck import BottleneckLayer
+from torch import Tensor, nn
 
 from pipeline.models.adaptation.houlsby import load_adapter
 
@@ -20,16 +21,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def add_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path]) -> None:
+def add_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path], drop_layers: Collection[int] = ()) -> None:
     """Load the adapters ``{name: folder}`` and put a fresh fusion layer over them, alone trainable and active.
 
-    The adapters stay frozen. Names are used in the order given; two runs agree only if they agree in it.
+    The adapters stay frozen; in ``drop_layers`` there are neither adapters nor fusion. Names are used in the order
+    given; two runs agree only if they agree in it.
     """
     for name, folder in sources.items():
-        load_adapter(backbone, name, folder)
+        load_adapter(backbone, name, folder, drop_layers)
     setup = Fuse(*sources)
     backbone.add_adapter_fusion(setup)
+    _remove_idle_sites(backbone)
     backbone.train_adapter_fusion(setup)
+
+
+def _remove_idle_sites(backbone: nn.Module) -> None:
+    """AdapterHub puts a fusion layer into every layer, also where its adapters were left out.
+
+    It would be saved untrained, counted and pulled to the identity, and DDP would wait for its gradient.
+    """
+    for site in backbone.modules():
+        if isinstance(site, BottleneckLayer) and not site.adapters:
+            site.adapter_fusion_layer.clear()
 
 
 def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
@@ -62,9 +75,12 @@ def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path)
     backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
 
 
-def load_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path], folder: Path) -> None:
-    """Load the adapters and a saved fusion over them, frozen and active."""
+def load_fusion(
+    backbone: PreTrainedModel, sources: Mapping[str, Path], folder: Path, drop_layers: Collection[int] = ()
+) -> None:
+    """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``."""
     for name, source in sources.items():
-        load_adapter(backbone, name, source)
+        load_adapter(backbone, name, source, drop_layers)
     backbone.load_adapter_fusion(str(folder), use_safetensors=True, set_active=True)
+    _remove_idle_sites(backbone)
     backbone.requires_grad_(False)

@@ -1,11 +1,16 @@
 """Bottleneck adapters through AdapterHub (Houlsby et al. 2019; Pfeiffer et al. 2021 for the FFN-only variant).
 
+Layers may be left without (AdapterDrop, Rücklé et al. 2021): those at the bottom earn least and cost most, because
+the backward pass ends at the lowest adapter.
+
 ``A(h) = h + W_up gelu(W_down h + b_down) + b_up`` on the output of each sub-layer, before the residual and LayerNorm;
 2md + d + m parameters a site, two sites a layer ("houlsby") or the one after the FFN ("pfeiffer").
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,8 +25,13 @@ if TYPE_CHECKING:
 Sites = Literal["houlsby", "pfeiffer"]
 
 
-def add_adapter(backbone: PreTrainedModel, name: str, sites: Sites, bottleneck: int) -> None:
-    """Put a fresh adapter into ``backbone`` and leave it alone trainable and active.
+_LAYER = re.compile(r"\.layer\.(\d+)\.")
+
+
+def add_adapter(
+    backbone: PreTrainedModel, name: str, sites: Sites, bottleneck: int, drop_layers: Collection[int] = ()
+) -> None:
+    """Put a fresh adapter into ``backbone``, except in ``drop_layers``; leave it alone trainable and active.
 
     Raises:
         PipelineError: ``bottleneck`` is wider than the backbone.
@@ -34,7 +44,10 @@ def add_adapter(backbone: PreTrainedModel, name: str, sites: Sites, bottleneck: 
     if hasattr(nn.ModuleDict(), name):
         raise PipelineError(f"task name '{name}' is taken inside torch's modules: give the task another name")
     config = config_class(
-        reduction_factor=reduction_factor(width, bottleneck), non_linearity="gelu", init_weights="houlsby"
+        reduction_factor=reduction_factor(width, bottleneck),
+        non_linearity="gelu",
+        init_weights="houlsby",
+        leave_out=sorted(drop_layers),
     )
     backbone.add_adapter(name, config=config)
     backbone.train_adapter(name)
@@ -50,11 +63,20 @@ def reduction_factor(width: int, bottleneck: int) -> float:
     return exact if int(width // exact) == bottleneck else width / (bottleneck + 0.5)
 
 
-def train_layernorms(backbone: nn.Module) -> None:
-    """Unfreeze every LayerNorm, as Houlsby et al. do; the artifact then needs them beside the adapter."""
-    for module in backbone.modules():
-        if isinstance(module, nn.LayerNorm):
+def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> None:
+    """Unfreeze the LayerNorms, as Houlsby et al. do; the artifact then needs them beside the adapter."""
+    for name, module in backbone.named_modules():
+        if isinstance(module, nn.LayerNorm) and has_adapter(f"{name}.", drop_layers):
             module.requires_grad_(True)
+
+
+def has_adapter(name: str, drop_layers: Collection[int]) -> bool:
+    """Whether the parameter ``name`` stands in a layer that keeps its adapters.
+
+    The embeddings go with layer 0: below the lowest adapter the backbone is as it was pretrained.
+    """
+    layer = _LAYER.search(f".{name}")
+    return (int(layer[1]) if layer else 0) not in drop_layers
 
 
 def save_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
@@ -62,8 +84,18 @@ def save_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
     backbone.save_adapter(str(folder), name, with_head=False, use_safetensors=True)
 
 
-def load_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
-    """Load a saved adapter under ``name``, frozen; the caller has checked that it was made for this backbone."""
+def load_adapter(backbone: PreTrainedModel, name: str, folder: Path, drop_layers: Collection[int] = ()) -> None:
+    """Load a saved adapter under ``name``, frozen, without its part in ``drop_layers``.
+
+    The caller has checked that it was made for this backbone.
+    """
     adapters.init(backbone)
-    backbone.load_adapter(str(folder), load_as=name, with_head=False, use_safetensors=True, set_active=True)
+    backbone.load_adapter(
+        str(folder),
+        load_as=name,
+        with_head=False,
+        use_safetensors=True,
+        set_active=True,
+        leave_out=sorted(drop_layers) or None,
+    )
     backbone.requires_grad_(False)

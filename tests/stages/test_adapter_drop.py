@@ -1,0 +1,94 @@
+"""extract, fuse and predict without the adapters of some layers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from nano import save_backbone
+from pipeline.errors import PipelineError
+from pipeline.recipe import Recipe
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.predict import predict
+from stages.request import RunRequest
+from stages.run import Run
+from stages.workspace import Workspace
+
+Quick = Callable[..., Recipe]
+
+
+def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object) -> pd.Series:
+    predict(
+        "films", rows, folder / "out.parquet", dataclasses.replace(workspace),
+        batch_size=20, precision="fp32", **{"using": "auto", **settings},
+    )  # fmt: skip
+    return pd.read_parquet(folder / "out.parquet")["probability_1"]
+
+
+def test_dropped_layers_are_part_of_a_run_that_has_adapters(workspace: Workspace, quick: Quick) -> None:
+    def name(kind: str, trainable: str, **values: object) -> str:
+        return Run(RunRequest(kind, "films", quick(trainable, **values), seed=0), workspace).name  # type: ignore[arg-type]
+
+    assert name("adapter", "adapter", drop_layers="0") != name("adapter", "adapter")
+    assert name("frozen", "head", drop_layers="0") == name("frozen", "head")
+    assert name("full", "full", drop_layers="0-9") == name("full", "full")
+    for layers, message in (("0,2", "has no layer 2; its 2 are 0-1"), ("0-1", "all layers")):
+        with pytest.raises(PipelineError, match=message):
+            name("adapter", "adapter", drop_layers=layers)
+
+
+@pytest.mark.parametrize("settings", [{}, {"train_layernorm": True}])
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_an_adapter_without_a_layer_predicts_what_training_saw(  # type: ignore[no-untyped-def]
+    settings, family, workspace, quick, data_folder, tmp_path
+) -> None:
+    backbone = save_backbone(tmp_path / "backbone", family)
+    workspace = dataclasses.replace(workspace, backbone_name=str(backbone))
+    record = extract("films", quick("adapter", drop_layers=[0], **settings), workspace, seed=0)
+    norms = 2 * 2 * 32 if settings else 0
+    assert record.cost.trainable_parameters == 2 * (2 * 32 * 8 + 32 + 8) + norms + 2 * 32 + 2
+    found = predicted(workspace, data_folder / "films" / "dev.csv", tmp_path)
+    kept = workspace.ledger.predictions(record.run)["probability_1"]
+    assert found.to_numpy() == pytest.approx(kept.to_numpy(), abs=1e-5)
+
+
+def test_fusion_leaves_out_what_its_adapters_leave_out(workspace: Workspace, quick: Quick) -> None:
+    for task in ("films", "meals"):
+        extract(task, quick("adapter", drop_layers="0"), workspace, seed=0)
+    record = fuse("films", quick("fusion"), workspace, seed=0)
+    assert record.recipe.drop_layers == (0,)
+    assert record.cost.trainable_parameters == 2 * (3 * 32**2 + 2 * 32) + 2 * 32 + 2
+    assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).run == record.run
+
+
+def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace: Workspace, quick: Quick) -> None:
+    extract("films", quick("adapter", drop_layers="0"), workspace, seed=0)
+    extract("meals", quick("adapter"), workspace, seed=0)
+    with pytest.raises(PipelineError, match=r"different layers \(films: 0, meals: none\): give --drop-layers 0,"):
+        fuse("films", quick("fusion"), workspace, seed=0)
+    assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).recipe.drop_layers == (0,)
+    # With an adapter that leaves nothing out there is one for each wish.
+    whole = extract("films", quick("adapter"), workspace, seed=3)
+    record = fuse("films", quick("fusion"), dataclasses.replace(workspace), seed=0)
+    assert (record.recipe.drop_layers, record.sources[0].run) == ((), whole.run)
+
+
+def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    rows = data_folder / "films" / "dev.csv"
+    for task in ("films", "meals"):
+        extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=0)
+    fuse("films", quick("fusion"), workspace, seed=0)
+    for using in ("adapter", "fusion"):
+        whole = predicted(workspace, rows, tmp_path, using=using)
+        dropped = predicted(workspace, rows, tmp_path, using=using, drop_layers="0")
+        assert not whole.equals(dropped)
+    with pytest.raises(PipelineError, match="all layers"):
+        predicted(workspace, rows, tmp_path, drop_layers="0,1")
+    full = Run(RunRequest("full", "films", quick("full"), seed=0), workspace).get()
+    with pytest.raises(PipelineError, match=r"run .* \(full\) has no adapters to leave out"):
+        predicted(workspace, rows, tmp_path, using=full.run, drop_layers="0")
