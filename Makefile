@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test lint format clean
+.PHONY: demo test bench lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -21,6 +21,10 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+# Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
+bench: $(INSTALLED)
+	$(BIN)/python -m tests.benchmarks $(BENCH)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

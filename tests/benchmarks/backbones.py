@@ -1,0 +1,63 @@
+"""Backbones of real shapes with random weights: speed does not depend on what the weights say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from .rows import VOCABULARY
+from .setting import Setting
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A BERT's sizes; the FFN is four times as wide as the model."""
+
+    width: int
+    layers: int
+    heads: int
+    vocabulary: int = 30_522
+
+    def config(self) -> BertConfig:
+        return BertConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=4 * self.width,
+        )
+
+
+MINILM = Shape(384, 6, 12)
+BERT_BASE = Shape(768, 12, 12)
+FOUR_OF_BERT_BASE = Shape(768, 4, 12)
+NANO = Shape(32, 2, 2, VOCABULARY)
+
+
+def backbone_folder(setting: Setting, shape: Shape) -> Path:
+    """A folder as ``--backbone`` takes it, written when it is first asked for."""
+    folder = setting.scratch / f"bert-{shape.width}-{shape.layers}"
+    if not folder.is_dir():
+        torch.manual_seed(0)
+        BertModel(shape.config(), add_pooling_layer=False).save_pretrained(folder)
+        # Nothing is tokenised with it, but a backbone has one.
+        vocabulary = folder / "vocab.txt"
+        vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", encoding="utf-8")
+        BertTokenizerFast(vocab_file=str(vocabulary)).save_pretrained(folder)
+    return folder
+
+
+def given_or_minilm(setting: Setting) -> Path:
+    """The folder of ``--backbone``, else random weights of MiniLM's shape."""
+    return setting.backbone or backbone_folder(setting, NANO if setting.quick else MINILM)
+
+
+def describe(setting: Setting) -> str:
+    """What :func:`given_or_minilm` and :func:`sst_rows` give, for a report's notes."""
+    shape = "a nano shape" if setting.quick else "MiniLM-L6-H384's shape"
+    weights = f"backbone {setting.backbone.name}" if setting.backbone else f"random weights of {shape}"
+    rows = "SST rows" if setting.backbone and setting.data else "generated rows of SST's lengths"
+    return f"{weights}, {rows}"

@@ -1,0 +1,55 @@
+"""How a step of stage two grows with adapters, length and rows."""
+
+from __future__ import annotations
+
+from .backbones import MINILM, NANO, backbone_folder
+from .report import Report
+from .setting import Setting
+from .step import fusion_batch, fusion_run, our_step, stock_step
+from .timing import Row, columns, interleave, milliseconds
+
+_FEW = 4
+
+
+def run(setting: Setting) -> Report:
+    counts = [2, 4] if setting.quick else [2, 4, 8, 16]
+    lengths = [8, 16] if setting.quick else [32, 64, 128, 256, 512]
+    sizes = [2, 4] if setting.quick else [4, 8, 16, 32, 64]
+    rows, tokens = (2, 8) if setting.quick else (8, 64)
+    return Report(
+        (
+            f"d = {NANO.width if setting.quick else MINILM.width}, random weights, fp32; the first table with {rows}"
+            f" inputs of {tokens} tokens, the second with {rows} inputs, the third with {tokens} tokens. MB kept"
+            " for the backward pass.",
+            "Medians (lowest to highest); peers of a row ran in turn.",
+        ),
+        (
+            [_against_stock(setting, count, rows, tokens) for count in counts],
+            [_ours(setting, rows, length) for length in lengths],
+            [_ours(setting, size, tokens) for size in sizes],
+        ),
+    )
+
+
+def _against_stock(setting: Setting, count: int, rows: int, tokens: int) -> Row:
+    run = fusion_run(setting, backbone_folder(setting, NANO if setting.quick else MINILM), count)
+    batch = fusion_batch(run, rows, tokens, setting.device)
+    steps = {"stock": stock_step(run, batch, setting.device), "ours": our_step(run, batch, setting.device)}
+    found = interleave({name: milliseconds(step) for name, step in steps.items()}, setting.repeats)
+    return {"N": count, **columns(found, "ms"), **{f"{name}, MB": step.saved_mb() for name, step in steps.items()}}
+
+
+def _ours(setting: Setting, rows: int, tokens: int) -> Row:
+    run = fusion_run(setting, backbone_folder(setting, NANO if setting.quick else MINILM), _FEW)
+    step = our_step(run, fusion_batch(run, rows, tokens, setting.device), setting.device)
+    (sample,) = interleave({"ours": milliseconds(step)}, setting.repeats).values()
+    kept, thousands = step.saved_mb(), rows * tokens / 1000
+    return {
+        "N": _FEW,
+        "rows": rows,
+        "tokens a row": tokens,
+        "ours, ms": sample,
+        "ms a 1,000 tokens": sample.median / thousands,
+        "ours, MB": kept,
+        "MB a 1,000 tokens": kept / thousands,
+    }

@@ -1,0 +1,27 @@
+"""Setting: what all benchmarks of one command share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The command's options, and a scratch folder that lives as long as it does."""
+
+    scratch: Path
+    quick: bool
+    repeats: int
+    backbone: Path | None
+    data: Path | None
+
+    @property
+    def bottleneck(self) -> int:
+        return 16 if self.quick else 64
+
+    @property
+    def device(self) -> str:
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"

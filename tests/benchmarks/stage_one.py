@@ -1,0 +1,54 @@
+"""Stage one, examples a second: this project's loop against AdapterHub's trainer in its three settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline.data.tokens import TokenisedSplit
+
+from .backbones import describe, given_or_minilm
+from .ours import make_run, train_epoch
+from .report import Report
+from .rows import sst_rows
+from .setting import Setting
+from .timing import Row, interleave, ratio
+
+_OURS = "ours"
+
+
+def run(setting: Setting) -> Report:
+    from .adapter_trainer import Padding, examples_per_second
+
+    stage_one = make_run(setting, "adapter", given_or_minilm(setting), batch_size=8 if setting.quick else 32)
+    rows = sst_rows(stage_one, setting, 16 if setting.quick else 640)
+    # Padding to 128 tokens costs the same at each step, so that fewer steps show it.
+    few = _first(rows, 8 if setting.quick else 160)
+
+    def trainer(padding: Padding, split: TokenisedSplit) -> Callable[[], float]:
+        return lambda: examples_per_second(stage_one, split, padding, setting)
+
+    peers = {
+        _OURS: lambda: train_epoch(stage_one, rows).examples_per_second,
+        "AdapterTrainer, padded to 128 tokens (its default)": trainer("128 tokens", few),
+        "AdapterTrainer, dynamic padding": trainer("dynamic", rows),
+        "AdapterTrainer, dynamic padding, group_by_length": trainer("dynamic, group_by_length", rows),
+    }
+    found = interleave(peers, setting.repeats)
+    table: list[Row] = [
+        {"stage one": name, "examples/s": sample, "ours is faster by": ratio(found[_OURS], sample)}
+        for name, sample in found.items()
+    ]
+    return Report(
+        (
+            f"Houlsby adapter of bottleneck {stage_one.recipe.bottleneck} and a linear head of five outputs,"
+            f" {describe(setting)}: {len(rows)} rows ({len(few)} where padded to 128), batch"
+            f" {stage_one.recipe.batch_size}, one epoch, fp32; training steps alone.",
+            "Medians (lowest to highest) of rounds in which the peers ran in turn.",
+        ),
+        (table,),
+    )
+
+
+def _first(split: TokenisedSplit, count: int) -> TokenisedSplit:
+    assert split.types_a is not None and split.labels is not None
+    return TokenisedSplit(split.ids[:count], split.a[:count], split.types_a[:count], None, split.labels[:count])

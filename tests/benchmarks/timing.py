@@ -1,0 +1,80 @@
+"""Measure peers in turn, A, B, A, B, ...: what else the machine does then falls on all of them alike."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Repeated measurements of one quantity."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def __format__(self, spec: str) -> str:
+        """``median (lowest to highest)``."""
+        low, high = min(self.values), max(self.values)
+        return f"{self.median:{spec}} ({low:{spec}} to {high:{spec}})"
+
+
+Row = dict[str, str | int | float | Sample]
+"""Of a table, by the names of its columns."""
+Rows = Sequence[Row]
+
+
+def interleave(peers: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, Sample]:
+    """Each peer's own measurements, over ``repeats`` rounds after one that is not counted."""
+    found: dict[str, list[float]] = {name: [] for name in peers}
+    for number in range(repeats + 1):
+        for name, measure in peers.items():
+            # What one peer leaves behind is not collected on the next one's clock.
+            gc.collect()
+            value = measure()
+            if number:
+                found[name].append(value)
+    return {name: Sample(tuple(values)) for name, values in found.items()}
+
+
+def ratio(above: Sample, below: Sample) -> Sample:
+    """Round by round: a slow minute of the machine is in both, and so in neither."""
+    return Sample(tuple(a / b for a, b in zip(above.values, below.values, strict=True)))
+
+
+def milliseconds(step: Callable[[], object]) -> Callable[[], float]:
+    """A measurement of one call of ``step``, until the device has finished it."""
+
+    def measure() -> float:
+        _finish()
+        started = time.perf_counter()
+        step()
+        _finish()
+        return 1000 * (time.perf_counter() - started)
+
+    return measure
+
+
+def per_second(items: int, step: Callable[[], object]) -> Callable[[], float]:
+    """A measurement of how many items a second a ``step`` that handles ``items`` of them does."""
+    measure = milliseconds(step)
+    return lambda: 1000 * items / measure()
+
+
+def columns(found: Mapping[str, Sample], unit: str, ours: str = "ours") -> dict[str, Sample]:
+    """``<peer>, <unit>`` for each peer, and ``<peer> / ours``: above one, ours takes less."""
+    measured = {f"{name}, {unit}": sample for name, sample in found.items()}
+    return measured | {f"{name} / {ours}": ratio(found[name], found[ours]) for name in found if name != ours}
+
+
+def _finish() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
