@@ -15,6 +15,7 @@ from pipeline.tasks import Encoding, HeadKind, Pooling, Task
 
 Trainable = Literal["head", "adapter", "fusion", "full"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+FusionImplementation = Literal["fast", "stock"]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
@@ -45,6 +46,7 @@ class Recipe(BaseModel):
     drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
     fusion_regularization: float = Field(0.01, ge=0, description="weight of ||V - I||^2 a fusion site")
+    fusion_impl: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
 
@@ -136,7 +138,7 @@ class Recipe(BaseModel):
         if self.trainable != "adapter":
             inert["train_layernorm"] = False
         if self.trainable != "fusion":
-            inert |= {name: getattr(defaults, name) for name in ("fusion_regularization", "head_start")}
+            inert |= {name: getattr(defaults, name) for name in ("fusion_regularization", "fusion_impl", "head_start")}
         return self.model_copy(
             update={
                 **inert,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
 from contextlib import suppress
@@ -15,6 +16,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 def reset_peak_memory() -> None:
     """Start measuring anew, so that in a study a small run after a big one does not inherit its peak."""
+    gc.collect()  # a model of an earlier run may hang in a cycle of references
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):

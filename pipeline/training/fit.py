@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from pipeline.data.batches import Batch
+from pipeline.data.prefetch import prefetched
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
 from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
@@ -117,7 +118,8 @@ def fit(
             loss_sum = torch.tensor(progress.loss_sum, device=accelerator.device)
             broken_at = torch.full((), -1, dtype=torch.int64, device=accelerator.device)
             started = time.perf_counter()
-            for pieces in data.batches(progress.epoch, progress.batch):
+            batches = data.batches(progress.epoch, progress.batch)
+            for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
                 torch.manual_seed(_step_seed(seed, progress.step, accelerator.process_index))
                 factor = linear_schedule(progress.step, total, recipe.warmup_ratio)
                 for group in optimizer.param_groups:

@@ -15,7 +15,9 @@ from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 
+from pipeline.models.adaptation.fast_fusion import FusionSite
 from pipeline.models.adaptation.houlsby import load_adapter
+from pipeline.recipe import FusionImplementation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,6 +45,18 @@ def _remove_idle_sites(backbone: nn.Module) -> None:
     for site in backbone.modules():
         if isinstance(site, BottleneckLayer) and not site.adapters:
             site.adapter_fusion_layer.clear()
+
+
+def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
+    """Compute every fusion in ``backbone`` the fast way or AdapterHub's own; the same function to rounding.
+
+    Parameters, and so saving and loading, are the same for both.
+    """
+    for site in backbone.modules():
+        if isinstance(site, BottleneckLayer):
+            vars(site).pop("compose_fuse", None)
+            if implementation == "fast":
+                site.compose_fuse = FusionSite(site)
 
 
 def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:

@@ -1,0 +1,92 @@
+"""AdapterBank: the frozen adapters of one site as a few joined matrices instead of N small modules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from adapters.methods.modeling import Adapter
+from torch import Tensor, nn
+
+# Matrix products on GPUs want rows that begin at multiples of 16 bytes.
+_ALIGNMENT = 8
+
+
+@dataclass(frozen=True)
+class AdapterBank:
+    """N adapters ``z_n = U_n f(D_n x + b_n) + c_n`` of one site, their bottlenecks padded to the widest, m.
+
+    Padding changes nothing: a padded unit has no way out, its rows of ``up`` are zero.
+    """
+
+    size: int
+    """N."""
+    bottleneck: int
+    """m, of the widest adapter."""
+    down: Tensor
+    """(N m, d): the rows of D_1, D_2, ..."""
+    bias: Tensor
+    """(N m)."""
+    up: Tensor
+    """(N m + N', d): the columns of U_1, U_2, ..., then c_1 ... c_N, then zeros up to N', a multiple of eight."""
+    is_shift: Tensor
+    """(N m + N'): one at the rows of ``up`` that hold a c_n, else zero."""
+    activation: Any
+    """f, elementwise."""
+
+    @property
+    def units(self) -> int:
+        """N m."""
+        return self.size * self.bottleneck
+
+    def holds(self, adapters: Sequence[Any]) -> bool:
+        """Whether the adapters still live in this bank: moving a model to a device gives them storage of their own."""
+        first: Tensor = adapters[0].adapter_down[0].weight
+        return first.data_ptr() == self.down.data_ptr()
+
+
+def fits_bank(adapters: Sequence[Any]) -> bool:
+    """Whether each is a plain frozen bottleneck that a bank can stand for, all with one activation."""
+    # A leaky ReLU is a bare function there, and shows as none: no two different activations look alike.
+    return len({repr(getattr(adapter, "non_linearity", None)) for adapter in adapters}) == 1 and all(
+        type(adapter) is Adapter
+        and not adapter.add_layer_norm_before
+        and not adapter.add_layer_norm_after
+        and not hasattr(adapter, "DropPath")
+        and isinstance(adapter.scaling, float)
+        and adapter.scaling == 1.0
+        and type(adapter.adapter_down[0]) is nn.Linear
+        and type(adapter.adapter_up) is nn.Linear
+        and not any(parameter.requires_grad for parameter in adapter.parameters())
+        for adapter in adapters
+    )
+
+
+@torch.no_grad()
+def join(adapters: Sequence[Any]) -> AdapterBank:
+    """Move the weights of ``adapters`` into a bank; their parameters become views of it, so nothing is held twice."""
+    downs: list[Any] = [adapter.adapter_down[0] for adapter in adapters]
+    ups: list[Any] = [adapter.adapter_up for adapter in adapters]
+    count, width = len(adapters), downs[0].in_features
+    m = max(down.out_features for down in downs)
+    tail = -(-count // _ALIGNMENT) * _ALIGNMENT
+    like = downs[0].weight
+    down = like.new_zeros(count * m, width)
+    bias = like.new_zeros(count * m)
+    up = like.new_zeros(count * m + tail, width)
+    for n in range(count):
+        rows = slice(n * m, n * m + downs[n].out_features)
+        _move(downs[n].weight, down[rows])
+        _move(downs[n].bias, bias[rows])
+        _move(ups[n].weight, up[rows].T)
+        _move(ups[n].bias, up[count * m + n])
+    is_shift = like.new_zeros(len(up))
+    is_shift[count * m : count * m + count] = 1
+    return AdapterBank(count, m, down, bias, up, is_shift, adapters[0].non_linearity)
+
+
+def _move(parameter: nn.Parameter, home: Tensor) -> None:
+    home.copy_(parameter)
+    parameter.data = home

@@ -1,0 +1,149 @@
+"""A lean encoder is the encoder: same outputs and gradients without dropout, the same law of dropout with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.models.backbone import open_backbone
+from pipeline.models.lean import Dropout, dropout, make_lean
+from tests.nano import save_backbone
+
+FAMILIES = ["bert", "roberta", "distilbert"]
+
+
+def encoder(folder: Path, family: str, adapted: bool = False, dropout: float = 0.0) -> Any:
+    backbone = open_backbone(str(save_backbone(folder / family, family=family)))
+    torch.manual_seed(0)
+    model = backbone.load()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout
+    if adapted:
+        model.requires_grad_(False)
+        add_adapter(model, "sst", "houlsby", 4)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "adapter" in name:
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+def batch() -> dict[str, Tensor]:
+    torch.manual_seed(2)
+    mask = torch.ones(3, 9, dtype=torch.long)
+    mask[1, 5:] = 0
+    return {"input_ids": torch.randint(5, 20, (3, 9)), "attention_mask": mask}
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("adapted", [True, False])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_function(tmp_path: Path, family: str, pooling: Any, adapted: bool, padded: bool) -> None:
+    inputs = batch()
+    if not padded:
+        inputs["attention_mask"][:] = 1
+    found = []
+    for lean in (False, True):
+        model = encoder(tmp_path, family, adapted)
+        if lean:
+            make_lean(model, pooling)
+        hidden = model(**inputs).last_hidden_state
+        read = hidden[:, 0] if pooling == "cls" else hidden
+        (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
+        found.append((read.detach(), {n: p.grad for n, p in model.named_parameters() if p.requires_grad}, hidden.shape))
+    (expected, expected_gradients, _), (read, gradients, shape) = found
+    torch.testing.assert_close(read, expected, rtol=0, atol=2e-6)
+    for name, gradient in expected_gradients.items():
+        if gradient is None:
+            assert gradients[name] is None
+        else:
+            torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=2e-5, msg=name)
+    assert shape[1] == (1 if pooling == "cls" and family != "distilbert" else 9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_parameter_changes_its_name(tmp_path: Path, family: str) -> None:
+    model = encoder(tmp_path, family, adapted=True)
+    names = list(model.state_dict())
+    make_lean(model, "cls")
+    make_lean(model, "cls")
+    assert list(model.state_dict()) == names
+
+
+def test_called_again_for_another_pooling(tmp_path: Path) -> None:
+    model = encoder(tmp_path, "bert")
+    expected = model(**batch()).last_hidden_state
+    make_lean(model, "cls")
+    make_lean(model, "mean")
+    torch.testing.assert_close(model(**batch()).last_hidden_state, expected, rtol=0, atol=2e-6)
+
+
+def test_attention_maps_are_still_whole(tmp_path: Path) -> None:
+    model = encoder(tmp_path, "bert").eval()
+    make_lean(model, "cls")
+    found = model(**batch(), output_attentions=True)
+    assert [attention.shape for attention in found.attentions] == [(3, 2, 9, 9)] * 2
+    assert found.last_hidden_state.shape == (3, 9, 32)
+
+
+def test_dropout_reaches_attention_and_hidden_states_in_training_alone(tmp_path: Path) -> None:
+    model = encoder(tmp_path, "bert", dropout=0.5)
+    make_lean(model, "mean")
+    inputs = batch()
+    first, second = (model.train()(**inputs).last_hidden_state for _ in range(2))
+    assert not torch.equal(first, second)
+    first, second = (model.eval()(**inputs).last_hidden_state for _ in range(2))
+    assert torch.equal(first, second)
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.0
+    model.encoder.layer[0].attention.self.dropout.p = 0.5
+    first, second = (model.train()(**inputs).last_hidden_state for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_dropout_keeps_the_share_and_the_mean(probability: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    size = 400_003  # no multiple of the four draws in a word
+    ones = torch.ones(size, dtype=dtype)
+    dropped = dropout(ones, probability, True).double()
+    kept = dropped != 0
+    # Five standard deviations of a binomial share.
+    assert abs(kept.double().mean() - (1 - probability)) < 5 * (probability * (1 - probability) / size) ** 0.5
+    torch.testing.assert_close(
+        dropped[kept], torch.full((int(kept.sum()),), 1 / (1 - probability)).double(), rtol=1e-2, atol=0
+    )
+    # Neighbours, which come from one random word, fall out independently of each other.
+    both = (~kept[:-1] & ~kept[1:]).double().mean()
+    assert abs(both - probability**2) < 6 * probability / size**0.5
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_dropout_of_nothing_and_of_all(probability: float) -> None:
+    values = torch.randn(5, 3)
+    assert torch.equal(dropout(values, probability, True), values * (1 - probability))
+    assert torch.equal(dropout(values, probability, False), values)
+
+
+def test_dropout_follows_the_seed_and_its_gradient_its_mask() -> None:
+    values = torch.randn(7, 11, requires_grad=True)
+    masks = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        values.grad = None
+        dropped = dropout(values, 0.3, True)
+        dropped.sum().backward()
+        assert values.grad is not None
+        torch.testing.assert_close(dropped, values * values.grad)
+        masks.append(values.grad)
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])

@@ -1,0 +1,38 @@
+"""What ``auto`` comes to is measured, not assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from pipeline.training import devices
+
+
+@pytest.fixture(autouse=True)
+def measured_anew() -> Iterator[None]:
+    devices.bf16_is_faster.cache_clear()
+    yield
+    devices.bf16_is_faster.cache_clear()
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.3, "bf16"), (0.9, "fp32"), (1.5, "fp32")])
+def test_auto_is_bf16_only_where_that_is_clearly_faster(
+    share: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(devices, "_seconds", lambda left, _: share if left.dtype == torch.bfloat16 else 1.0)
+    assert devices.resolve_precision("auto") == expected
+    assert devices.resolve_precision("fp32") == "fp32"
+
+
+def test_a_cpu_without_the_instructions_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    monkeypatch.setattr(devices, "_seconds", lambda left, right: pytest.fail("measured"))
+    assert not devices.bf16_is_faster("cpu")
+
+
+def test_the_measurement_runs_here() -> None:
+    assert devices._seconds(torch.ones(4, 4), torch.ones(4, 4)) > 0
