@@ -43,18 +43,25 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
 
     Returns:
         ``input_ids``, ``attention_mask`` and, where the backbone has them, ``token_type_ids``, each (B, T); a siamese
-        split gives (2B, T), first sentences before second ones. ``labels`` (B,) when the split has labels, ``rows``
-        (B,) the positions in the split.
+        split gives (2B, T), first sentences before second ones, but a sentence that repeats stands there once, and
+        ``pairs`` (2B,) says where each of the 2B is. ``labels`` (B,) when the split has labels, ``rows`` (B,) the
+        positions in the split.
     """
     sequences = [split.a[row] for row in rows]
+    pairs = None
     if split.b is not None:
-        sequences += [split.b[row] for row in rows]
+        every = sequences + [split.b[row] for row in rows]
+        sequences, pairs = distinct(every)
+        if len(sequences) == len(every):
+            pairs = None
     input_ids = _pad(sequences, pad_token_id)
     batch = {
         "input_ids": input_ids,
         "attention_mask": _pad([np.ones(len(ids), dtype=np.int64) for ids in sequences], 0),
         "rows": torch.from_numpy(np.ascontiguousarray(rows)),
     }
+    if pairs is not None:
+        batch["pairs"] = torch.from_numpy(pairs)
     if split.types_a is not None:
         if split.b is None:
             batch["token_type_ids"] = _pad([split.types_a[row] for row in rows], 0)
@@ -65,6 +72,30 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
         # fp32 scores: some accelerators have no fp64.
         batch["labels"] = torch.from_numpy(labels.astype(np.float32) if labels.dtype.kind == "f" else labels)
     return batch
+
+
+def distinct(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+    """The different ones of ``sequences`` in order of first appearance, and for each of them its number there."""
+    numbers: dict[bytes, int] = {}
+    found: list[np.ndarray] = []
+    where = np.empty(len(sequences), dtype=np.int64)
+    for position, ids in enumerate(sequences):
+        number = numbers.setdefault(ids.tobytes(), len(found))
+        if number == len(found):
+            found.append(ids)
+        where[position] = number
+    return found, where
+
+
+def sentences_of(split: TokenisedSplit, rows: np.ndarray) -> tuple[TokenisedSplit, np.ndarray]:
+    """The different sentences of ``rows`` of a siamese split as a split of their own, and ``pairs`` (2B,).
+
+    ``pairs`` holds the number of each first sentence, then of each second one.
+    """
+    assert split.b is not None
+    found, pairs = distinct([split.a[row] for row in rows] + [split.b[row] for row in rows])
+    types = None if split.types_a is None else [np.zeros_like(ids) for ids in found]
+    return TokenisedSplit(tuple(map(str, range(len(found)))), found, types, None, None), pairs
 
 
 def training_batches(

@@ -1,7 +1,8 @@
-"""TransferModel: backbone, pooling and head as one module; cross and siamese pairs."""
+"""TransferModel: backbone, pooling and head as one module; cross and siamese pairs. JointModel: several over one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -21,7 +22,8 @@ def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 class TransferModel(nn.Module):
     """``head(pool(backbone(input)))``.
 
-    A siamese batch holds 2B inputs, first sentences before second ones; they run as one batch.
+    A siamese batch holds 2B inputs, first sentences before second ones, or each distinct sentence once and ``pairs``
+    that says where it goes; they run as one batch.
     A backbone in which nothing is trained stays in evaluation mode, so its dropout does not blur the head's input.
     """
 
@@ -40,18 +42,32 @@ class TransferModel(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, d) of inputs (B, T)."""
-        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        hidden = self.backbone(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
-        return pool(hidden, attention_mask, self.pooling)
+        inputs = _inputs(input_ids, attention_mask, token_type_ids)
+        return pool(self.backbone(**inputs).last_hidden_state, attention_mask, self.pooling)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in."""
-        vectors = self.encode(input_ids, attention_mask, token_type_ids).float()
+    def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
+        """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
+
+        Args:
+            vectors: one an example; of siamese pairs 2B, first sentences before second ones.
+            pairs: (2B,), where each sentence stands in ``vectors``, so that a sentence need stand there only once.
+        """
+        vectors = vectors.float()
         with torch.autocast(vectors.device.type, enabled=False):
             if self.encoding == "siamese":
-                first, second = vectors.chunk(2)
+                first, second = (vectors if pairs is None else vectors[pairs]).chunk(2)
                 return self.head(first, second)
             return self.head(vectors)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        """Outputs of the head, (B, outputs); ``pairs`` as :meth:`decide` reads them."""
+        return self.decide(self.encode(input_ids, attention_mask, token_type_ids), pairs)
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The trained tensors by name, on the CPU: what a checkpoint or a kept model needs."""
@@ -60,3 +76,42 @@ class TransferModel(nn.Module):
             for name, parameter in self.named_parameters()
             if parameter.requires_grad
         }
+
+
+class JointModel(nn.Module):
+    """N tasks' models over one backbone that gives N streams (:func:`parallel_adapters`): one pass answers all.
+
+    Pooling and head are each task's own; outputs stand side by side in the order of ``models``.
+    """
+
+    def __init__(self, models: Sequence[TransferModel]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models)
+        self._each = tuple(models)
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        """Sentence vectors (B, N, d) of inputs (B, T)."""
+        inputs = _inputs(input_ids, attention_mask, token_type_ids)
+        hidden = self._each[0].backbone(**inputs).last_hidden_state  # (N B, T, d)
+        streams = zip(self._each, hidden.chunk(len(self._each)), strict=True)
+        return torch.stack([pool(stream, attention_mask, model.pooling) for model, stream in streams], dim=1)
+
+    def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
+        """Outputs of all heads, (B, sum of outputs), of vectors (B, N, d); ``pairs`` as in :class:`TransferModel`."""
+        streams = zip(self._each, vectors.unbind(dim=1), strict=True)
+        return torch.cat([model.decide(stream, pairs) for model, stream in streams], dim=-1)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        pairs: Tensor | None = None,
+    ) -> Tensor:
+        return self.decide(self.encode(input_ids, attention_mask, token_type_ids), pairs)
+
+
+def _inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
+    """What the backbone reads; not every family knows token types."""
+    types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+    return {"input_ids": input_ids, "attention_mask": attention_mask, **types}

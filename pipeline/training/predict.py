@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from torch import nn
+from torch import Tensor
 
-from pipeline.data.batches import collate, evaluation_order
+from pipeline.data.batches import collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.errors import PipelineError
 from pipeline.training.objectives import Objective, Prediction
 
+# Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
+BLOCK_ROWS = 32_768
+
+
+class Encoder(Protocol):
+    """A model in two steps: vectors of inputs, (B, ...), then outputs of vectors (see :class:`TransferModel`)."""
+
+    def eval(self) -> object: ...
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor: ...
+
+    def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor: ...
+
 
 def predict_split(
-    model: nn.Module,
+    model: Encoder,
     split: TokenisedSplit,
     objective: Objective,
     *,
@@ -22,28 +39,68 @@ def predict_split(
     pad_token_id: int,
     accelerator: Accelerator,
 ) -> Prediction:
-    """Run ``model`` over ``split`` in length order and put the results back in the order of its rows.
+    """What ``objective`` reads from :func:`split_outputs`."""
+    return objective.predict(
+        split_outputs(model, split, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator)
+    )
 
+
+def split_outputs(
+    model: Encoder, split: TokenisedSplit, *, batch_size: int, pad_token_id: int, accelerator: Accelerator
+) -> Tensor:
+    """Run ``model`` over ``split`` in length order and put its outputs (rows, k) back in the order of the rows.
+
+    Of a siamese split each different sentence is encoded once, padded to sentences of its length, not to its pair.
     Each process takes its share of the batches; all get the whole result.
+
+    Raises:
+        PipelineError: an output is not a finite number.
     """
     model.eval()
-    mine = evaluation_order(split.lengths, batch_size)[accelerator.process_index :: accelerator.num_processes]
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def encode(part: TokenisedSplit, rows: np.ndarray) -> Tensor:
+        batch = collate(part, rows, pad_token_id)
+        inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.items() if name not in _NOT_INPUTS}
+        # Mixed precision belongs to `forward`, which is not called here.
+        with accelerator.autocast():
+            return model.encode(**inputs)
+
+    def siamese(rows: np.ndarray) -> Tensor:
+        sentences, pairs = sentences_of(split, rows)
+        vectors = _in_order(
+            lambda some: encode(sentences, some).float().cpu(), sentences.lengths, 2 * batch_size, accelerator
+        )
+        # First and second sentences as two columns, cut into batches of rows: the heads are all that is left.
+        columns = torch.from_numpy(pairs).view(2, -1).split(batch_size, dim=1)
+        return torch.cat([model.decide(vectors[c.flatten()].to(accelerator.device)).cpu() for c in columns])
+
     with torch.inference_mode():
-        for rows in mine:
-            batch = collate(split, rows, pad_token_id)
-            inputs = {
-                name: tensor.to(accelerator.device) for name, tensor in batch.items() if name not in ("rows", "labels")
-            }
-            found.append((batch["rows"], model(**inputs).float().cpu()))
-    if accelerator.num_processes > 1:
-        found = gather_object(found)
-    order = torch.cat([rows for rows, _ in found])
-    outputs = torch.cat([values for _, values in found])
+        if split.b is None:
+            outputs = _in_order(
+                lambda rows: model.decide(encode(split, rows)).cpu(), split.lengths, batch_size, accelerator
+            )
+        else:
+            starts = range(0, len(split), BLOCK_ROWS)
+            outputs = torch.cat([siamese(np.arange(i, min(i + BLOCK_ROWS, len(split)))) for i in starts])
     if not torch.isfinite(outputs).all():
         raise PipelineError(
             "the model's outputs are no longer finite numbers; lower --learning-rate or use --precision fp32"
         )
-    restored = torch.empty_like(outputs)
-    restored[order] = outputs
-    return objective.predict(restored)
+    return outputs
+
+
+_NOT_INPUTS = frozenset({"rows", "labels"})
+
+
+def _in_order(
+    compute: Callable[[np.ndarray], Tensor], lengths: np.ndarray, batch_size: int, accelerator: Accelerator
+) -> Tensor:
+    """``compute(rows)`` over batches of like length, shared out over the processes; results by row."""
+    mine = evaluation_order(lengths, batch_size)[accelerator.process_index :: accelerator.num_processes]
+    found = [(torch.from_numpy(rows), compute(rows)) for rows in mine]
+    if accelerator.num_processes > 1:
+        found = gather_object(found)
+    values = torch.cat([part for _, part in found])
+    restored = torch.empty_like(values)
+    restored[torch.cat([rows for rows, _ in found])] = values
+    return restored

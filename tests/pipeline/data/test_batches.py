@@ -129,6 +129,20 @@ def test_a_siamese_batch_holds_first_sentences_before_second_ones() -> None:
     assert batch["labels"].tolist() == [0, 10]
 
 
+def test_a_sentence_that_repeats_stands_in_a_siamese_batch_once() -> None:
+    a, b, c = (np.full(length, length, dtype=np.int32) for length in (3, 5, 4))
+    split = TokenisedSplit(("0", "1", "2"), [a, b, a], [np.zeros_like(x) for x in (a, b, a)], [a, c, c], np.arange(3))
+    batch = collate(split, np.array([0, 1, 2]), PAD)
+    assert batch["input_ids"][:, 0].tolist() == [3, 5, 4]
+    assert batch["pairs"].tolist() == [0, 1, 0, 0, 2, 2]
+    assert batch["attention_mask"].sum(dim=1).tolist() == [3, 5, 4]
+    assert (batch["token_type_ids"].shape, batch["labels"].tolist()) == ((3, 5), [0, 1, 2])
+    assert "pairs" not in collate(split, np.array([1]), PAD)
+    # What differs only in length is not the same sentence.
+    nearly = TokenisedSplit(("0",), [np.array([7, 0])], None, [np.array([7, 0, 0])], None)
+    assert len(collate(nearly, np.array([0]), PAD)["input_ids"]) == 2
+
+
 def test_a_batch_has_no_token_types_and_no_labels_where_there_are_none() -> None:
     split = split_of(np.array([3, 4]), types=False, labels=False)
     assert set(collate(split, np.array([1]), PAD)) == {"input_ids", "attention_mask", "rows"}
