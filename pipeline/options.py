@@ -95,12 +95,17 @@ class Running:
     "Log the curve to a tracker, in the run's folder."
     checkpoint_seconds: float = 60.0
     "Keep the state of an unfinished run so often, besides after each epoch."
+    cache_gb: float = 2.0
+    "Memory in GiB for what frozen layers give, so that it is computed once and not every epoch; 0 is off."
     json: Flag = False
     "Print the result as one JSON object on the last line."
 
     def settings(self) -> dict[str, Any]:
+        if not self.cache_gb >= 0:
+            raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 or more")
         return {
             "drop_overlap": self.drop_overlap,
             "track": self.track,
             "checkpoint_seconds": self.checkpoint_seconds,
+            "cache_gb": self.cache_gb,
         }

@@ -25,9 +25,13 @@ from stages.request import RunRequest
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from pipeline.models.frozen_prefix import PrefixCache
     from pipeline.models.transfer_model import TransferModel
     from pipeline.training.fit import Fitted
     from pipeline.training.objectives import Prediction
+    from pipeline.training.predict import Extend
 
 _ARTIFACT_KINDS: Mapping[Kind, Any] = {"adapter": "adapter", "fusion": "fusion"}
 # Sequential tuning makes a model for every ordered pair of tasks; keeping the weights of all would fill disks.
@@ -142,6 +146,7 @@ class Run:
         )
         built = build_for_training(self.request, recipe, task, self.backbone, ledger)
         objective = objective_for(task, recipe.head)
+        known_dev, known_train = self._caches(built.model, dev, train, accelerator)
 
         def predict(model: Any) -> Prediction:
             return predict_split(
@@ -151,6 +156,7 @@ class Run:
                 batch_size=2 * recipe.batch_size,
                 pad_token_id=tokenizer.pad_token_id,
                 accelerator=accelerator,
+                extend=known_dev.extend,
             )
 
         from pipeline.training.fit import fit
@@ -160,7 +166,9 @@ class Run:
             built.model,
             recipe=recipe,
             seed=self.request.seed,
-            data=_training_data(train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes),
+            data=_training_data(
+                train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes, known_train.extend
+            ),
             loss=lambda model, batch: objective.loss(
                 model(**{key: value for key, value in batch.items() if key not in ("rows", "labels")}), batch["labels"]
             ),
@@ -184,6 +192,27 @@ class Run:
         record = self.finished()
         assert record is not None
         return record
+
+    def _caches(
+        self, model: TransferModel, dev: TokenisedSplit, train: TokenisedSplit, accelerator: Accelerator
+    ) -> tuple[PrefixCache, PrefixCache]:
+        """What frozen layers give for dev, read after every epoch, and with the memory left for train."""
+        from pipeline.models.frozen_prefix import PrefixCache
+
+        def cache(split: TokenisedSplit, max_bytes: float) -> PrefixCache:
+            return PrefixCache(
+                model,
+                split,
+                max_bytes=max_bytes,
+                batch_size=2 * self.recipe.batch_size,
+                pad_token_id=self.backbone.tokenizer.pad_token_id,
+                accelerator=accelerator,
+            )
+
+        bound = self.workspace.cache_gb * 2**30
+        known_dev = cache(dev, bound)
+        # Rows that are read once are not worth keeping.
+        return known_dev, cache(train, bound - known_dev.bytes if self.recipe.epochs_over(len(train)) > 1 else 0)
 
     def _finish(self, model: TransferModel, fitted: Fitted, prediction: Prediction) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears."""
@@ -297,13 +326,16 @@ def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame
     return table
 
 
-def _training_data(split: TokenisedSplit, recipe: Recipe, seed: int, pad_token_id: int, processes: int) -> Any:
+def _training_data(
+    split: TokenisedSplit, recipe: Recipe, seed: int, pad_token_id: int, processes: int, extend: Extend
+) -> Any:
     from pipeline.training.fit import TrainingData
 
     pieces = recipe.gradient_accumulation_steps * processes
     return TrainingData(
-        batches=lambda epoch, first: training_batches(
-            split, recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first
+        batches=lambda epoch, first: (
+            [extend(piece) for piece in batch]
+            for batch in training_batches(split, recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first)
         ),
         batches_per_epoch=recipe.steps_over(len(split)),
         epochs=recipe.epochs_over(len(split)),

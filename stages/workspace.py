@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Workspace:
     """The backbone, data, store and reports of one command.
 
-    ``data`` is the folder of ``--data``, or None to read each task's Hub data set.
+    ``data`` is the folder of ``--data``, or None to read each task's Hub data set. ``cache_gb`` bounds what is
+    kept in memory of frozen layers' outputs; like ``checkpoint_seconds`` it is no part of a run's identity.
     """
 
     backbone_name: str
@@ -33,6 +34,7 @@ class Workspace:
     drop_overlap: bool = False
     track: str | None = None
     checkpoint_seconds: float = 60.0
+    cache_gb: float = 2.0
     _rows: dict[tuple[str, int | None, int], TaskData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from pipeline.models.frozen_prefix import above, completed, frozen_parts
 from pipeline.tasks import Encoding, Pooling
 
 
@@ -24,7 +25,8 @@ class TransferModel(nn.Module):
 
     A siamese batch holds 2B inputs, first sentences before second ones, or each distinct sentence once and ``pairs``
     that says where it goes; they run as one batch.
-    A backbone in which nothing is trained stays in evaluation mode, so its dropout does not blur the head's input.
+    The layers below the lowest one that trains, and the whole backbone if nothing in it does, stay in evaluation mode,
+    so that their dropout does not blur what is trained on top; what they give may be handed in as ``known``.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, encoding: Encoding, pooling: Pooling) -> None:
@@ -36,14 +38,26 @@ class TransferModel(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if not any(parameter.requires_grad for parameter in self.backbone.parameters()):
-            self.backbone.eval()
+        for part in frozen_parts(self.backbone):
+            part.eval()
         return self
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        """Sentence vectors (B, d) of inputs (B, T)."""
+    def encode(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        known: Tensor | None = None,
+        absent: Tensor | None = None,
+    ) -> Tensor:
+        """Sentence vectors (B, d) of inputs (B, T); ``known`` and ``absent`` are :class:`PrefixCache`'s."""
         inputs = _inputs(input_ids, attention_mask, token_type_ids)
-        return pool(self.backbone(**inputs).last_hidden_state, attention_mask, self.pooling)
+        if known is None:
+            return pool(self.backbone(**inputs).last_hidden_state, attention_mask, self.pooling)
+        known = completed(self, known, absent, inputs)
+        if known.ndim == 2:
+            return known
+        return pool(above(self.backbone, known, inputs), attention_mask, self.pooling)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
@@ -65,9 +79,11 @@ class TransferModel(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         pairs: Tensor | None = None,
+        known: Tensor | None = None,
+        absent: Tensor | None = None,
     ) -> Tensor:
-        """Outputs of the head, (B, outputs); ``pairs`` as :meth:`decide` reads them."""
-        return self.decide(self.encode(input_ids, attention_mask, token_type_ids), pairs)
+        """Outputs of the head, (B, outputs); ``pairs`` as :meth:`decide`, the last two as :meth:`encode` reads them."""
+        return self.decide(self.encode(input_ids, attention_mask, token_type_ids, known, absent), pairs)
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The trained tensors by name, on the CPU: what a checkpoint or a kept model needs."""

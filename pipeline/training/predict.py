@@ -11,13 +11,16 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from pipeline.data.batches import collate, evaluation_order, sentences_of
+from pipeline.data.batches import Batch, collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.errors import PipelineError
 from pipeline.training.objectives import Objective, Prediction
 
 # Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
 BLOCK_ROWS = 32_768
+
+
+Extend = Callable[[Batch], Batch]
 
 
 class Encoder(Protocol):
@@ -38,20 +41,30 @@ def predict_split(
     batch_size: int,
     pad_token_id: int,
     accelerator: Accelerator,
+    extend: Extend | None = None,
 ) -> Prediction:
     """What ``objective`` reads from :func:`split_outputs`."""
     return objective.predict(
-        split_outputs(model, split, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator)
+        split_outputs(
+            model, split, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator, extend=extend
+        )
     )
 
 
 def split_outputs(
-    model: Encoder, split: TokenisedSplit, *, batch_size: int, pad_token_id: int, accelerator: Accelerator
+    model: Encoder,
+    split: TokenisedSplit,
+    *,
+    batch_size: int,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    extend: Extend | None = None,
 ) -> Tensor:
     """Run ``model`` over ``split`` in length order and put its outputs (rows, k) back in the order of the rows.
 
     Of a siamese split each different sentence is encoded once, padded to sentences of its length, not to its pair.
-    Each process takes its share of the batches; all get the whole result.
+    Each process takes its share of the batches; all get the whole result. ``extend`` may add to a batch what is known
+    of its inputs (:class:`PrefixCache`).
 
     Raises:
         PipelineError: an output is not a finite number.
@@ -60,6 +73,7 @@ def split_outputs(
 
     def encode(part: TokenisedSplit, rows: np.ndarray) -> Tensor:
         batch = collate(part, rows, pad_token_id)
+        batch = batch if extend is None else extend(batch)
         inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.items() if name not in _NOT_INPUTS}
         # Mixed precision belongs to `forward`, which is not called here.
         with accelerator.autocast():
