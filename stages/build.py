@@ -11,11 +11,19 @@ from safetensors.torch import load_file
 
 from pipeline.errors import PipelineError
 from pipeline.layers import check_layers
-from pipeline.models.adaptation.fusion import add_fusion, load_fusion, value_names, value_regularisation
+from pipeline.models.adaptation.fusion import (
+    add_fusion,
+    load_fusion,
+    use_fusion_implementation,
+    value_names,
+    value_regularisation,
+)
 from pipeline.models.adaptation.houlsby import add_adapter, has_adapter, load_adapter, train_layernorms
+from pipeline.models.adaptation.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.lean import make_lean
+from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.recipe import Recipe
 from pipeline.store import LAYERNORMS, Artifact, Store
 from pipeline.tasks import Task
@@ -58,6 +66,7 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
         artifact.verify()
     sources = {artifact.manifest.task: artifact.folder for artifact in request.adapters}
     add_fusion(encoder, sources, recipe.drop_layers)
+    use_fusion_implementation(encoder, recipe.fusion_impl)
     model = _assemble(encoder, recipe, task)
     own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
     if own is not None:
@@ -80,10 +89,8 @@ def build_from_artifact(
         PipelineError: it was trained on another backbone, a file is damaged, an adapter of a fusion is gone, or
             nothing is left in any layer.
     """
+    _check_artifact(artifact, task, backbone)
     manifest = artifact.manifest
-    _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
-    _check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
-    artifact.verify()
     drop_layers = tuple(sorted({*drop_layers, *manifest.recipe.drop_layers}))
     check_layers(drop_layers, backbone.layers)
     encoder = backbone.load()
@@ -105,9 +112,37 @@ def build_from_artifact(
             found.verify()
             sources[source.task] = found.folder
         load_fusion(encoder, sources, artifact.folder, drop_layers)
+        use_fusion_implementation(encoder, manifest.recipe.fusion_impl)
     model = _assemble(encoder, manifest.recipe, task)
     artifact.load_head(model.head)
     return model.requires_grad_(False).eval()
+
+
+def build_joint(
+    chosen: Sequence[tuple[Artifact, Task]], backbone: Backbone, drop_layers: tuple[int, ...] = ()
+) -> JointModel:
+    """One model for the adapters of several tasks, frozen: one forward pass answers all.
+
+    The adapters stand at the same sites and read inputs made in the same way; the caller sees to that.
+
+    Raises:
+        PipelineError: one was trained on another backbone, a file is damaged, or nothing is left in any layer.
+    """
+    for artifact, task in chosen:
+        _check_artifact(artifact, task, backbone)
+    encoder = backbone.load()
+    for artifact, task in chosen:
+        dropped = tuple(sorted({*drop_layers, *artifact.manifest.recipe.drop_layers}))
+        check_layers(dropped, backbone.layers)
+        load_adapter(encoder, task.name, artifact.folder, dropped)
+    parallel_adapters(encoder, [task.name for _, task in chosen])
+    models = [_assemble(encoder, artifact.manifest.recipe, task) for artifact, task in chosen]
+    for (artifact, _), model in zip(chosen, models, strict=True):
+        artifact.load_head(model.head)
+    poolings = {model.pooling for model in models}
+    # The last layer may answer for the first token alone only where no task reads the others.
+    make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
+    return JointModel(models).requires_grad_(False).eval()
 
 
 def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger: Ledger) -> TransferModel:
@@ -118,6 +153,13 @@ def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger
     model = _assemble(backbone.load(), record.recipe, task)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
+
+
+def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
+    manifest = artifact.manifest
+    _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
+    _check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
+    artifact.verify()
 
 
 def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:
@@ -155,15 +197,21 @@ def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> N
     encoder.load_state_dict({name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)})
 
 
+def outputs_of(recipe: Recipe, task: Task) -> int:
+    """Width of the head's output; a cosine is one number, whatever the task."""
+    return 1 if recipe.head == "cosine" else task.outputs
+
+
 def _assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferModel:
     assert recipe.encoding is not None and recipe.pooling is not None and recipe.head is not None
     head = build_head(
         recipe.head,
         width=encoder.config.hidden_size,
-        outputs=1 if recipe.head == "cosine" else task.outputs,
+        outputs=outputs_of(recipe, task),
         vectors=2 if recipe.encoding == "siamese" else 1,
         dropout=recipe.head_dropout,
     )
+    make_lean(encoder, recipe.pooling)
     return TransferModel(encoder, head, recipe.encoding, recipe.pooling)
 
 

@@ -1,20 +1,56 @@
-"""Predictions of a trained model for rows without labels."""
+"""Predictions of trained models for rows without labels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import pandas as pd
+
+from pipeline.atomic import canonical_json
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
 from pipeline.data.tokens import tokenise
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, raise_all
 from pipeline.layers import layers_option
-from pipeline.models.transfer_model import TransferModel
+from pipeline.ledger import RunRecord
+from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.recipe import Precision, Recipe
 from pipeline.store import Artifact
 from pipeline.tasks import Task
 from stages.run import prediction_table
 from stages.workspace import Workspace
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from pipeline.training.objectives import Prediction
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+KINDS = ("auto", "fusion", "adapter")
+
+# What of a recipe decides an adapter's inputs and sites; adapters that agree in it can share a forward pass.
+_SHARED = {"encoding", "max_length", "adapter", "drop_layers"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A task, and what predicts it: an artifact, or a run that kept its weights."""
+
+    task: Task
+    trained: Artifact | RunRecord
+
+    @property
+    def run(self) -> str:
+        return self.trained.manifest.run if isinstance(self.trained, Artifact) else self.trained.run
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.trained.manifest.recipe if isinstance(self.trained, Artifact) else self.trained.recipe
 
 
 def predict(
@@ -27,10 +63,11 @@ def predict(
     batch_size: int,
     precision: Precision,
     drop_layers: str | None = None,
-) -> dict[str, object]:
-    """Write one prediction for each input row, in the input's order, under the input's ids.
+) -> dict[str, Any]:
+    """Write one prediction a target for each input row, in the input's order, under the input's ids.
 
     Args:
+        target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
         using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, or the name of a run.
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
 
@@ -38,40 +75,147 @@ def predict(
         PipelineError: no such model, unfit rows, or a file that cannot be read or written.
     """
     from pipeline.training.devices import make_accelerator, resolve_precision
-    from pipeline.training.objectives import objective_for
-    from pipeline.training.predict import predict_split
 
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
     check_suffix(output_file)
-    task = workspace.task(target)
-    rows = canonical_rows(task, read_table(input_file), str(input_file), source=None, labelled=False)
-    model, recipe, run = _model(task, using, workspace, layers_option(drop_layers))
-    assert recipe.encoding is not None and recipe.max_length is not None and recipe.head is not None
-    tokenizer = workspace.backbone.tokenizer
+    tasks = parse_targets(target, workspace)
+    if len(tasks) > 1 and using not in KINDS:
+        raise PipelineError(f"--using {using}: a run is trained for one task: with several give {', '.join(KINDS)}")
+    rows = _rows_of(tasks, input_file)
+    dropped = layers_option(drop_layers)
+    targets = _each(f"--target {target}", tasks, lambda task: Target(task, _trained(task, using, workspace, dropped)))
     accelerator = make_accelerator(resolve_precision(precision))
-    prediction = predict_split(
-        accelerator.prepare(model),
+    found: dict[str, Prediction] = {}
+    passes = plan_passes(targets)
+    for sharing in passes:
+        outputs = _outputs(sharing, rows[sharing[0].task.name], workspace, dropped, batch_size, accelerator)
+        found |= dict(zip((each.task.name for each in sharing), outputs, strict=True))
+    if accelerator.is_main_process:
+        write_table(_joined({name: prediction_table(rows[name], found[name]) for name in rows}), output_file)
+    counted = {"rows": len(rows[tasks[0].name]), "output": str(output_file)}
+    if len(targets) == 1:
+        return {"run": targets[0].run, "task": tasks[0].name, **counted}
+    named = [{"run": each.run, "task": each.task.name} for each in targets]
+    return {"targets": named, **counted, "passes": len(passes)}
+
+
+def parse_targets(text: str, workspace: Workspace) -> list[Task]:
+    """The tasks of ``sst,quora,sts`` in their order, aliases resolved.
+
+    Raises:
+        PipelineError: no task, an unknown one, or one named twice.
+    """
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise PipelineError("--target names no task: write for example --target sst, or sst,quora,sts for several")
+    tasks = _each(f"--target {text}", names, workspace.task)
+    found = [task.name for task in tasks]
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise PipelineError(f"--target names {', '.join(twice)} more than once: one column a task can be written")
+    return tasks
+
+
+def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
+    """The forward passes over the input: targets that one of them answers stand together.
+
+    Those are stage-one adapters at the same sites that read the same columns in the same way. A fusion, a fully tuned
+    model and an adapter with LayerNorms of its own each need a pass to themselves.
+    """
+    passes: dict[object, list[Target]] = {}
+    for target in targets:
+        passes.setdefault(_what_it_shares(target), []).append(target)
+    return list(passes.values())
+
+
+def _what_it_shares(target: Target) -> object:
+    trained, recipe = target.trained, target.recipe
+    if isinstance(trained, RunRecord) or trained.manifest.kind != "adapter" or recipe.train_layernorm:
+        return target.run
+    return target.task.text, canonical_json(recipe.model_dump(mode="json", include=_SHARED))
+
+
+def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
+    """``make`` of each item; of several items, what is wrong with all of them is raised at once."""
+    if len(items) == 1:
+        return [make(items[0])]
+    made, problems = [], []
+    for item in items:
+        try:
+            made.append(make(item))
+        except PipelineError as error:
+            problems.append(str(error).replace("\n", "\n  "))
+    raise_all(where, problems)
+    return made
+
+
+def _rows_of(tasks: Sequence[Task], file: Path) -> dict[str, pd.DataFrame]:
+    table = read_table(file)
+
+    def rows(task: Task) -> pd.DataFrame:
+        where = str(file) if len(tasks) == 1 else f"task '{task.name}'"
+        return canonical_rows(task, table, where, source=None, labelled=False)
+
+    return dict(zip((task.name for task in tasks), _each(str(file), tasks, rows), strict=True))
+
+
+def _outputs(
+    targets: Sequence[Target],
+    rows: pd.DataFrame,
+    workspace: Workspace,
+    drop_layers: tuple[int, ...],
+    batch_size: int,
+    accelerator: Accelerator,
+) -> list[Prediction]:
+    """One forward pass over the rows, as the objective of each target reads it."""
+    from pipeline.training.objectives import objective_for
+    from pipeline.training.predict import split_outputs
+    from stages.build import outputs_of
+
+    tokenizer, recipe = workspace.backbone.tokenizer, targets[0].recipe
+    assert recipe.encoding is not None and recipe.max_length is not None
+    outputs = split_outputs(
+        accelerator.prepare(_model(targets, workspace, drop_layers)),
         tokenise(rows, tokenizer, recipe.encoding, recipe.max_length),
-        objective_for(task, recipe.head),
         batch_size=batch_size,
         pad_token_id=tokenizer.pad_token_id,
         accelerator=accelerator,
     )
-    if accelerator.is_main_process:
-        write_table(prediction_table(rows, prediction), output_file)
-    return {"run": run, "task": task.name, "rows": len(rows), "output": str(output_file)}
+    # The next pass has a model of its own.
+    accelerator.free_memory()
+    parts = outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1)
+    found = []
+    for target, part in zip(targets, parts, strict=True):
+        assert target.recipe.head is not None
+        found.append(objective_for(target.task, target.recipe.head).predict(part))
+    return found
 
 
-def _model(
-    task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]
-) -> tuple[TransferModel, Recipe, str]:
-    from stages.build import build_from_artifact, build_from_weights
+def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    if len(tables) == 1:
+        return next(iter(tables.values()))
+    ids = next(iter(tables.values()))["id"]
+    named = (table.drop(columns="id").add_prefix(f"{name}_") for name, table in tables.items())
+    return pd.concat([ids, *named], axis=1)
 
+
+def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
+    from stages.build import build_from_artifact, build_from_weights, build_joint
+
+    if len(targets) > 1:
+        chosen = [(each.trained, each.task) for each in targets if isinstance(each.trained, Artifact)]
+        return build_joint(chosen, workspace.backbone, drop_layers)
+    task, trained = targets[0].task, targets[0].trained
+    if isinstance(trained, Artifact):
+        return build_from_artifact(trained, task, workspace.backbone, workspace.store, drop_layers)
+    return build_from_weights(trained, task, workspace.backbone, workspace.ledger)
+
+
+def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Artifact | RunRecord:
     artifact = _artifact(task, using, workspace)
     if artifact is not None:
-        model = build_from_artifact(artifact, task, workspace.backbone, workspace.store, drop_layers)
-        return model, artifact.manifest.recipe, artifact.manifest.run
+        return artifact
     record = workspace.ledger.find(using)
     if record is None:
         raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
@@ -81,12 +225,12 @@ def _model(
         raise PipelineError(f"--drop-layers: run {using} ({record.kind}) has no adapters to leave out")
     if record.weights_sha256 is None:
         raise PipelineError(f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do")
-    return build_from_weights(record, task, workspace.backbone, workspace.ledger), record.recipe, record.run
+    return record
 
 
 def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
     """The artifact ``using`` means; None if it names a run outside the store."""
-    if using not in ("auto", "fusion", "adapter"):
+    if using not in KINDS:
         artifact = workspace.store.find(using)
         if artifact is not None and artifact.manifest.task != task.name:
             raise PipelineError(f"run {using} was trained for '{artifact.manifest.task}', not '{task.name}'")

@@ -1,0 +1,186 @@
+"""Several targets over one file: the columns each would have alone, in as few forward passes as can be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.cli import main
+from pipeline.errors import PipelineError
+from pipeline.recipe import Recipe
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.predict import predict
+from stages.workspace import Workspace
+
+Quick = Callable[..., Recipe]
+
+TWINS = """name = "twins"
+kind = "classes"
+text = ["sentence1", "sentence2"]
+label = "same"
+classes = ["no", "maybe", "yes"]
+metric = "accuracy"
+max_length = 24
+"""
+
+
+@pytest.fixture
+def data(data_folder: Path, tmp_path: Path) -> Path:
+    """The tasks of every test and one more, of classes over the columns of ``pairs``."""
+    data = Path(shutil.copytree(data_folder, tmp_path / "data"))
+    (data / "twins").mkdir()
+    (data / "twins" / "task.toml").write_text(TWINS)
+    for split in ("train", "dev"):
+        pairs = pd.read_csv(data / "pairs" / f"{split}.csv")
+        same = pd.cut(pairs.pop("score"), [-1, 1, 4, 6], labels=[0, 1, 2])
+        pairs.assign(same=same).to_csv(data / "twins" / f"{split}.csv", index=False)
+    return data
+
+
+@pytest.fixture
+def workspace(backbone_folder: Path, data: Path, tmp_path: Path) -> Workspace:
+    return Workspace(str(backbone_folder), data, tmp_path / "store", tmp_path / "reports")
+
+
+@pytest.fixture
+def source(data: Path, tmp_path: Path) -> Path:
+    """All text columns in one file, ids out of order, sentences repeated."""
+    pairs = pd.read_csv(data / "pairs" / "dev.csv").drop(columns="score")
+    rows = pairs.assign(sentence=pd.read_csv(data / "films" / "dev.csv")["sentence"])
+    rows = pd.concat([rows, rows.head(9).assign(id=range(100, 109))]).sample(frac=1, random_state=1)
+    rows.to_csv(tmp_path / "in.csv", index=False)
+    return tmp_path / "in.csv"
+
+
+@pytest.fixture
+def run(workspace: Workspace, source: Path, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], pd.DataFrame]]:
+    def run(target: str, using: str = "auto", **settings: Any) -> tuple[dict[str, Any], pd.DataFrame]:
+        out = tmp_path / "out.parquet"
+        values = {"batch_size": 8, "precision": "fp32", **settings}
+        result = predict(target, source, out, dataclasses.replace(workspace), using=using, **values)
+        return result, pd.read_parquet(out)
+
+    return run
+
+
+def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+    """Together, each target has the columns that it has alone."""
+    alone = {target: run(target, **settings) for target in targets}
+    result, table = run(",".join(targets), **settings)
+    names = [f"{target}_{column}" for target in targets for column in alone[target][1].columns[1:]]
+    assert table.columns.tolist() == ["id", *names]
+    for target, (own, expected) in alone.items():
+        assert {"run": own["run"], "task": target} in result["targets"]
+        assert table["id"].tolist() == expected["id"].tolist()
+        for column in expected.columns[1:]:
+            assert table[f"{target}_{column}"].to_numpy() == pytest.approx(expected[column].to_numpy(), abs=1e-5)
+    return result
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"adapter": "pfeiffer"},
+        {"encoding": "siamese"},
+        {"encoding": "siamese", "head": "cosine", "adapter": "pfeiffer"},
+        {"encoding": "siamese", "head": "mlp", "drop_layers": [0]},
+    ],
+    ids=["cross", "pfeiffer", "siamese", "cosine", "dropped"],
+)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_score_and_classes_share_one_pass(settings, pooling, workspace, quick, run) -> None:  # type: ignore[no-untyped-def]
+    cosine = settings.get("head") == "cosine"
+    extract("pairs", quick("adapter", epochs=1, pooling=pooling, **settings), workspace, seed=0)
+    # Heads and pooling are each task's own.
+    own = settings | ({"head": "difference"} if cosine else {}) | {"pooling": "cls", "bottleneck": 4}
+    extract("twins", quick("adapter", epochs=1, **own), workspace, seed=3)
+    assert_same_as_apart(run, ["pairs", "twins"])
+    result = assert_same_as_apart(run, ["twins", "pairs"])
+    assert (result["rows"], result["passes"], list(result)) == (49, 1, ["targets", "rows", "output", "passes"])
+
+
+def test_what_cannot_share_a_pass_is_run_apart(workspace: Workspace, quick: Quick, run) -> None:  # type: ignore[no-untyped-def]
+    for task in ("films", "meals", "pairs"):
+        extract(task, quick("adapter", epochs=1), workspace, seed=0)
+    extract("twins", quick("adapter", epochs=1, encoding="siamese"), workspace, seed=0)
+    assert assert_same_as_apart(run, ["films", "pairs", "meals", "twins"])["passes"] == 3
+    fuse("films", quick("fusion", epochs=1), workspace, seed=0)
+    assert assert_same_as_apart(run, ["films", "meals"])["passes"] == 2
+    assert assert_same_as_apart(run, ["films", "meals"], using="adapter")["passes"] == 1
+    assert assert_same_as_apart(run, ["films", "meals"], using="adapter", drop_layers="0")["passes"] == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"train_layernorm": True}, {"max_length": 12}, {"adapter": "pfeiffer"}, {"drop_layers": [0]}]
+)
+def test_unlike_adapters_do_not_share_a_pass(settings, workspace, quick, run) -> None:  # type: ignore[no-untyped-def]
+    extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    extract("meals", quick("adapter", epochs=1, **settings), workspace, seed=0)
+    assert assert_same_as_apart(run, ["films", "meals"])["passes"] == 2
+
+
+def test_three_targets_of_one_pass(workspace: Workspace, quick: Quick, run, data: Path) -> None:  # type: ignore[no-untyped-def]
+    shutil.copytree(data / "films", data / "plays")
+    toml = data / "plays" / "task.toml"
+    toml.write_text(toml.read_text().replace("films", "plays"))
+    for seed, task in enumerate(("films", "meals", "plays")):
+        extract(task, quick("adapter", epochs=1), workspace, seed=seed)
+    assert assert_same_as_apart(run, ["plays", "films", "meals"])["passes"] == 1
+    assert assert_same_as_apart(run, ["plays", "films", "meals"], batch_size=1)["passes"] == 1
+
+
+def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run, source: Path) -> None:  # type: ignore[no-untyped-def]
+    for target, using, message in (
+        ("films,films", "auto", "--target names films more than once"),
+        ("nope,films,neither", "auto", "(?s)--target nope,films,neither: 2 mistakes.*'nope'.*'neither'"),
+        (",", "auto", "--target names no task"),
+        ("films,meals", "0123456789ab", "--using 0123456789ab: a run is trained for one task"),
+        ("films,meals", "auto", "(?s)2 mistakes.*extract --task films.*extract --task meals"),
+        ("films,meals", "fusion", "(?s)2 mistakes.*fuse --target films.*fuse --target meals"),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            run(target, using)
+    extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    with pytest.raises(PipelineError, match="(?s)1 mistake\n.*'meals'"):
+        run("films,meals")
+    table = pd.read_csv(source)
+    table.assign(sentence2="").drop(columns=["sentence"]).to_csv(source, index=False)
+    expected = (
+        r"(?s)in\.csv: 3 mistakes\n  task 'films': column 'sentence' is missing.*task 'pairs'.*'sentence2': empty"
+    )
+    with pytest.raises(PipelineError, match=expected):
+        run("films,pairs,twins")
+
+
+def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, source, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    runs = [extract(task, quick("adapter", epochs=1), workspace, seed=0).run for task in ("films", "meals")]
+    arguments = [
+        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}", f"--store={workspace.store_root}",
+        f"--reports={workspace.reports}", f"--input={source}", f"--output={tmp_path / 'o.csv'}", "--json",
+    ]  # fmt: skip
+    capsys.readouterr()
+    assert main(["predict", "--target", "films,meals", *arguments]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    for run, task, line in zip(runs, ("films", "meals"), lines, strict=True):
+        assert line == f"49 predictions of run {run} for {task} in {tmp_path / 'o.csv'}"
+    assert json.loads(last) == {
+        "targets": [{"run": runs[0], "task": "films"}, {"run": runs[1], "task": "meals"}],
+        "rows": 49, "output": str(tmp_path / "o.csv"), "passes": 1,
+    }  # fmt: skip
+    found = pd.read_csv(tmp_path / "o.csv")
+    assert found.columns.tolist() == [
+        "id", "films_prediction", "films_probability_0", "films_probability_1",
+        "meals_prediction", "meals_probability_0", "meals_probability_1",
+    ]  # fmt: skip
+    assert found["id"].tolist() == pd.read_csv(source)["id"].tolist()
+    assert main(["predict", "--target", "films", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"run", "task", "rows", "output"}
