@@ -80,7 +80,6 @@ def fuse(
     adapters: str | None = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
-    fusion_impl: Literal["fast", "stock"] | None = None,
     seed: int = 0,
     force: Flag = False,
     places: Places = Places(),
@@ -99,8 +98,6 @@ def fuse(
         Kind of the adapters to fuse (houlsby).
     drop_layers
         Layers without fusion, such as 0-4 or 0,1,3 (those that the adapters leave out).
-    fusion_impl
-        How fusion is computed: fast, or stock for AdapterHub's own code, which it equals to rounding (fast).
     seed
         Fixes initial weights, sample, order and dropout.
     force
@@ -108,10 +105,40 @@ def fuse(
     """
     from stages.fuse import fuse as run
 
-    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion_impl=fusion_impl)
+    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers)
     workspace = places.workspace(**running.settings())
     record = run(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
     _print_result(record, running.json)
+
+
+@app.command
+def prune(
+    *,
+    target: str,
+    keep: int,
+    using: str = "fusion",
+    force: Flag = False,
+    json: Flag = False,
+    places: Places = Places(),
+) -> None:
+    """Leave out the adapters of a trained fusion that get least attention; nothing is trained anew.
+
+    Parameters
+    ----------
+    target
+        The task the fusion is for.
+    keep
+        How many adapters stay, those with most attention on dev.
+    using
+        The run of a fusion; fusion is the best one trained for the target.
+    force
+        Do it even if the ledger has this run.
+    json
+        Print the result as one JSON object on the last line.
+    """
+    from stages.prune import prune as run
+
+    _print_result(run(target, places.workspace(), keep=keep, using=using, force=force), json)
 
 
 @app.command
@@ -218,9 +245,9 @@ def predict(
     Parameters
     ----------
     target
-        The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction and so on.
+        The task to predict.
     input
-        Table with the text columns of each task (parquet, csv, tsv or jsonl by suffix).
+        Table with the task's text columns (parquet, csv, tsv or jsonl by suffix).
     output
         Table to write, in the input's order.
     using
@@ -248,8 +275,7 @@ def predict(
     )
     if not _is_main_process():
         return
-    for one in result.get("targets", [result]):
-        print(f"{result['rows']} predictions of run {one['run']} for {one['task']} in {result['output']}")
+    print(f"{result['rows']} predictions of run {result['run']} in {result['output']}")
     if json:
         print(json_module.dumps(result))
 

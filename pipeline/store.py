@@ -49,6 +49,7 @@ class Manifest(BaseModel):
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")
     sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")
+    pruned_from: str | None = Field(None, description="the fusion whose sources these are some of")
     files: dict[str, str] = Field({}, description="file name -> sha256")
 
     @property

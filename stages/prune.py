@@ -1,0 +1,206 @@
+"""A trained fusion over fewer adapters: those that its attention shows to matter, without training anew."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.data.batches import collate, evaluation_order
+from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.errors import PipelineError
+from pipeline.ledger import Cost, RunRecord, SourceRun, run_name
+from pipeline.metrics import score
+from pipeline.store import Artifact, Manifest
+from pipeline.tasks import Task
+from stages.run import prediction_table
+from stages.workspace import Workspace, provenance
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import Tensor
+
+    from pipeline.models.transfer_model import TransferModel
+    from pipeline.training.objectives import Prediction
+
+_BATCH_SIZE = 64
+
+
+def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False) -> RunRecord:
+    """Keep the ``keep`` sources of a fusion for ``target`` that get most attention on dev, as an artifact of its own.
+
+    It is scored on dev anew, in fp32. Its cost is that of scoring: nothing is trained.
+
+    Args:
+        using: the run of a fusion, or ``fusion``: the best trained for the target.
+
+    Raises:
+        PipelineError: there is no such fusion, or it has not more sources than ``keep``.
+    """
+    from pipeline.training.devices import process_count
+
+    if process_count() > 1:
+        raise PipelineError("prune trains nothing and runs in one process: start it without accelerate launch")
+    task = workspace.task(target)
+    pruning = Pruning(task, _fusion(task, using, workspace), keep, workspace)
+    if not force and (record := pruning.finished()) is not None:
+        return record
+    with workspace.ledger.lock(pruning.name):
+        return pruning.make()
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """A fusion and how many of its sources are to stay."""
+
+    task: Task
+    fusion: Artifact
+    keep: int
+    workspace: Workspace
+
+    def __post_init__(self) -> None:
+        count = len(self.fusion.manifest.sources)
+        if not 1 <= self.keep < count:
+            raise PipelineError(
+                f"--keep {self.keep}: fusion {self.fusion.manifest.run} has {count} sources: give 1 to {count - 1}"
+            )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        manifest, data = self.fusion.manifest, self.workspace.task_data(self.task, None, 0)
+        return {
+            "kind": "fusion",
+            "task": {"name": self.task.name, **self.task.meaning},
+            "recipe": manifest.recipe.model_dump(mode="json"),
+            "seed": manifest.seed,
+            "data": {"train": manifest.train_rows, "dev": data.fingerprint["dev"]},
+            "backbone": self.workspace.backbone.identity,
+            "pruned": {"digest": manifest.digest, "sources": [source.digest for source in manifest.sources]},
+            "keep": self.keep,
+        }
+
+    @property
+    def name(self) -> str:
+        return run_name(self.identity)
+
+    def finished(self) -> RunRecord | None:
+        """The ledger's record, if its artifact is still there."""
+        record, artifact = self.workspace.ledger.find(self.name), self.workspace.store.find(self.name)
+        if record is None or artifact is None or artifact.manifest.digest != record.artifact_digest:
+            return None
+        return record.model_copy(update={"artifact": str(artifact.folder)})
+
+    def make(self) -> RunRecord:
+        """Score the sources, leave the others out, score the task, and keep all of it."""
+        from pipeline.models.adaptation.pruning import prune_fusion, source_shares
+        from pipeline.training.cost import peak_memory_mb, reset_peak_memory
+        from pipeline.training.devices import make_accelerator
+        from stages.build import build_from_artifact
+
+        manifest, workspace = self.fusion.manifest, self.workspace
+        accelerator = make_accelerator("fp32")
+        model = build_from_artifact(self.fusion, self.task, workspace.backbone, workspace.store)
+        model = accelerator.prepare(model)
+        recipe, rows = manifest.recipe, workspace.task_data(self.task, None, 0).dev
+        assert recipe.encoding is not None and recipe.max_length is not None
+        dev = tokenise(rows, workspace.backbone.tokenizer, recipe.encoding, recipe.max_length)
+        reset_peak_memory()
+        started = time.perf_counter()
+        tasks = [source.task for source in manifest.sources]
+        shares = source_shares(model.backbone, tasks, self._inputs(dev, accelerator))
+        # Of equal shares the first in the fusion's order.
+        kept = prune_fusion(model.backbone, tasks, sorted(tasks, key=lambda name: -shares[name])[: self.keep])
+        scoring = time.perf_counter()
+        prediction = self._predict(model, dev, accelerator)
+        ended = time.perf_counter()
+        dev_score = score(self.task.metric, prediction.values, rows["label"].to_numpy())
+        sources = tuple(source for source in manifest.sources if source.task in kept)
+        artifact = self._save(model, dev_score, sources)
+        record = RunRecord(
+            run=self.name,
+            kind="fusion",
+            task=self.task.name,
+            seed=manifest.seed,
+            limit=manifest.limit,
+            recipe=recipe,
+            identity=self.identity,
+            sources=sources,
+            backbone=workspace.backbone.name,
+            metric=self.task.metric,
+            dev=dev_score,
+            best_epoch=0,
+            rows={"train": 0, "dev": len(rows)},
+            cost=Cost(
+                trainable_parameters=_trained_parameters(model),
+                seconds=round(ended - started, 3),
+                examples_per_second=round(len(rows) / (ended - scoring), 2),
+                peak_memory_mb=peak_memory_mb(),
+            ),
+            artifact=str(artifact.folder),
+            artifact_digest=artifact.manifest.digest,
+            provenance=provenance(),
+        )
+        curve = [{"epoch": 0.0, "dev": dev_score, **{f"share of {name}": share for name, share in shares.items()}}]
+        workspace.ledger.finish(record, curve, prediction_table(rows, prediction))
+        return record
+
+    def _inputs(self, dev: TokenisedSplit, accelerator: Accelerator) -> Iterator[dict[str, Tensor]]:
+        for rows in evaluation_order(dev.lengths, _BATCH_SIZE):
+            batch = collate(dev, rows, self.workspace.backbone.tokenizer.pad_token_id)
+            names = ("input_ids", "attention_mask", "token_type_ids")
+            yield {name: batch[name].to(accelerator.device) for name in names if name in batch}
+
+    def _predict(self, model: TransferModel, dev: TokenisedSplit, accelerator: Accelerator) -> Prediction:
+        from pipeline.training.objectives import objective_for
+        from pipeline.training.predict import predict_split
+
+        head = self.fusion.manifest.recipe.head
+        assert head is not None
+        return predict_split(
+            model,
+            dev,
+            objective_for(self.task, head),
+            batch_size=_BATCH_SIZE,
+            pad_token_id=self.workspace.backbone.tokenizer.pad_token_id,
+            accelerator=accelerator,
+        )
+
+    def _save(self, model: TransferModel, dev_score: float, sources: tuple[SourceRun, ...]) -> Artifact:
+        from pipeline.models.adaptation.fusion import save_fusion
+
+        old = self.fusion.manifest
+        values = {"run": self.name, "dev": dev_score, "sources": sources, "pruned_from": old.run, "files": {}}
+
+        def write(folder: Path) -> None:
+            save_fusion(model.backbone, [source.task for source in sources], folder)
+
+        head = {name: tensor.cpu() for name, tensor in model.head.state_dict().items()}
+        return self.workspace.store.save(old.model_copy(update=values), write, head=head, layernorms={})
+
+
+def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
+    """The fusion that ``using`` means; by itself never one that was pruned, or pruning again would prune that."""
+
+    def fits(manifest: Manifest) -> bool:
+        if manifest.kind != "fusion" or manifest.task != task.name:
+            return False
+        if using != "fusion":
+            return manifest.run == using
+        return manifest.pruned_from is None and manifest.backbone_weights == workspace.backbone.weights_hash
+
+    found = [artifact for artifact in workspace.store.artifacts() if fits(artifact.manifest)]
+    if not found:
+        wanted = "fusion" if using == "fusion" else f"fusion {using}"
+        raise PipelineError(
+            f"no {wanted} of '{task.name}' on backbone '{workspace.backbone_name}' in {workspace.store_root}: train one"
+            f" with python -m pipeline fuse --target {task.name}"
+        )
+    return max(found, key=lambda artifact: (artifact.manifest.dev, artifact.manifest.run))
+
+
+def _trained_parameters(model: TransferModel) -> int:
+    """What training made of the model: fusion layers and head."""
+    fusion = sum(p.numel() for name, p in model.backbone.named_parameters() if "adapter_fusion_layer" in name)
+    return fusion + sum(parameter.numel() for parameter in model.head.parameters())

@@ -1,0 +1,67 @@
+"""A pruned fusion is an artifact of its own, with its own score, that predict uses like any other."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import PipelineError
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.predict import predict
+from stages.prune import prune
+
+
+@pytest.fixture
+def fused(workspace, quick):  # type: ignore[no-untyped-def]
+    for task in ("films", "meals", "pairs"):
+        extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1)
+    return fuse("films", quick("fusion", learning_rate=5e-2), workspace, seed=1)
+
+
+def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    before = {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()}
+    record = prune("films", workspace, keep=2)
+    (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
+    shares = {source.task: row[f"share of {source.task}"] for source in fused.sources}
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert {source.task for source in record.sources} == set(sorted(shares, key=shares.__getitem__)[1:])
+    assert record.cost.trainable_parameters == fused.cost.trainable_parameters
+    assert record.summary().keys() == fused.summary().keys()
+
+    artifact = workspace.store.find(record.run)
+    artifact.verify()
+    assert (artifact.manifest.pruned_from, artifact.manifest.dev) == (fused.run, record.dev)
+    predict(
+        "films", data_folder / "films" / "dev.csv", tmp_path / "out.parquet", dataclasses.replace(workspace),
+        using=record.run, batch_size=7, precision="fp32",
+    )  # fmt: skip
+    found, kept = pd.read_parquet(tmp_path / "out.parquet"), workspace.ledger.predictions(record.run)
+    assert found["probability_1"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
+    assert {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()} == before
+
+    monkeypatch.setattr("stages.prune.Pruning.make", lambda _: pytest.fail("made again"))
+    assert prune("films", dataclasses.replace(workspace), keep=2) == record
+
+
+def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # type: ignore[no-untyped-def]
+    two = prune("films", workspace, keep=2)
+    one = prune("films", workspace, keep=1)
+    assert workspace.store.find(one.run).manifest.pruned_from == fused.run
+    again = prune("films", workspace, keep=1, using=two.run)
+    assert workspace.store.find(again.run).manifest.pruned_from == two.run
+    assert len({fused.run, two.run, one.run, again.run}) == 4
+
+
+def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ignore[no-untyped-def]
+    for keep in (0, 3, -1):
+        with pytest.raises(PipelineError, match=f"--keep {keep}: fusion {fused.run} has 3 sources: give 1 to 2"):
+            prune("films", workspace, keep=keep)
+    with pytest.raises(PipelineError, match="no fusion of 'meals' .*fuse --target meals"):
+        prune("meals", workspace, keep=1)
+    adapter = fused.sources[0].run
+    with pytest.raises(PipelineError, match=f"no fusion {adapter} of 'films'"):
+        prune("films", workspace, keep=1, using=adapter)
