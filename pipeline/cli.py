@@ -80,6 +80,7 @@ def fuse(
     adapters: str | None = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
+    fusion_impl: Literal["fast", "stock"] | None = None,
     seed: int = 0,
     force: Flag = False,
     places: Places = Places(),
@@ -98,6 +99,8 @@ def fuse(
         Kind of the adapters to fuse (houlsby).
     drop_layers
         Layers without fusion, such as 0-4 or 0,1,3 (those that the adapters leave out).
+    fusion_impl
+        How fusion is computed: fast, or stock for AdapterHub's own code, which it equals to rounding (fast).
     seed
         Fixes initial weights, sample, order and dropout.
     force
@@ -105,7 +108,7 @@ def fuse(
     """
     from stages.fuse import fuse as run
 
-    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers)
+    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion_impl=fusion_impl)
     workspace = places.workspace(**running.settings())
     record = run(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
     _print_result(record, running.json)
@@ -245,9 +248,9 @@ def predict(
     Parameters
     ----------
     target
-        The task to predict.
+        The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction and so on.
     input
-        Table with the task's text columns (parquet, csv, tsv or jsonl by suffix).
+        Table with the text columns of each task (parquet, csv, tsv or jsonl by suffix).
     output
         Table to write, in the input's order.
     using
@@ -275,7 +278,8 @@ def predict(
     )
     if not _is_main_process():
         return
-    print(f"{result['rows']} predictions of run {result['run']} in {result['output']}")
+    for one in result.get("targets", [result]):
+        print(f"{result['rows']} predictions of run {one['run']} for {one['task']} in {result['output']}")
     if json:
         print(json_module.dumps(result))
 
