@@ -64,6 +64,7 @@ def fits_bank(adapters: Sequence[Any]) -> bool:
     )
 
 
+@torch.inference_mode(False)  # else a model that first predicts would hold parameters that can never train
 @torch.no_grad()
 def join(adapters: Sequence[Any]) -> AdapterBank:
     """Move the weights of ``adapters`` into a bank; their parameters become views of it, so nothing is held twice."""

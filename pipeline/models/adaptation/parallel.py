@@ -89,9 +89,7 @@ class ParallelSite:
         if self._bank is None or names != self._names or not self._bank.holds(adapters):
             self._names = names
             gated = any(adapter.use_gating for adapter in adapters)
-            # The adapters' parameters move into the bank; they must stay usable outside inference mode.
-            with torch.inference_mode(False):
-                self._bank = None if gated or not fits_bank(adapters) else join(adapters)
+            self._bank = None if gated or not fits_bank(adapters) else join(adapters)
         return self._bank
 
 

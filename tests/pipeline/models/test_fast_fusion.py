@@ -200,6 +200,14 @@ def test_prediction_follows_a_change_of_the_weights() -> None:
     torch.testing.assert_close(after, predicted("stock"), rtol=0, atol=1e-12)
 
 
+def test_a_model_that_predicted_first_can_train_after() -> None:
+    model = fused_model().eval()
+    use_fusion_implementation(model, "fast")
+    with torch.inference_mode():
+        model(**batch())
+    assert_same(model.train())
+
+
 def test_a_moved_model_is_joined_again() -> None:
     model = fused_model(dtype=torch.float32)
     use_fusion_implementation(model, "fast")
