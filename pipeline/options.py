@@ -62,7 +62,7 @@ class Training:
     early_stopping_patience: int | None = None
     "Stop after so many epochs without a better dev score (off)."
     precision: Precision | None = None
-    "auto is bf16 on a GPU that has it, else fp32 (auto)."
+    "auto is bf16 where that is clearly faster, measured at the start, else fp32 (auto)."
     recipe: Path | None = None
     "TOML file with any key of a recipe; flags override it."
 
