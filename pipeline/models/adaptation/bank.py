@@ -42,9 +42,9 @@ class AdapterBank:
         return self.size * self.bottleneck
 
     def holds(self, adapters: Sequence[Any]) -> bool:
-        """Whether the adapters still live in this bank: moving a model to a device gives them storage of their own."""
-        first: Tensor = adapters[0].adapter_down[0].weight
-        return first.data_ptr() == self.down.data_ptr()
+        """Whether it is these that live here, in this order: a model moved to a device has storage of its own."""
+        homes = [self.down[n * self.bottleneck].data_ptr() for n in range(self.size)]
+        return homes == [adapter.adapter_down[0].weight.data_ptr() for adapter in adapters]
 
 
 def fits_bank(adapters: Sequence[Any]) -> bool:

@@ -64,7 +64,7 @@ class FusionSite:
     def _join(self, adapters: list[nn.Module]) -> bool:
         if not fits_bank(adapters):
             return False
-        if self._bank is None or self._bank.size != len(adapters) or not self._bank.holds(adapters):
+        if self._bank is None or not self._bank.holds(adapters):
             self._bank = join(adapters)
             self._folded = None
         return True

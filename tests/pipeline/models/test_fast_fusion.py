@@ -9,6 +9,7 @@ import adapters
 import pytest
 import torch
 from adapters.composition import Fuse
+from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
@@ -206,6 +207,25 @@ def test_a_model_that_predicted_first_can_train_after() -> None:
     with torch.inference_mode():
         model(**batch())
     assert_same(model.train())
+
+
+def test_another_fusion_over_as_many_adapters_is_another_bank() -> None:
+    model = fused_model((4, 4, 4))
+    use_fusion_implementation(model, "fast")
+    sites = [vars(site) for site in model.modules() if isinstance(site, BottleneckLayer)]
+    fast = [site["compose_fuse"] for site in sites]
+    for names in (("task0", "task1"), ("task0", "task2"), ("task2", "task0")):
+        model.add_adapter_fusion(Fuse(*names))
+        model.train_adapter_fusion(Fuse(*names))
+        model.double().eval()
+        found = {}
+        for implementation in ("stock", "fast"):
+            for site, own in zip(sites, fast, strict=True):
+                site.pop("compose_fuse", None)
+                if implementation == "fast":
+                    site["compose_fuse"] = own  # the same one for every fusion, with the bank of the one before
+            found[implementation] = model(**batch()).last_hidden_state.detach()
+        torch.testing.assert_close(found["fast"], found["stock"], rtol=0, atol=1e-10)
 
 
 def test_a_moved_model_is_joined_again() -> None:
