@@ -107,15 +107,13 @@ class Run:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
         if not force and (record := self.finished()) is not None:
             return record
-        from accelerate import PartialState
-
-        from pipeline.training.devices import is_main_process
+        from pipeline.training.devices import is_main_process, wait_for_everyone
 
         # Of the processes that train this run together, one holds the lock against other commands.
         with self.workspace.ledger.lock(self.name) if is_main_process() else nullcontext():
             if force and is_main_process():
                 self.workspace.ledger.drop_checkpoint(self.name)
-            PartialState().wait_for_everyone()
+            wait_for_everyone()
             # Another command may have finished it between the first look and the lock.
             if not force and (record := self.finished()) is not None:
                 return record

@@ -369,8 +369,11 @@ def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, d
     together = json.loads(done.stdout.splitlines()[-1])
     assert together["run"] == alone["run"]
     assert together["dev"] == pytest.approx(alone["dev"], abs=2e-3)
-    record = json.loads((tmp_path / "reports2" / "runs" / together["run"] / "run.json").read_text())
-    assert record["provenance"]["processes"] == 2
+    runs = [tmp_path / folder / "runs" / together["run"] for folder in ("reports", "reports2")]
+    assert json.loads((runs[1] / "run.json").read_text())["provenance"]["processes"] == 2
+    # That they form a group is checked where the accelerator is made; here, that their halves add up to the batch.
+    losses = [pd.read_csv(folder / "curve.csv")["loss"] for folder in runs]
+    assert losses[1].to_numpy() == pytest.approx(losses[0].to_numpy(), rel=1e-3)
     assert done.stdout.count('"kind": "adapter"') == 1
 
 

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
+from accelerate.utils import parse_flag_from_env
 
 from pipeline.errors import PipelineError
 from pipeline.recipe import Precision
@@ -31,6 +32,12 @@ def process_count() -> int:
 def is_main_process() -> bool:
     """Whether this process is the one that writes and prints."""
     return int(os.environ.get("RANK", "0")) == 0
+
+
+def wait_for_everyone() -> None:
+    """Let the processes that train together meet here."""
+    # The first to ask decides for good whether they form a group; alone, PartialState does not look at this flag.
+    PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).wait_for_everyone()
 
 
 def resolve_precision(precision: Precision) -> Precision:
@@ -82,7 +89,7 @@ def make_accelerator(precision: Precision, tracker: str | None = None, folder: P
     """An Accelerator for one run; ``tracker`` (such as "tensorboard") logs under ``folder``.
 
     Raises:
-        PipelineError: the tracker's package is not installed.
+        PipelineError: the tracker's package is not installed, or each of several processes would train alone.
     """
     mixed = "no" if precision == "fp32" else precision
     # Accelerate keeps one state a process and refuses a second precision; a study may well hold two.
@@ -91,4 +98,10 @@ def make_accelerator(precision: Precision, tracker: str | None = None, folder: P
     if tracker is not None and tracker not in map(str, get_available_trackers()):
         # Accelerate would only mention it in its debug log, and track nothing.
         raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
-    return Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder)
+    accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder)
+    if accelerator.num_processes != process_count():
+        raise PipelineError(
+            f"{process_count()} processes were launched, but they do not find each other: on CPUs set"
+            " ACCELERATE_USE_CPU=true, or start with accelerate launch --cpu"
+        )
+    return accelerator

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from pipeline.errors import PipelineError
 from pipeline.training import devices
 
 
@@ -32,6 +33,12 @@ def test_a_cpu_without_the_instructions_is_not_kept_waiting(monkeypatch: pytest.
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     monkeypatch.setattr(devices, "_seconds", lambda left, right: pytest.fail("measured"))
     assert not devices.bf16_is_faster("cpu")
+
+
+def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="2 processes were launched"):
+        devices.make_accelerator("fp32")
 
 
 def test_the_measurement_runs_here() -> None:
