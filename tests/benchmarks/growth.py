@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .backbones import MINILM, NANO, backbone_folder
+from .backbones import FOUR_OF_BERT_BASE, MINILM, NANO, Shape, backbone_folder
 from .report import Report
 from .setting import Setting
 from .step import fusion_batch, fusion_run, our_step, stock_step
-from .timing import Row, columns, interleave, milliseconds
+from .timing import Row, columns, interleave, milliseconds, ratio
 
 _FEW = 4
 
@@ -16,17 +16,21 @@ def run(setting: Setting) -> Report:
     lengths = [8, 16] if setting.quick else [32, 64, 128, 256, 512]
     sizes = [2, 4] if setting.quick else [4, 8, 16, 32, 64]
     rows, tokens = (2, 8) if setting.quick else (8, 64)
+    wide, many = (NANO, (2, 8)) if setting.quick else (FOUR_OF_BERT_BASE, (32, 64))
     return Report(
         (
             f"d = {NANO.width if setting.quick else MINILM.width}, random weights, fp32; the first table with {rows}"
             f" inputs of {tokens} tokens, the second with {rows} inputs, the third with {tokens} tokens. MB kept"
             " for the backward pass.",
+            f"The last table is of a model of d = {wide.width} and {wide.layers} layers, {many[0]} inputs of {many[1]}"
+            " tokens, all its rows measured in turn.",
             "Medians (lowest to highest); peers of a row ran in turn.",
         ),
         (
             [_against_stock(setting, count, rows, tokens) for count in counts],
             [_ours(setting, rows, length) for length in lengths],
             [_ours(setting, size, tokens) for size in sizes],
+            _by_count(setting, wide, counts, *many),
         ),
     )
 
@@ -53,3 +57,17 @@ def _ours(setting: Setting, rows: int, tokens: int) -> Row:
         "ours, MB": kept,
         "MB a 1,000 tokens": kept / thousands,
     }
+
+
+def _by_count(setting: Setting, shape: Shape, counts: list[int], rows: int, tokens: int) -> list[Row]:
+    folder = backbone_folder(setting, shape)
+    steps = {}
+    for count in counts:
+        run = fusion_run(setting, folder, count)
+        steps[str(count)] = milliseconds(our_step(run, fusion_batch(run, rows, tokens, setting.device), setting.device))
+    found = interleave(steps, setting.repeats)
+    first = found[str(counts[0])]
+    return [
+        {"N": count, "ours, ms": sample, f"against N = {counts[0]}": ratio(sample, first)}
+        for count, sample in zip(counts, found.values(), strict=True)
+    ]
