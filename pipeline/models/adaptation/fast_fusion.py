@@ -90,8 +90,10 @@ class FusionSite:
 
     def _projections(self, fusion: Any, bank: AdapterBank, tokens: int) -> _Projections:
         if torch.is_grad_enabled():
+            # The step that may follow changes the weights, and fused optimisers raise no version.
+            self._folded = None
             return _project(fusion, bank, *cheapest_forms(tokens, bank))
-        # Nothing is being trained, so the folded weights last until a parameter changes.
+        # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded.
         parameters = [fusion.query.weight, fusion.query.bias, fusion.key.weight, fusion.key.bias, fusion.value.weight]
         stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in parameters)
         if self._folded is None or self._folded[0] != stamp:

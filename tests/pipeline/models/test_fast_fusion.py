@@ -201,6 +201,29 @@ def test_prediction_follows_a_change_of_the_weights() -> None:
     torch.testing.assert_close(after, predicted("stock"), rtol=0, atol=1e-12)
 
 
+def test_prediction_between_training_steps_follows_the_optimiser() -> None:
+    """A fused step changes parameters without raising their version."""
+    model = fused_model(dropout=0.0)
+    use_fusion_implementation(model, "fast")
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, fused=True)
+
+    def predicted() -> Tensor:
+        model.eval()
+        with torch.inference_mode():
+            return model(**batch()).last_hidden_state
+
+    before = predicted()
+    for _ in range(2):
+        hidden = model.train()(**batch()).last_hidden_state
+        (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view(hidden.shape)).sum().backward()
+        optimizer.step()
+        after = predicted()
+        assert (after - before).abs().max() > 1e-3
+        before = after
+    use_fusion_implementation(model, "stock")
+    torch.testing.assert_close(after, predicted(), rtol=0, atol=1e-10)
+
+
 def test_a_model_that_predicted_first_can_train_after() -> None:
     model = fused_model().eval()
     use_fusion_implementation(model, "fast")
