@@ -7,6 +7,7 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pipeline.models.frozen_prefix import above, completed, frozen_parts
 from pipeline.tasks import Encoding, Pooling
@@ -69,8 +70,10 @@ class TransferModel(nn.Module):
         vectors = vectors.float()
         with torch.autocast(vectors.device.type, enabled=False):
             if self.encoding == "siamese":
-                first, second = (vectors if pairs is None else vectors[pairs]).chunk(2)
-                return self.head(first, second)
+                # An embedding adds the gradients of a sentence that repeats in one order; plain indexing on a CPU adds
+                # them as its threads come.
+                both = vectors if pairs is None else F.embedding(pairs, vectors)
+                return self.head(*both.chunk(2))
             return self.head(vectors)
 
     def forward(

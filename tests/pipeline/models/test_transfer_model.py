@@ -56,6 +56,15 @@ def test_a_siamese_batch_is_the_two_sentences_apart(encoder: PreTrainedModel) ->
     torch.testing.assert_close(together, model.head(u, v), atol=1e-5, rtol=1e-4)
 
 
+def test_gradients_of_sentences_that_repeat_are_the_same_bits_each_time() -> None:
+    """Also with several threads, and more numbers than one of them would take."""
+    torch.manual_seed(0)
+    model = TransferModel(torch.nn.Identity(), build_head("difference", 256, 1, 2, 0.0), "siamese", "mean")
+    vectors, pairs = torch.randn(3, 256, requires_grad=True), torch.randint(3, (512,))
+    first, *others = (torch.autograd.grad(model.decide(vectors, pairs).sum(), vectors)[0] for _ in range(10))
+    assert all(torch.equal(first, other) for other in others)
+
+
 def test_a_frozen_backbone_stays_in_evaluation_mode(encoder: PreTrainedModel) -> None:
     model = TransferModel(encoder, build_head("linear", 32, 2, 1, 0.1), "cross", "mean")
     assert model.train().backbone.training
