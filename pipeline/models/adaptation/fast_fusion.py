@@ -36,8 +36,8 @@ _CACHED = 2**18
 class FusionSite:
     """Takes the place of ``compose_fuse`` at one site; parameters stay in AdapterHub's modules.
 
-    What the fast form does not cover (adapters that train, with gates or LayerNorms, nested compositions, static
-    fusion) goes to ``stock``.
+    What the fast form does not cover (adapters that train or have LayerNorms, nested compositions, static fusion) goes
+    to AdapterHub's own method, which reads an adapter before its gate, as is done here.
     """
 
     def __init__(self, site: BottleneckLayer) -> None:
@@ -74,13 +74,14 @@ class FusionSite:
         bank = self._bank
         assert bank is not None
         tokens = hidden.numel() // hidden.shape[-1]
-        drops = fusion.training and fusion.dropout.p > 0
         weights = self._projections(fusion, bank, tokens)
         inner = F.linear(hidden, bank.down, bank.bias)  # (B, T, N m)
         cross, shift = _cross(query, weights, bank, fusion)  # (B, T, N m + N'), (B, T)
-        # Dropout of ones: the factors of the scores, drawn as stock fusion draws them.
-        ones = torch.ones((*hidden.shape[:-1], bank.size), dtype=_precise(hidden.dtype), device=hidden.device)
-        factor = fusion.dropout(ones) if drops else None
+        factor = None
+        if fusion.training and fusion.dropout.p > 0:
+            # Dropout of ones: the factors of the scores, drawn as stock fusion draws them.
+            shape = (*hidden.shape[:-1], bank.size)
+            factor = fusion.dropout(torch.ones(shape, dtype=_precise(hidden.dtype), device=hidden.device))
         if shift is not None:
             shift = shift.unsqueeze(-1)
         mix, attention = _Mix.apply(inner, cross, shift, factor, bank.activation, bank.size)
