@@ -74,7 +74,7 @@ def predict(
     Raises:
         PipelineError: no such model, unfit rows, or a file that cannot be read or written.
     """
-    from pipeline.training.devices import make_accelerator, resolve_precision
+    from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
 
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
@@ -89,7 +89,8 @@ def predict(
     found: dict[str, Prediction] = {}
     passes = plan_passes(targets)
     for sharing in passes:
-        outputs = _outputs(sharing, rows[sharing[0].task.name], workspace, dropped, batch_size, accelerator)
+        with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
+            outputs = _outputs(sharing, rows[sharing[0].task.name], workspace, dropped, batch_size, accelerator)
         found |= dict(zip((each.task.name for each in sharing), outputs, strict=True))
     if accelerator.is_main_process:
         write_table(_joined({name: prediction_table(rows[name], found[name]) for name in rows}), output_file)

@@ -48,7 +48,9 @@ def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion"
     if not force and (record := pruning.finished()) is not None:
         return record
     with workspace.ledger.lock(pruning.name):
-        return pruning.make()
+        # Another command may have finished it between the first look and the lock.
+        record = None if force else pruning.finished()
+        return record or pruning.make()
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import torch
 
-from pipeline.data.batches import training_batches
+from pipeline.data.batches import inputs_of, training_batches
 from pipeline.data.load import TaskData
 from pipeline.data.tokens import TokenisedSplit, tokenise
-from pipeline.errors import PipelineError
 from pipeline.ledger import Cost, Kind, RunRecord, SourceRun, run_name
 from pipeline.metrics import load_metric, score
 from pipeline.recipe import Recipe, check_seed
@@ -107,7 +105,7 @@ class Run:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
         if not force and (record := self.finished()) is not None:
             return record
-        from pipeline.training.devices import is_main_process, wait_for_everyone
+        from pipeline.training.devices import full_memory_explained, is_main_process, wait_for_everyone
 
         # Of the processes that train this run together, one holds the lock against other commands.
         with self.workspace.ledger.lock(self.name) if is_main_process() else nullcontext():
@@ -117,13 +115,9 @@ class Run:
             # Another command may have finished it between the first look and the lock.
             if not force and (record := self.finished()) is not None:
                 return record
-            try:
+            remedy = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
+            with full_memory_explained(self.title, remedy):
                 return self._train()
-            except torch.OutOfMemoryError as error:
-                raise PipelineError(
-                    f"{self.title}: the GPU's memory is full: give --gradient-accumulation-steps 2, a smaller"
-                    " --batch-size or a smaller --max-length"
-                ) from error
 
     def _train(self) -> RunRecord:
         from pipeline.training.devices import make_accelerator
@@ -167,9 +161,7 @@ class Run:
             data=_training_data(
                 train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes, known_train.extend
             ),
-            loss=lambda model, batch: objective.loss(
-                model(**{key: value for key, value in batch.items() if key not in ("rows", "labels")}), batch["labels"]
-            ),
+            loss=lambda model, batch: objective.loss(model(**inputs_of(batch)), batch["labels"]),
             evaluate=lambda model: score(task.metric, predict(model).values, self.data.dev["label"].to_numpy()),
             metric=task.metric,
             accelerator=accelerator,

@@ -74,6 +74,11 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
     return batch
 
 
+def inputs_of(batch: Batch) -> Batch:
+    """What of a batch the model reads."""
+    return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}
+
+
 def distinct(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     """The different ones of ``sequences`` in order of first appearance, and for each of them its number there."""
     numbers: dict[bytes, int] = {}

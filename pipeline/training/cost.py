@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from pipeline.training.devices import on_gpu
+
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
@@ -17,7 +19,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 def reset_peak_memory() -> None:
     """Start measuring anew, so that in a study a small run after a big one does not inherit its peak."""
     gc.collect()  # a model of an earlier run may hang in a cycle of references
-    if torch.cuda.is_available():
+    if on_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
         _CLEAR.write_text("5")  # Linux: sets the high-water mark VmHWM to what is resident now
@@ -25,7 +27,7 @@ def reset_peak_memory() -> None:
 
 def peak_memory_mb() -> float:
     """Peak in MB (2^20 bytes): of the GPU's allocated memory if one is used, else of the process's resident memory."""
-    if torch.cuda.is_available():
+    if on_gpu():
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
     try:
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +19,14 @@ from pipeline.errors import PipelineError
 from pipeline.recipe import Precision
 
 
+def on_gpu() -> bool:
+    """Whether a GPU computes: there is one, and it was not said to leave it alone (``accelerate launch --cpu``)."""
+    return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
+
+
 def hardware() -> str:
     """One line naming what computes, for provenance."""
-    if torch.cuda.is_available():
+    if on_gpu():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     return f"CPU, {torch.get_num_threads()} threads"
 
@@ -40,35 +47,49 @@ def wait_for_everyone() -> None:
     PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).wait_for_everyone()
 
 
+@contextmanager
+def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
+    """Turn a GPU's full memory into a :class:`PipelineError` that names ``what`` was done and the ``remedy``."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise PipelineError(f"{what}: the GPU's memory is full: {remedy}") from error
+
+
 def resolve_precision(precision: Precision) -> Precision:
     """What ``auto`` means here: bf16 where products of matrices are faster in it, measured; else fp32.
 
     Raises:
         PipelineError: fp16 without a GPU, bf16 on a GPU without it.
     """
-    gpu = torch.cuda.is_available()
+    gpu = on_gpu()
     if precision == "bf16" and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
     if precision == "fp16" and not gpu:
         raise PipelineError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
     if precision != "auto":
         return precision
-    return "bf16" if bf16_is_faster("cuda" if gpu else "cpu") else "fp32"
+    if not gpu and process_count() > 1:
+        return "fp32"  # each would measure for itself, under the load of the others, and they must agree
+    return "bf16" if bf16_is_faster(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpu else "cpu") else "fp32"
 
 
 @cache
 def bf16_is_faster(device: str) -> bool:
-    """Whether a product of matrices of a layer's size takes clearly less time in bf16 than in fp32, measured here.
+    """Whether a product of matrices takes clearly less time in bf16 than in fp32, measured here.
 
-    Clearly, so that noise cannot decide what a run's recipe is: hardware made for bf16 gains a factor of two or more.
+    Clearly, and on a GPU with matrices that fill it, so that noise cannot decide what a run's recipe is: hardware made
+    for bf16 gains a factor of two or more.
     """
-    if device == "cpu" and not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+    gpu = device.startswith("cuda")
+    if not gpu and not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
         return False  # without such instructions it is many times slower, and not worth the wait
-    if device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+    if gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         return False
     seconds = {}
     for dtype in (torch.float32, torch.bfloat16):
-        left, right = (torch.ones(size, device=device, dtype=dtype) for size in ((1024, 768), (768, 768)))
+        sizes = ((4096, 4096), (4096, 4096)) if gpu else ((1024, 768), (768, 768))
+        left, right = (torch.ones(size, device=device, dtype=dtype) for size in sizes)
         seconds[dtype] = min(_seconds(left, right) for _ in range(5))
     return seconds[torch.bfloat16] < 0.7 * seconds[torch.float32]
 
@@ -76,12 +97,12 @@ def bf16_is_faster(device: str) -> bool:
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     """Of ten products, from an idle device to an idle device."""
     if left.is_cuda:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(left.device)
     started = time.perf_counter()
     for _ in range(10):
         left @ right
     if left.is_cuda:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(left.device)
     return time.perf_counter() - started
 
 

@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from pipeline.data.batches import Batch, collate, evaluation_order, sentences_of
+from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.errors import PipelineError
 from pipeline.training.objectives import Objective, Prediction
@@ -74,7 +74,7 @@ def split_outputs(
     def encode(part: TokenisedSplit, rows: np.ndarray) -> Tensor:
         batch = collate(part, rows, pad_token_id)
         batch = batch if extend is None else extend(batch)
-        inputs = {name: tensor.to(accelerator.device) for name, tensor in batch.items() if name not in _NOT_INPUTS}
+        inputs = {name: tensor.to(accelerator.device) for name, tensor in inputs_of(batch).items()}
         # Mixed precision belongs to `forward`, which is not called here.
         with accelerator.autocast():
             return model.encode(**inputs)
@@ -101,9 +101,6 @@ def split_outputs(
             "the model's outputs are no longer finite numbers; lower --learning-rate or use --precision fp32"
         )
     return outputs
-
-
-_NOT_INPUTS = frozenset({"rows", "labels"})
 
 
 def _in_order(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.data.batches import training_batches
+from pipeline.data.batches import inputs_of, training_batches
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
 from pipeline.models.backbone import Backbone
@@ -86,9 +86,7 @@ def loss_of(run: Run) -> Any:
     """``loss(model, batch)`` as :func:`pipeline.training.fit.fit` takes it."""
     assert run.recipe.head is not None
     objective = objective_for(run.task, run.recipe.head)
-    return lambda model, batch: objective.loss(
-        model(**{name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}), batch["labels"]
-    )
+    return lambda model, batch: objective.loss(model(**inputs_of(batch)), batch["labels"])
 
 
 def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:

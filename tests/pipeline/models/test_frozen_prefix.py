@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from nano import save_backbone
-from pipeline.data.batches import collate
+from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.adaptation.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
@@ -66,7 +66,7 @@ def cache(model: TransferModel, split: TokenisedSplit, max_bytes: float = 1e9) -
 def run(model: TransferModel, batch: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
     """Outputs, and the gradients of a loss."""
     model.zero_grad()
-    outputs = model(**{key: value for key, value in batch.items() if key not in ("rows", "labels")})
+    outputs = model(**inputs_of(batch))
     outputs.square().mean().backward()
     return outputs.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 

@@ -35,6 +35,31 @@ def test_a_cpu_without_the_instructions_is_not_kept_waiting(monkeypatch: pytest.
     assert not devices.bf16_is_faster("cpu")
 
 
+def test_processes_on_cpus_agree_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(devices, "_seconds", lambda left, right: pytest.fail("measured"))
+    assert devices.resolve_precision("auto") == "fp32"
+
+
+def test_a_gpu_that_is_to_be_left_alone_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert devices.on_gpu()
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    assert not devices.on_gpu()
+    assert devices.hardware().startswith("CPU")
+
+
+def test_full_memory_is_explained_and_nothing_else() -> None:
+    with (
+        pytest.raises(PipelineError, match="memory is full: rest"),
+        devices.full_memory_explained("adapter sst", "rest"),
+    ):
+        raise torch.OutOfMemoryError("of 80 GB")
+    with pytest.raises(ValueError, match="other"), devices.full_memory_explained("adapter sst", "rest"):
+        raise ValueError("other")
+
+
 def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match="2 processes were launched"):
