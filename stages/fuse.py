@@ -124,7 +124,9 @@ def fusion_run(
 
 
 def _preference(manifest: Manifest, recipe: Recipe, seed: int) -> tuple[Any, ...]:
-    return manifest.recipe.drop_layers == recipe.drop_layers, manifest.seed == seed, manifest.dev, manifest.run
+    own, wanted = set(manifest.recipe.drop_layers), set(recipe.drop_layers)
+    # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
+    return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
 
 
 def _dropped(recipe: Recipe, adapters: Sequence[Manifest]) -> tuple[int, ...]:
