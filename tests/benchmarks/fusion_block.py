@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import adapters
 import torch
-from adapters import SeqBnConfig
+from adapters import DoubleSeqBnConfig
 from adapters.composition import Fuse
 from torch import Tensor
 from transformers import BertModel
@@ -32,8 +32,9 @@ def run(setting: Setting) -> Report:
     tokens = batch[0] * batch[1]
     return Report(
         (
-            f"One site, {tokens:,} tokens, fp32, adapters of bottleneck {setting.bottleneck} frozen, dropout on,"
-            " forward and backward to the fusion's weights and the site's inputs; MB kept for the backward pass.",
+            f"The FFN's site of one layer, {tokens:,} tokens, fp32, Houlsby adapters of bottleneck {setting.bottleneck}"
+            " frozen, dropout on, forward and backward to the fusion's weights and the site's inputs; MB kept for the"
+            " backward pass.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         (table,),
@@ -65,7 +66,7 @@ def _model(setting: Setting, width: int, count: int, implementation: FusionImple
     adapters.init(model)
     factor = reduction_factor(width, setting.bottleneck)
     for number in range(count):
-        config = SeqBnConfig(reduction_factor=factor, non_linearity="gelu", init_weights="houlsby")
+        config = DoubleSeqBnConfig(reduction_factor=factor, non_linearity="gelu", init_weights="houlsby")
         model.add_adapter(f"source{number}", config=config)
     setup = Fuse(*(f"source{number}" for number in range(count)))
     model.add_adapter_fusion(setup)
