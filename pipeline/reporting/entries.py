@@ -29,15 +29,22 @@ RESULT_COLUMNS = [
 
 
 class Entry(BaseModel):
-    """One run of a study, or the reason why there is none. ``method`` is ``sequential:<source>`` for sequential."""
+    """One cell of a study: a run, or the reason why there is none.
+
+    A run may serve several cells: the model of a multitask run answers every target.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     method: str
+    """The study's row, and for sequential tuning ``<row>:<source>``."""
     target: str
     seed: int
+    rows: int | None = None
+    """Training rows of the target at a point of the low-resource curve; None in the main table."""
     run: str | None = None
     total_seconds: float | None = None
+    """Training seconds with those of the runs it is built on."""
     error: str | None = None
 
 
