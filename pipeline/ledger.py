@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from pipeline.tasks import Metric, Name
 
 SCHEMA = 1
 
-Kind = Literal["frozen", "adapter", "fusion", "full", "sequential"]
+Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
 
 
 class Cost(BaseModel):
@@ -48,6 +48,18 @@ class SourceRun(BaseModel):
     digest: str = Field(description="sha256 over what was taken from it")
 
 
+class OtherScore(BaseModel):
+    """A run's model on a task beside its own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: Metric
+    dev: float = Field(description="the metric on dev at the kept epoch")
+    rows: int = Field(description="dev rows")
+    train_rows: int | None = Field(None, description="its training rows, where this run trained on it")
+    before: float | None = Field(None, description="the score before this run trained: forgetting is before - dev")
+
+
 class RunRecord(BaseModel):
     """What ``run.json`` holds."""
 
@@ -67,12 +79,36 @@ class RunRecord(BaseModel):
     dev: float = Field(description="the metric on dev at the kept epoch")
     best_epoch: int
     rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")
+    others: dict[Name, OtherScore] = Field(
+        {}, description="the other tasks of a multitask model, or the source that sequential tuning came from"
+    )
+    unchanged: dict[str, str] = Field(
+        {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
+    )
     cost: Cost
     artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
     artifact_digest: str | None = None
     weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")
     provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    def score_of(self, task: str) -> float:
+        """The dev score on ``task``, the run's own or another.
+
+        Raises:
+            PipelineError: the run was not scored on it.
+        """
+        return self.dev if task == self.task else self._other(task).dev
+
+    def metric_of(self, task: str) -> Metric:
+        """What :meth:`score_of` counts in."""
+        return self.metric if task == self.task else self._other(task).metric
+
+    def _other(self, task: str) -> OtherScore:
+        if task not in self.others:
+            scored = ", ".join((self.task, *self.others))
+            raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {scored}")
+        return self.others[task]
 
     def summary(self) -> dict[str, Any]:
         """What the training verbs print with ``--json``."""
@@ -122,13 +158,30 @@ class Ledger:
             reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
             raise PipelineError(f"{file}: damaged ({reason}): delete it, and the run is made again") from error
 
-    def predictions(self, run: str) -> pd.DataFrame:
-        """``id``, ``label``, ``prediction`` and class probabilities of the dev split, in its order."""
-        file = self.folder(run) / "predictions.parquet"
-        try:
-            return pd.read_parquet(file)
-        except (OSError, ValueError) as error:
-            raise PipelineError(f"{file}: cannot be read ({error}): train the run again with --force") from error
+    def predictions(self, run: str, task: str | None = None) -> pd.DataFrame:
+        """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.
+
+        Args:
+            task: another task that the run was scored on; by itself the run's own.
+        """
+        record = self.find(run) if task is not None else None
+        return _read(pd.read_parquet, self._predictions_file(run, None if record and record.task == task else task))
+
+    def curve(self, run: str) -> pd.DataFrame:
+        """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
+
+        Epoch 0, where there is one, is the score before any step, and has no loss.
+        """
+        return _read(pd.read_csv, self.folder(run) / "curve.csv")
+
+    def attention(self, run: str) -> pd.DataFrame | None:
+        """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
+        file = self.folder(run) / "attention.csv"
+        # A task may be called "null" or "nan".
+        return _read(pd.read_csv, file, keep_default_na=False) if file.is_file() else None
+
+    def _predictions_file(self, run: str, task: str | None = None) -> Path:
+        return self.folder(run) / ("predictions.parquet" if task is None else f"predictions-{task}.parquet")
 
     @contextmanager
     def lock(self, run: str) -> Iterator[None]:
@@ -150,18 +203,40 @@ class Ledger:
         finally:
             lock.release()
 
-    def finish(self, record: RunRecord, curve: list[dict[str, float]], predictions: pd.DataFrame) -> None:
-        """Write everything of a run, ``run.json`` last, and drop its checkpoint."""
+    def finish(
+        self,
+        record: RunRecord,
+        curve: Sequence[Mapping[str, float | None]],
+        predictions: pd.DataFrame,
+        others: Mapping[str, pd.DataFrame] | None = None,
+        attention: pd.DataFrame | None = None,
+    ) -> None:
+        """Write everything of a run, ``run.json`` last, and drop its checkpoint.
+
+        Args:
+            others: predictions for other tasks by their names.
+        """
         folder = make_folder(self.folder(record.run))
         text = io.StringIO()
         writer = csv.DictWriter(text, fieldnames=list(curve[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(curve)
         write_text(folder / "curve.csv", text.getvalue())
-        write_table(predictions, folder / "predictions.parquet")
+        write_table(predictions, self._predictions_file(record.run))
+        for task, table in (others or {}).items():
+            write_table(table, self._predictions_file(record.run, task))
+        if attention is not None:
+            write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json"))
         self.drop_checkpoint(record.run)
 
     def drop_checkpoint(self, run: str) -> None:
         """Let the run begin at its beginning; what it finished before stays until it has finished again."""
         shutil.rmtree(self.folder(run) / "checkpoint", ignore_errors=True)
+
+
+def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:
+    try:
+        return reader(file, **options)
+    except (OSError, ValueError) as error:
+        raise PipelineError(f"{file}: cannot be read ({error}): train the run again with --force") from error
