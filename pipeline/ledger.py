@@ -38,6 +38,15 @@ class Cost(BaseModel):
     peak_memory_mb: float
 
 
+class Parameters(BaseModel):
+    """What a run's model is made of, to be added up to what must be stored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    backbone: int = Field(description="of the pretrained encoder, without adapters")
+    head: int = Field(description="of the heads")
+
+
 class SourceRun(BaseModel):
     """A run this one is built on: an adapter of a fusion, or the first step of sequential tuning."""
 
@@ -86,6 +95,7 @@ class RunRecord(BaseModel):
         {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
     )
     cost: Cost
+    parameters: Parameters | None = Field(None, description="absent from records of older versions")
     artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
     artifact_digest: str | None = None
     weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")

@@ -14,7 +14,7 @@ import pandas as pd
 from pipeline.data.batches import inputs_of, training_batches
 from pipeline.data.load import TaskData
 from pipeline.data.tokens import TokenisedSplit, tokenise
-from pipeline.ledger import Cost, Kind, RunRecord, SourceRun, run_name
+from pipeline.ledger import Cost, Kind, Parameters, RunRecord, SourceRun, run_name
 from pipeline.metrics import load_metric, score
 from pipeline.recipe import Recipe, check_seed
 from pipeline.store import Artifact, Manifest
@@ -24,6 +24,7 @@ from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+    from torch import nn
 
     from pipeline.models.frozen_prefix import PrefixCache
     from pipeline.models.transfer_model import TransferModel
@@ -227,12 +228,17 @@ class Run:
                 examples_per_second=round(fitted.examples_per_second, 2),
                 peak_memory_mb=fitted.peak_memory_mb,
             ),
+            parameters=self._parameters(model),
             artifact=str(artifact.folder) if artifact else None,
             artifact_digest=artifact.manifest.digest if artifact else None,
             weights_sha256=self._keep_weights(model),
             provenance=provenance(),
         )
         self.workspace.ledger.finish(record, fitted.curve, prediction_table(self.data.dev, prediction))
+
+    def _parameters(self, model: nn.Module) -> Parameters:
+        heads = sum(p.numel() for name, p in model.named_parameters() if not name.startswith("backbone."))
+        return Parameters(backbone=self.backbone.parameters, head=heads)
 
     def _save_artifact(self, model: TransferModel, fitted: Fitted) -> Artifact | None:
         kind = _ARTIFACT_KINDS.get(self.request.kind)

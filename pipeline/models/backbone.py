@@ -43,6 +43,8 @@ class Backbone:
     max_length: int
     layers: int
     tensor_names: tuple[str, ...]
+    parameters: int
+    """Numbers in its weights, without the pooler."""
 
     @property
     def identity(self) -> dict[str, str]:
@@ -87,6 +89,7 @@ def open_backbone(name: str) -> Backbone:
         max_length=config.max_position_embeddings - _POSITION_OFFSET[config.model_type],
         layers=config.num_hidden_layers,
         tensor_names=tuple(state),
+        parameters=sum(parameter.numel() for parameter in encoder.parameters()),
     )
 
 
