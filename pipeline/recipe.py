@@ -23,6 +23,19 @@ LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "fusion
 EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 2, "full": 4}
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference"})
 
+# What of a recipe says how training goes, and has no effect where nothing trains.
+_TRAINING = (
+    "epochs",
+    "min_steps",
+    "learning_rate",
+    "gradient_accumulation_steps",
+    "weight_decay",
+    "warmup_ratio",
+    "max_grad_norm",
+    "early_stopping_patience",
+    "evaluations",
+)
+
 
 def check_seed(seed: int) -> None:
     """Raise a :class:`PipelineError` for a seed that numpy or torch would refuse."""
@@ -59,6 +72,8 @@ class Recipe(BaseModel):
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
+    evaluations: int | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
+    score_start: bool = Field(False, description="score before the first step too: the start may be what is kept")
     precision: Precision = "auto"
 
     @field_validator("drop_layers", mode="before")
@@ -116,8 +131,6 @@ class Recipe(BaseModel):
                     " use --head linear or mlp"
                 )
         raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
-        if head == "cosine" and self.trainable == "head":
-            raise PipelineError("head 'cosine' has no weights, so with a frozen backbone nothing would be trained")
         if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
             raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
         if self.max_length is not None and longest is not None and self.max_length > longest:
@@ -135,27 +148,41 @@ class Recipe(BaseModel):
             inert["bottleneck"] = defaults.bottleneck
         if head == "cosine":
             inert["head_dropout"] = defaults.head_dropout
+        if head == "cosine" and self.trainable == "head":
+            # A cosine has no weights: the model is scored as it was pretrained, and nothing of training has an effect.
+            inert |= {name: getattr(defaults, name) for name in _TRAINING} | {"score_start": True}
         if self.trainable != "adapter":
             inert["train_layernorm"] = False
         if self.trainable != "fusion":
             inert |= {name: getattr(defaults, name) for name in ("fusion_regularization", "fusion_impl", "head_start")}
-        return self.model_copy(
+        resolved = self.model_copy(
             update={
                 **inert,
                 "encoding": encoding,
                 "head": head,
                 "pooling": self.pooling or task.pooling,
                 "max_length": self.max_length or min(task.max_length, longest or task.max_length),
-                "epochs": self.epochs or EPOCHS[self.trainable],
-                "learning_rate": self.learning_rate or LEARNING_RATES[self.trainable],
                 "precision": precision if self.precision == "auto" else self.precision,
             }
         )
+        by_method = {
+            "epochs": resolved.epochs or EPOCHS[self.trainable],
+            "learning_rate": resolved.learning_rate or LEARNING_RATES[self.trainable],
+        }
+        return resolved.model_copy(update=by_method)
 
     def epochs_over(self, rows: int) -> int:
         """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""
         assert self.epochs is not None
         return max(self.epochs, -(-self.min_steps // self.steps_over(rows)))
+
+    def scored(self, epoch: int, epochs: int) -> bool:
+        """Whether ``epoch`` (from 1) of ``epochs`` ends with a score on dev; ``evaluations`` are spread evenly.
+
+        The last one always does.
+        """
+        count = min(self.evaluations or epochs, epochs)
+        return epoch * count // epochs > (epoch - 1) * count // epochs
 
     def steps_over(self, rows: int) -> int:
         """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""
