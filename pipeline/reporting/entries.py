@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
-from pipeline.metrics import Comparison, Metric, compare_paired, holm, overall
+from pipeline.metrics import Metric, overall
+from pipeline.paired import Comparison, compare_paired, holm
 from pipeline.study import Study
 
 RESULT_COLUMNS = [

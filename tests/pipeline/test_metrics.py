@@ -1,17 +1,13 @@
-"""Scores agree with scikit-learn and SciPy; paired tests see real differences and seldom see any where none is."""
+"""Scores agree with scikit-learn and SciPy."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score
 
-from pipeline.metrics import Comparison, Metric, compare_paired, holm, load_metric, overall, pearson, score
-
-NO_DIFFERENCE = "no difference seen"
+from pipeline.metrics import Metric, load_metric, overall, pearson, score
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -83,128 +79,3 @@ def test_both_overall_scores_are_those_that_the_papers_print() -> None:
 def test_both_overall_scores_agree_where_nothing_is_a_correlation() -> None:
     assert overall({"sst": 0.5, "quora": 0.7}, METRICS) == pytest.approx((0.6, 0.6))
     assert overall({"sts": -1.0}, METRICS) == (-1.0, 0.0)
-
-
-# Paired tests.
-
-Systems = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def classifiers(generator: np.random.Generator, rows: int = 100, seeds: int = 1) -> Systems:
-    """Two systems, right equally often, whose errors agree more than chance: some examples are harder."""
-    labels = generator.integers(0, 2, rows)
-    easy = generator.random(rows)
-    right = generator.random((2, seeds, rows)) < 0.4 + 0.6 * easy
-    return np.where(right[0], labels, 1 - labels), np.where(right[1], labels, 1 - labels), labels
-
-
-def regressors(generator: np.random.Generator, rows: int = 100, seeds: int = 1) -> Systems:
-    """Two systems that correlate equally with the labels, on scales of their own."""
-    labels = generator.random(rows) * 5
-    shared = generator.normal(0, 1, rows)
-    ours, theirs = labels + shared + generator.normal(0, 1, (2, seeds, rows))
-    return 3 * ours + 7, theirs, labels
-
-
-SYSTEMS: dict[Metric, Callable[..., Systems]] = {"accuracy": classifiers, "pearson": regressors}
-
-
-@pytest.mark.parametrize("metric", SYSTEMS)
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_identical_systems_have_p_1_and_no_difference_seen(metric: Metric, seeds: int) -> None:
-    ours, _, labels = SYSTEMS[metric](np.random.default_rng(0), seeds=seeds)
-    comparison = compare_paired(metric, list(ours), list(ours), labels, resamples=50)
-    assert (comparison.difference, comparison.p_value) == (0, 1)
-    assert comparison.verdict() == NO_DIFFERENCE
-
-
-@pytest.mark.parametrize("metric", SYSTEMS)
-def test_the_difference_is_that_of_the_mean_scores_and_turns_its_sign_with_the_systems(metric: Metric) -> None:
-    ours, theirs, labels = SYSTEMS[metric](np.random.default_rng(1), seeds=3)
-    comparison = compare_paired(metric, list(ours), list(theirs), labels, resamples=50)
-    means = [np.mean([score(metric, run, labels) for run in runs]) for runs in (ours, theirs)]
-    assert comparison.difference == pytest.approx(means[0] - means[1], abs=1e-12)
-    assert compare_paired(metric, list(theirs), list(ours), labels).difference == pytest.approx(-comparison.difference)
-
-
-def test_five_points_of_accuracy_on_1000_examples_are_found() -> None:
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, 2, 1000)
-    reference, system = labels.copy(), labels.copy()
-    reference[:300] = 1 - reference[:300]
-    # Right on 100 examples more and wrong on 50 others.
-    system[100:350] = 1 - system[100:350]
-    for ours, theirs, verdict in ((system, reference, "better"), (reference, system, "worse")):
-        comparison = compare_paired("accuracy", [ours], [theirs], labels, resamples=500)
-        assert abs(comparison.difference) == pytest.approx(0.05)
-        assert comparison.verdict() == verdict
-
-
-def test_a_better_correlation_is_found_whatever_the_scales() -> None:
-    generator = np.random.default_rng(0)
-    labels = generator.random(800) * 5
-    good = 100 * (labels + generator.normal(0, 1.0, 800))
-    poor = labels + generator.normal(0, 1.6, 800)
-    assert compare_paired("pearson", [good], [poor], labels, resamples=200).verdict() == "better"
-    assert compare_paired("pearson", [poor], [good], labels, resamples=200).verdict() == "worse"
-
-
-@pytest.mark.parametrize("metric", SYSTEMS)
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_of_200_pairs_of_equal_systems_few_are_called_different(metric: Metric, seeds: int) -> None:
-    # At level 0.05, with 49 resamples, about 4 % are expected, and at most 7 % are allowed.
-    found = 0
-    for trial in range(200):
-        ours, theirs, labels = SYSTEMS[metric](np.random.default_rng(trial), seeds=seeds)
-        comparison = compare_paired(metric, list(ours), list(theirs), labels, resamples=49, seed=trial)
-        found += comparison.verdict() != NO_DIFFERENCE
-    assert found <= 14
-
-
-def test_the_test_is_the_same_for_the_same_seed_and_never_gives_p_0() -> None:
-    labels = np.zeros(300)
-    first = compare_paired("accuracy", [labels], [labels + 1], labels, resamples=99)
-    assert first == compare_paired("accuracy", [labels], [labels + 1], labels, resamples=99)
-    assert first == Comparison(difference=1.0, p_value=0.01)
-
-
-@pytest.mark.parametrize("constant", [0.1, 1 / 3, 1e6 + 0.1])
-def test_a_system_that_always_says_the_same_is_tested_alike_whatever_it_says(constant: float) -> None:
-    _, theirs, labels = regressors(np.random.default_rng(0))
-    zero, other = (
-        compare_paired("pearson", [np.full(100, value)], list(theirs), labels, resamples=50)
-        for value in (0.0, constant)
-    )
-    assert other.difference == pytest.approx(zero.difference)
-    assert other.p_value == zero.p_value
-
-
-def test_runs_without_a_partner_are_refused() -> None:
-    labels = np.array([0, 1])
-    with pytest.raises(ValueError, match="paired runs needed: 1 against 2"):
-        compare_paired("accuracy", [labels], [labels, labels], labels)
-
-
-@pytest.mark.parametrize(
-    ("difference", "p_value", "verdict"),
-    [(0.1, 0.01, "better"), (-0.1, 0.01, "worse"), (0.1, 0.05, NO_DIFFERENCE), (-0.1, 0.8, NO_DIFFERENCE)],
-)
-def test_a_difference_has_a_direction_only_below_the_level(difference: float, p_value: float, verdict: str) -> None:
-    assert Comparison(difference, p_value).verdict() == verdict
-
-
-def test_holm_agrees_with_a_correction_by_hand() -> None:
-    # Sorted .005 .01 .03 .04 times 4 3 2 1 is .02 .03 .06 .04; no later one may be smaller than an earlier.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.7]) == [1.0, 1.0]
-    assert holm([0.2]) == [0.2]
-    assert holm([]) == []
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_holm_keeps_the_order_raises_no_p_beyond_1_and_is_no_stricter_than_bonferroni(seed: int) -> None:
-    raw = np.random.default_rng(seed).random(12) ** 3
-    adjusted = np.array(holm(list(raw)))
-    assert (np.diff(adjusted[np.argsort(raw)]) >= 0).all()
-    assert (adjusted >= raw).all()
-    assert (adjusted <= np.minimum(1, raw * 12) + 1e-15).all()

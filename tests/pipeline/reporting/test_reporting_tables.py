@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
-from pipeline.metrics import compare_paired, holm
+from pipeline.paired import compare_paired, holm
 from pipeline.recipe import Recipe
 from pipeline.reporting.entries import (
     RESULT_COLUMNS,
