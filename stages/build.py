@@ -53,21 +53,21 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
     if recipe.trainable == "full":
         if request.start is not None:
             _load_start(encoder, request.start, ledger)
-        return Built(_assemble(encoder, recipe, task))
+        return Built(assemble(encoder, recipe, task))
     encoder.requires_grad_(False)
     if recipe.trainable == "head":
-        return Built(_assemble(encoder, recipe, task))
+        return Built(assemble(encoder, recipe, task))
     if recipe.trainable == "adapter":
         add_adapter(encoder, task.name, recipe.adapter, recipe.bottleneck, recipe.drop_layers)
         if recipe.train_layernorm:
             train_layernorms(encoder, recipe.drop_layers)
-        return Built(_assemble(encoder, recipe, task))
+        return Built(assemble(encoder, recipe, task))
     for artifact in request.adapters:
         artifact.verify()
     sources = {artifact.manifest.task: artifact.folder for artifact in request.adapters}
     add_fusion(encoder, sources, recipe.drop_layers)
     use_fusion_implementation(encoder, recipe.fusion_impl)
-    model = _assemble(encoder, recipe, task)
+    model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
     if own is not None:
         _check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
@@ -113,7 +113,7 @@ def build_from_artifact(
             sources[source.task] = found.folder
         load_fusion(encoder, sources, artifact.folder, drop_layers)
         use_fusion_implementation(encoder, manifest.recipe.fusion_impl)
-    model = _assemble(encoder, manifest.recipe, task)
+    model = assemble(encoder, manifest.recipe, task)
     artifact.load_head(model.head)
     return model.requires_grad_(False).eval()
 
@@ -136,7 +136,7 @@ def build_joint(
         check_layers(dropped, backbone.layers)
         load_adapter(encoder, task.name, artifact.folder, dropped)
     parallel_adapters(encoder, [task.name for _, task in chosen])
-    models = [_assemble(encoder, artifact.manifest.recipe, task) for artifact, task in chosen]
+    models = [assemble(encoder, artifact.manifest.recipe, task) for artifact, task in chosen]
     for (artifact, _), model in zip(chosen, models, strict=True):
         artifact.load_head(model.head)
     poolings = {model.pooling for model in models}
@@ -150,7 +150,7 @@ def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger
     _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
     meaning = {key: value for key, value in record.identity["task"].items() if key != "name"}
     _check_meaning(meaning, task.is_pair, task, record.run)
-    model = _assemble(backbone.load(), record.recipe, task)
+    model = assemble(backbone.load(), record.recipe, task)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
 
@@ -202,7 +202,8 @@ def outputs_of(recipe: Recipe, task: Task) -> int:
     return 1 if recipe.head == "cosine" else task.outputs
 
 
-def _assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferModel:
+def assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferModel:
+    """``encoder`` with a fresh head for ``task``; it is made lean for this head's pooling."""
     assert recipe.encoding is not None and recipe.pooling is not None and recipe.head is not None
     head = build_head(
         recipe.head,
