@@ -227,12 +227,17 @@ def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, site
     """
     if manifest.backbone_weights != backbone_weights:
         return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
-    if manifest.recipe.train_layernorm:
+    return why_recipe_not_fused(manifest.recipe, manifest.pair, encoding, sites)
+
+
+def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
+    """The same for an adapter that is yet to be trained by ``recipe``, on a task with pairs of texts or without."""
+    if recipe.train_layernorm:
         return "trained its own LayerNorms, which fusion cannot share"
-    if manifest.recipe.adapter != sites:
-        return f"is of kind {manifest.recipe.adapter}, not {sites} (--adapter)"
-    if manifest.pair and manifest.recipe.encoding != encoding:
-        return f"encodes pairs as {manifest.recipe.encoding}, not {encoding} (--encoding)"
+    if recipe.adapter != sites:
+        return f"is of kind {recipe.adapter}, not {sites} (--adapter)"
+    if pair and recipe.encoding != encoding:
+        return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,8 @@ def fusion_run(
     for manifest in (artifact.manifest for artifact in chosen):
         if why := why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter):
             raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
-    recipe = recipe.model_copy(update={"drop_layers": _dropped(recipe, [artifact.manifest for artifact in chosen])})
+    adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
+    recipe = recipe.model_copy(update={"drop_layers": dropped_layers(recipe, adapters)})
     return Run(RunRequest("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
 
 
@@ -129,13 +130,13 @@ def _preference(manifest: Manifest, recipe: Recipe, seed: int) -> tuple[Any, ...
     return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
 
 
-def _dropped(recipe: Recipe, adapters: Sequence[Manifest]) -> tuple[int, ...]:
-    """The layers without fusion: those of the recipe and of the adapters, which must agree in the rest.
+def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int, ...]:
+    """The layers without fusion: those of the recipe and of the adapters (by task), which must agree in the rest.
 
     AdapterHub takes the order of residual and LayerNorm from the last adapter of a fusion, and fails where that one
     is left out.
     """
-    found = {m.task: tuple(sorted({*recipe.drop_layers, *m.recipe.drop_layers})) for m in adapters}
+    found = {task: tuple(sorted({*recipe.drop_layers, *own.drop_layers})) for task, own in adapters.items()}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"{task}: {layers_text(layers) or 'none'}" for task, layers in found.items())
         every = layers_text(tuple({layer for layers in found.values() for layer in layers}))
