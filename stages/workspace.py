@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.load import TaskData, load_task_data
+from pipeline.data.load import TaskData, check_limit, load_all_rows
 from pipeline.ledger import Ledger
 from pipeline.store import Store
 from pipeline.tasks import Task, find_task
@@ -35,9 +35,12 @@ class Workspace:
     track: str | None = None
     checkpoint_seconds: float = 60.0
     cache_gb: float = 2.0
+    dev_limit: int | None = None
+    """Score and select on so many dev rows of each task, the same for every run; part of a run's data."""
     _rows: dict[tuple[str, int | None, int], TaskData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    _whole: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -58,10 +61,16 @@ class Workspace:
         return find_task(name, self.data)
 
     def task_data(self, task: Task, limit: int | None, seed: int) -> TaskData:
-        """Checked rows of a task; read once a command, however many runs use them."""
-        key = (task.model_dump_json(), limit, seed if limit is not None else 0)  # all rows are all rows
+        """Checked rows of a task; read once a command, however many runs use them and samples are drawn."""
+        check_limit(limit)
+        name = task.model_dump_json()
+        whole = self._whole.get(name)
+        if whole is None:
+            whole = self._whole[name] = load_all_rows(task, self.data, drop_overlap=self.drop_overlap)
+        limit = limit if limit is not None and limit < len(whole.train) else None
+        key = (name, limit, seed if limit is not None else 0)  # all rows are all rows
         if key not in self._rows:
-            self._rows[key] = load_task_data(task, self.data, limit=limit, seed=seed, drop_overlap=self.drop_overlap)
+            self._rows[key] = whole.sample(task, limit, seed, self.dev_limit)
         return self._rows[key]
 
 

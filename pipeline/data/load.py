@@ -21,8 +21,9 @@ from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.errors import PipelineError, raise_all
 from pipeline.tasks import Files, Hub, Source, Split, Task
 
-# The held-out dev part of a task that publishes none is the same for every run, whatever the run's seed.
-_CARVE_SEED = 20240101
+# Dev is the same for every run, whatever the run's seed: held out where a task publishes none, sampled where it is
+# limited.
+_DEV_SEED = 20240101
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,6 @@ class TaskData:
 
     train: pd.DataFrame
     dev: pd.DataFrame
-    dev_in_train: int
-    """Rows of dev whose text also stands in these training rows."""
     dropped: int
     """Training rows left out because their text stands in dev."""
 
@@ -40,22 +39,59 @@ class TaskData:
     def fingerprint(self) -> dict[str, str]:
         return {"train": fingerprint(self.train), "dev": fingerprint(self.dev)}
 
+    @cached_property
+    def dev_in_train(self) -> int:
+        """Rows of dev whose text also stands in these training rows."""
+        return int(overlapping_rows(self.train, self.dev)[1].sum())
+
+    def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
+        """A stratified sample: ``limit`` training rows drawn by ``seed``, and the same ``dev_limit`` dev rows for all.
+
+        Raises:
+            PipelineError: a sample holds a single class.
+        """
+        train, dev = self.train, self.dev
+        if limit is not None and limit < len(train):
+            train = train.iloc[_stratified(train["label"], limit, seed)].reset_index(drop=True)
+            if train["label"].nunique() < 2:
+                raise PipelineError(f"--limit {limit} leaves a single class of task '{task.name}': raise it")
+        if dev_limit is not None and dev_limit < len(dev):
+            dev = dev.iloc[_stratified(dev["label"], dev_limit, _DEV_SEED)].reset_index(drop=True)
+            if dev["label"].nunique() < 2:
+                raise PipelineError(f"--dev-limit {dev_limit} leaves a single class of task '{task.name}': raise it")
+        return TaskData(train, dev, self.dropped)
+
 
 def load_task_data(
-    task: Task, data: Path | None, *, limit: int | None = None, seed: int = 0, drop_overlap: bool = False
+    task: Task,
+    data: Path | None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    dev_limit: int | None = None,
+    drop_overlap: bool = False,
 ) -> TaskData:
-    """Train and dev rows of ``task``, checked; ``limit`` keeps a seeded, stratified sample of the training rows.
+    """Train and dev rows of ``task``, checked; ``limit`` and ``dev_limit`` keep samples of them.
 
     Raises:
         PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
     """
+    check_limit(limit)
+    return load_all_rows(task, data, drop_overlap=drop_overlap).sample(task, limit, seed, dev_limit)
+
+
+def check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise PipelineError(f"--limit {limit}: give at least 1 training row, or leave it out for all")
+
+
+def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) -> TaskData:
+    """Every row of train and dev, checked, as :func:`load_task_data` reads them."""
     source: Source = task.files if data is not None else _hub_of(task)
     if source.dev_fraction is not None:
         rows = load_split(task, data, "train")
         dev_size = max(1, round(len(rows) * source.dev_fraction))
-        chosen = _stratified(rows["label"], dev_size, _CARVE_SEED)
+        chosen = _stratified(rows["label"], dev_size, _DEV_SEED)
         train, dev = rows.drop(index=rows.index[chosen]).reset_index(drop=True), rows.iloc[chosen]
         dev = dev.reset_index(drop=True)
         if train["label"].nunique() < 2:
@@ -73,11 +109,7 @@ def load_task_data(
             raise PipelineError(
                 f"--drop-overlap leaves {len(train)} training rows of '{task.name}', too few to train on"
             )
-    if limit is not None and limit < len(train):
-        train = train.iloc[_stratified(train["label"], limit, seed)].reset_index(drop=True)
-        if train["label"].nunique() < 2:
-            raise PipelineError(f"--limit {limit} leaves a single class of task '{task.name}': raise it")
-    return TaskData(train, dev, dev_in_train=int(overlapping_rows(train, dev)[1].sum()), dropped=dropped)
+    return TaskData(train, dev, dropped)
 
 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:

@@ -195,6 +195,19 @@ def test_a_limit_beyond_the_rows_keeps_them_all(uneven: Path) -> None:
     assert load_task_data(THREE, uneven, limit=10**6, seed=5).fingerprint == whole
 
 
+def test_a_part_of_dev_is_stratified_and_the_same_for_every_run(uneven: Path) -> None:
+    whole = load_task_data(THREE, uneven)
+    parts = [load_task_data(THREE, uneven, limit=60, seed=seed, dev_limit=len(whole.dev) // 2) for seed in (1, 2)]
+    assert parts[0].fingerprint["dev"] == parts[1].fingerprint["dev"] != whole.fingerprint["dev"]
+    assert parts[0].fingerprint["train"] != parts[1].fingerprint["train"]
+    dev = parts[0].dev
+    assert len(dev) == len(whole.dev) // 2
+    assert set(dev["id"]) < set(whole.dev["id"])
+    shares = [rows["label"].value_counts(normalize=True).sort_index().to_numpy() for rows in (dev, whole.dev)]
+    assert shares[0] == pytest.approx(shares[1], abs=1 / len(dev))
+    assert load_task_data(THREE, uneven, dev_limit=10**6).fingerprint == whole.fingerprint
+
+
 def test_a_limit_on_scores_keeps_the_shares_of_low_and_high_ones(tmp_path: Path) -> None:
     # Skewed: without strata a sample of 50 would often miss the mean by more.
     scores = 5 * np.random.default_rng(0).random(1000) ** 3
