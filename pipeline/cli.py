@@ -152,13 +152,16 @@ def compare(
     seeds: str | None = None,
     methods: str | None = None,
     target_limit: int | None = None,
+    dev_limit: int | None = None,
+    curve: bool | None = None,
+    dry_run: Flag = False,
     places: Places = Places(),
     training: Training = Training(),
     running: Running = Running(),
 ) -> int:
-    """Stage three: compare fusion with head-only, full and sequential fine-tuning and single adapters.
+    """Stage three: compare fusion with head-only, full, sequential and joint fine-tuning and single adapters.
 
-    Options of training hold for every method; what differs between methods is written in the study.
+    Options of training hold for every row; what differs between rows is written in the study.
 
     Parameters
     ----------
@@ -169,11 +172,17 @@ def compare(
     seeds
         Such as 1,2,3 (from the study).
     methods
-        Such as full,adapter,fusion (from the study).
+        Rows of the study or methods, such as full,adapter,fusion (from the study).
     target_limit
         Use only N training rows of the target; sources keep --limit (from the study).
+    dev_limit
+        Score on only N dev rows of every task, the same for all runs (from the study).
+    curve
+        Whether to run the low-resource curve: the rows again on few training rows of each target (from the study).
+    dry_run
+        Check everything and say what would be run and how long it would take; train nothing.
     """
-    from stages.compare import compare as run
+    from stages import compare as stage
     from stages.studies import find_study
 
     chosen = find_study(
@@ -183,15 +192,24 @@ def compare(
         methods=_listed(methods),
         limit=running.limit,
         target_limit=target_limit,
+        dev_limit=dev_limit,
+        curve=curve,
     ).with_recipe(**training.values())
-    result, folder = run(chosen, places.workspace(**running.settings()))
+    workspace = places.workspace(**running.settings())
+    if dry_run:
+        planned = stage.dry_run(chosen, workspace)
+        print(planned.text())
+        if running.json:
+            print(json_module.dumps(planned.summary()))
+        return 0
+    result, folder = stage.compare(chosen, workspace)
     if not _is_main_process():
         return 0
     print((folder / "tables.md").read_text(encoding="utf-8"))
     print(f"page: {folder / 'index.html'}")
     failed = [entry for entry in result.entries if entry.error is not None]
     if failed:
-        print(f"error: {len(failed)} of {len(result.entries)} runs failed; the table says why", file=sys.stderr)
+        print(f"error: {len(failed)} of {len(result.entries)} cells have no run; the table says why", file=sys.stderr)
     if running.json:
         done = len(result.entries) - len(failed)
         print(json_module.dumps({"study": chosen.name, "runs": done, "failed": len(failed), "reports": str(folder)}))

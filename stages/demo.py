@@ -59,10 +59,10 @@ def demo(folder: Path, seed: int) -> int:
     seed_of_runs = study.seeds[0]
     _say("Stage one: an adapter for each task, the nano BERT frozen")
     for name in names:
-        record = extract(name, study.recipe_for("adapter"), workspace, seed=seed_of_runs)
+        record = extract(name, study.recipe_for("adapter", name), workspace, seed=seed_of_runs)
         print(f"{name}: dev {record.metric} {record.dev:.3f}", flush=True)
     _say(f"Stage two: fusion of the four adapters for {TARGET}, which has few rows")
-    fused = fuse(TARGET, study.recipe_for("fusion"), workspace, seed=seed_of_runs)
+    fused = fuse(TARGET, study.recipe_for("fusion", TARGET), workspace, seed=seed_of_runs)
     print(f"{TARGET}: dev {fused.metric} {fused.dev:.3f}", flush=True)
     _say("Stage three: what else one would try, on the same rows and seed")
     result, report = compare(study, workspace)

@@ -123,6 +123,34 @@ def test_compare_and_report(places, run, tmp_path) -> None:  # type: ignore[no-u
     assert run("report", "--study", "tiny", places[3])[0] == 0
 
 
+def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    study = tmp_path / "tiny.toml"
+    study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1, 2]\n[recipe]\nbottleneck = 8\nepochs = 1\n')
+    command = ["compare", "--study", study, "--curve", "--dev-limit", "20", *places, "--json"]
+    status, out, _ = run(*command, "--dry-run")
+    assert status == 0
+    # 96 rows: of the usual points of the curve none is below.
+    assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 0, "to_do": 2, "seconds": None}
+    assert not (tmp_path / "reports").exists()
+    assert run(*command)[0] == 0
+    status, out, _ = run(*command, "--dry-run")
+    assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 2, "to_do": 0, "seconds": 0.0}
+
+
+def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    study = tmp_path / "tiny.toml"
+    study.write_text(
+        'methods = ["full", "broken"]\ntargets = ["films"]\nseeds = [1]\n[recipe]\nepochs = 1\n'
+        '[rows.broken]\nmethod = "full"\nrecipe = { learning_rate = 1e30, max_grad_norm = 1e30 }\n'
+    )
+    status, out, error = run("compare", "--study", study, *places, "--json")
+    assert status == 2
+    assert "broken films seed 1: failed: " in error
+    assert "error: 1 of 2 cells have no run" in error
+    assert "Traceback" not in error
+    assert json.loads(out.splitlines()[-1])["failed"] == 1
+
+
 def test_the_lists_show_what_there_is(run) -> None:  # type: ignore[no-untyped-def]
     assert "quora, qqp" in run("tasks", "list")[1]
     assert json.loads(run("tasks", "show", "qqp")[1])["name"] == "quora"

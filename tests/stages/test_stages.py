@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +17,9 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import RunRecord
 from pipeline.metrics import score
 from pipeline.recipe import Recipe
-from pipeline.study import Study
-from stages.compare import Cell, compare, plan
 from stages.extract import extract
 from stages.fuse import choose_adapters, fuse, parse_sources
 from stages.predict import predict
-from stages.report import report
 from stages.request import RunRequest
 from stages.run import Run
 from stages.workspace import Workspace
@@ -265,122 +261,3 @@ def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, ad
     with pytest.raises(PipelineError, match=f"fusion {fused.run} is built on it"):
         workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"), {}, {})  # type: ignore[arg-type, return-value]
     artifact.verify()
-
-
-def test_adapters_that_do_not_fit_are_not_fused_by_a_study_either(workspace: Workspace) -> None:
-    study = Study.parse(
-        {
-            "name": "misfits",
-            "methods": ["fusion"],
-            "targets": ["films", "meals"],
-            "seeds": [0],
-            "recipe": {"epochs": 1, "bottleneck": 8},
-            "recipes": {"adapter": {"train_layernorm": True}},
-        },
-        "test",
-    )
-    result, _ = compare(study, workspace)
-    assert all("trained its own LayerNorms" in (entry.error or "") for entry in result.entries)
-
-
-def test_an_alias_and_its_task_are_one_target(workspace: Workspace) -> None:
-    study = Study.parse({"name": "s", "methods": ["full"], "targets": ["qqp", "quora"], "seeds": [0]}, "test")
-    with pytest.raises(PipelineError, match="targets: a value stands twice"):
-        compare(study, workspace)
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
-    root = tmp_path_factory.mktemp("compared")
-    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
-    study = Study.parse(
-        {
-            "name": "small",
-            "methods": ["frozen", "full", "sequential", "adapter", "fusion"],
-            "targets": ["films", "pairs"],
-            "sources": ["meals"],
-            "seeds": [1, 2],
-            "limit": 64,
-            "target_limit": 48,
-            "recipe": {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
-        },
-        "test",
-    )
-    return study, workspace, *compare(study, workspace)
-
-
-def test_a_study_has_every_method_target_and_seed(compared) -> None:  # type: ignore[no-untyped-def]
-    study, _, result, folder = compared
-    assert len(plan(study)) == 2 * 5 * 2
-    assert Cell("sequential", "films", 1, "pairs") in plan(study)
-    assert [entry.error for entry in result.entries] == [None] * 20
-    names = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    expected = {"results.csv", "tables.md", "tables.tex", "index.html", "figures/scores.svg", "figures/scores.png"}
-    assert names == expected | {"study.json"}
-    results = pd.read_csv(folder / "results.csv")
-    assert results.columns.tolist() == [
-        "method", "target", "seed", "split", "metric", "value", "trainable_parameters",
-        "seconds", "examples_per_second", "peak_memory_mb", "run",
-    ]  # fmt: skip
-    assert len(results) == 20
-    assert set(results["method"]) == {"frozen", "full", "sequential:films", "sequential:pairs", "adapter", "fusion"}
-
-
-def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped-def]
-    _, workspace, result, _ = compared
-    for entry in result.entries:
-        record = workspace.ledger.find(entry.run)
-        assert record.rows["train"] == 48
-        for source in record.sources:
-            rows = workspace.ledger.find(source.run).rows["train"]
-            assert rows == (48 if source.task == record.task else 64)
-            assert workspace.ledger.find(source.run).seed == record.seed
-
-
-def test_a_second_compare_trains_nothing(compared, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    study, workspace, result, folder = compared
-    before = (folder / "results.csv").read_bytes()
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
-    repeated, _ = compare(study, again(workspace))
-    assert repeated == result
-    assert (folder / "results.csv").read_bytes() == before
-
-
-def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: ignore[no-untyped-def]
-    _, workspace, _, folder = compared
-    kept = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "index.html"}
-    for file in kept:
-        if file.name != "study.json":
-            file.unlink()
-    assert report("small", workspace.reports) == folder
-    assert {file: file.read_bytes() for file in kept} == kept
-    with pytest.raises(PipelineError, match="compare --study nothing"):
-        report("nothing", workspace.reports)
-
-
-def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # type: ignore[no-untyped-def]
-    _, workspace, result, _ = compared
-    entry = next(entry for entry in result.entries if entry.method == "sequential:pairs")
-    record = workspace.ledger.find(entry.run)
-    (source,) = record.sources
-    start = workspace.ledger.find(source.run)
-    assert (start.kind, start.task, source.digest) == ("full", "pairs", start.weights_sha256)
-    assert entry.total_seconds == pytest.approx(record.cost.seconds + start.cost.seconds)
-
-
-def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
-    study = Study.parse(
-        {
-            "name": "broken",
-            "methods": ["full", "adapter"],
-            "targets": ["films", "meals"],
-            "seeds": [0],
-            "recipe": {"epochs": 1, "bottleneck": 8},
-            "recipes": {"full": {"learning_rate": 1e30, "max_grad_norm": 1e30}},
-        },
-        "test",
-    )
-    result, folder = compare(study, workspace)
-    assert [entry.error is None for entry in result.entries] == [False, False, True, True]
-    assert "no longer a finite number" in (folder / "tables.md").read_text()
-    assert json.loads((folder / "study.json").read_text())["entries"][0]["run"] is None

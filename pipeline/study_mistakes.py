@@ -1,0 +1,130 @@
+"""Mistakes in a study: in its raw keys, told all at once, and between keys that are each right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.recipe import Recipe
+from pipeline.study_rows import BUILT_ON, TRAINABLE
+
+if TYPE_CHECKING:
+    from pipeline.study import Study
+
+Values = Mapping[str, Any]
+
+
+def recipe_problems(values: Values) -> list[str]:
+    """Mistakes in the shared recipe, and those that tasks, rows, the curve, and a row on a task add to it.
+
+    A mistake is told where it was written: what the shared recipe has wrong is not told again for each row.
+    """
+    shared = _table(values.get("recipe"))
+    known = set(Recipe.problems(shared))
+    lines = [f"recipe: {problem}" for problem in Recipe.problems(shared)]
+
+    def added(where: str, layers: list[Values], told: Collection[str]) -> set[str]:
+        found = Recipe.problems({key: value for layer in layers for key, value in layer.items()})
+        lines.extend(f"{where}: {problem}" for problem in found if problem not in told)
+        return {*told, *found}
+
+    tasks = {name: _table(own) for name, own in _table(values.get("tasks")).items()}
+    rows = {name: _table(_table(own).get("recipe")) for name, own in _table(values.get("rows")).items()}
+    of_task = {name: added(f"tasks.{name}", [shared, own], known) for name, own in tasks.items()}
+    of_row = {name: added(f"rows.{name}.recipe", [shared, own], known) for name, own in rows.items()}
+    for row, recipe in rows.items():
+        for task, own in tasks.items():
+            added(f"rows.{row}.recipe on {task}", [shared, own, recipe], of_task[task] | of_row[row])
+    curve = _table(_table(values.get("curve")).get("recipe"))
+    added("curve.recipe", [shared, curve], known)
+    return lines
+
+
+def repeats(values: Values) -> list[str]:
+    """Lists in which a value stands twice would run, and count, the same runs twice."""
+    curve = _table(values.get("curve"))
+    lists = {key: values.get(key) for key in ("methods", "targets", "sources", "seeds")}
+    lists |= {f"curve.{key}": curve.get(key) for key in ("rows", "methods", "targets")}
+    for name, row in _table(values.get("rows")).items():
+        lists |= {f"rows.{name}.{key}": _table(row).get(key) for key in ("targets", "sources")}
+    return [
+        f"{key}: a value stands twice (got {list(listed)!r})"
+        for key, listed in lists.items()
+        if isinstance(listed, list | tuple) and len({str(item) for item in listed}) < len(listed)
+    ]
+
+
+def stray_tasks(values: Values, known: Collection[str]) -> list[str]:
+    """Recipes and rows for tasks that the study has not: misspelt, most often."""
+    own = [task for key in ("targets", "sources") for task in _list(values.get(key))]
+    return [
+        f"{key}: '{task}' is neither a target nor a source ({', '.join(map(str, own))})"
+        for key, task in _mentions(values)
+        if task not in own and task not in known
+    ]
+
+
+def mentioned_tasks(values: Values) -> list[str]:
+    """Every task that recipes and rows name."""
+    return [task for _, task in _mentions(values)]
+
+
+def mistakes_between_keys(study: Study) -> list[str]:
+    """Rows that are no method, that are built on what is not there, or that have nothing to run on."""
+    named = (("methods", study.methods), ("curve.methods", study.curve.methods if study.curve else ()))
+    problems = [
+        f"{key}: '{name}' is no method ({', '.join(TRAINABLE)}): write a [rows.{name}] that says which it is"
+        for key, names in named
+        for name in names
+        if not study.has(name)
+    ]
+    problems += [problem for name in study.rows if (problem := _base_problem(study, name))]
+    known = [name for name in study.methods if study.has(name)]
+    sequential = [name for name in known if study.row(name).method == "sequential"]
+    if study.reference not in study.methods or study.reference in sequential:
+        problems.append(f"reference: '{study.reference}' must be one of the methods, and not sequential")
+    if study.limit is not None and study.target_limit is not None and study.target_limit > study.limit:
+        problems.append(
+            f"target_limit: {study.target_limit} is more than limit {study.limit}, which holds for all tasks"
+        )
+    joins = {"fusion": "fusion", "sequential": "sequential tuning", "multitask": "joint training"}
+    for name in known:
+        what = joins.get(study.row(name).method)
+        if what and not any(study.partners(name, target) for target in study.targets):
+            problems.append(f"targets: {what} needs at least two tasks ({name}); add a target or sources")
+    if known == list(study.methods) and not any(study.targets_of(name) for name in known):
+        problems.append("methods: no row has one of the targets, so there is nothing to run")
+    return problems
+
+
+def _base_problem(study: Study, name: str) -> str | None:
+    row = study.rows[name]
+    needed = BUILT_ON.get(row.method)
+    if needed is None:
+        return f"rows.{name}.of: {row.method} is built on no other row: leave it out" if row.of else None
+    of = row.of or needed
+    if not study.has(of):
+        return f"rows.{name}.of: there is no row '{of}'"
+    if (found := study.row(of).method) != needed:
+        return f"rows.{name}.of: '{of}' is a row of {found}, but {row.method} is built on {needed}"
+    return None
+
+
+def _mentions(values: Values) -> Iterator[tuple[str, str]]:
+    yield from (("tasks", task) for task in _table(values.get("tasks")))
+    for name, row in _table(values.get("rows")).items():
+        for key in ("targets", "sources"):
+            yield from ((f"rows.{name}.{key}", str(task)) for task in _list(_table(row).get(key)))
+        yield from ((f"rows.{name}.published", task) for task in _table(_table(row).get("published")))
+    curve = _table(values.get("curve"))
+    yield from (("curve.targets", str(task)) for task in _list(curve.get("targets")))
+    columns = _table(_table(values.get("published")).get("tasks"))
+    yield from (("published.tasks", str(task)) for task in columns.values())
+
+
+def _table(value: Any) -> Values:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []

@@ -1,0 +1,71 @@
+"""The parts of a study: rows, the low-resource curve, the published table beside it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.recipe import Trainable
+from pipeline.tasks import Name
+
+Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion"]
+RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
+Rows = Annotated[int, Field(ge=1)]
+
+TRAINABLE: dict[Method, Trainable] = {
+    "frozen": "head",
+    "full": "full",
+    "sequential": "full",
+    "multitask": "full",
+    "adapter": "adapter",
+    "fusion": "fusion",
+}
+TITLES: dict[Method, str] = {
+    "frozen": "head only",
+    "full": "full fine-tuning",
+    "sequential": "sequential",
+    "multitask": "multitask",
+    "adapter": "adapter",
+    "fusion": "fusion",
+}
+BUILT_ON: dict[Method, Method] = {"sequential": "full", "fusion": "adapter"}
+"""The methods whose runs begin with finished runs of another."""
+
+
+class Row(BaseModel):
+    """A line of the comparison: a method with a recipe of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Method
+    title: str = Field("", description="what tables print; empty: the method's own, or the row's name")
+    of: RowName | None = Field(None, description="the row whose runs it is built on")
+    targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
+    sources: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the tasks beside a target")
+    published: str | dict[Name, str] | None = Field(
+        None, description="its name in the published table; for sequential tuning one name a source"
+    )
+    recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
+
+
+class Curve(BaseModel):
+    """Low-resource curves: the rows again on few training rows of the target, the sources as they were."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
+    methods: tuple[RowName, ...] = Field(("full", "adapter", "fusion", "sequential", "multitask"), min_length=1)
+    targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these")
+    recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
+
+
+class Published(BaseModel):
+    """A table of ``published_results.csv`` to print beside the study's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    report: str
+    table: str
+    split: str = "dev"
+    tasks: dict[str, Name] = Field(min_length=1, description="metric column of the table -> task")

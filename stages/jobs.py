@@ -1,0 +1,108 @@
+"""Jobs of a study become runs: found in the ledger or trained, each once, with a line on how far the study is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from pipeline.errors import PipelineError
+from pipeline.ledger import RunRecord
+from pipeline.store import Artifact
+from pipeline.training.devices import is_main_process
+from stages.estimate import Estimate
+from stages.fuse import fusion_run
+from stages.plan import Job
+from stages.request import RunRequest
+from stages.run import Run
+from stages.workspace import Workspace
+
+
+class AnyRun(Protocol):
+    """A run of one task or of several."""
+
+    def finished(self) -> RunRecord | None: ...
+
+    def get(self) -> RunRecord: ...
+
+
+def joint_run(job: Job, workspace: Workspace) -> AnyRun:
+    """The run of a multitask job."""
+    from stages.multitask import multitask_run
+
+    recipes = {part.task: part.recipe for part in job.parts}
+    limits = {part.task: part.limit for part in job.parts}
+    return multitask_run(list(recipes), recipes, workspace, seed=job.seed, limits=limits)
+
+
+class Jobs:
+    """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it."""
+
+    def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate) -> None:
+        self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
+        self._records: dict[Job, RunRecord] = {}
+        self._errors: dict[Job, PipelineError] = {}
+        for job in jobs:
+            self._look_up(job)
+        self._to_train = [job for job in jobs if job not in self._records]
+
+    @property
+    def missing(self) -> list[Job]:
+        """The jobs that are neither finished nor have failed."""
+        return [job for job in self._to_train if job not in self._records and job not in self._errors]
+
+    def get(self, job: Job) -> RunRecord:
+        """The finished run of a job, trained now if need be.
+
+        Raises:
+            PipelineError: it failed, or something it builds on did; the reason.
+        """
+        if job not in self._records and job not in self._errors:
+            try:
+                for need in job.needs:
+                    self.get(need)
+                self._records[job] = self._run(job).get()
+                self.estimate.learn(self._records[job])
+            except PipelineError as error:
+                self._errors[job] = error
+            self._tell(job)
+        if job in self._errors:
+            raise self._errors[job]
+        return self._records[job]
+
+    def _look_up(self, job: Job) -> None:
+        """Remember the job's run if the ledger has it; without its sources it cannot be known, so it has not."""
+        if all(need in self._records for need in job.needs):
+            record = self._run(job).finished()
+            if record is not None:
+                self._records[job] = record
+
+    def _run(self, job: Job) -> AnyRun:
+        if job.kind == "multitask":
+            return joint_run(job, self.workspace)
+        (part,) = job.parts
+        if job.kind == "fusion":
+            adapters = [self._artifact(need) for need in job.needs]
+            return fusion_run(part.task, part.recipe, self.workspace, adapters, seed=job.seed, limit=part.limit)
+        # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
+        start = self._records[job.needs[0]] if job.needs else None
+        return Run(RunRequest(job.kind, part.task, part.recipe, job.seed, part.limit, start=start), self.workspace)
+
+    def _artifact(self, job: Job) -> Artifact:
+        artifact = self.workspace.store.find(self._records[job].run)
+        assert artifact is not None
+        return artifact
+
+    def _tell(self, job: Job) -> None:
+        if not is_main_process():
+            return
+        left = self.missing
+        done = len(self._to_train) - len(left)
+        if job in self._errors:
+            outcome = f"failed: {self._errors[job]}"
+        else:
+            record = self._records[job]
+            tasks = [part.task for part in job.parts]
+            outcome = ", ".join(f"{task} {record.metric_of(task)} {record.score_of(task):.4f}" for task in tasks)
+        time_left = f", {self.estimate.total(left)} left" if left else ""
+        print(f"[{done}/{len(self._to_train)} runs{time_left}] {job.title}: {outcome}", file=sys.stderr, flush=True)

@@ -1,0 +1,125 @@
+"""The cells of a study, and the training jobs behind them: cells share jobs, and jobs build on jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pipeline.ledger import Kind
+from pipeline.recipe import Recipe
+from pipeline.study import Study
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a study: a row on a target with a seed; ``source`` for sequential tuning."""
+
+    row: str
+    target: str
+    seed: int
+    source: str | None = None
+    rows: int | None = None
+    """Training rows of the target at a point of the curve; None in the main table."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.row}:{self.source}" if self.source else self.row
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task that a job trains on."""
+
+    task: str
+    recipe: Recipe
+    limit: int | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training run before its identity is known, which takes the finished runs that it builds on.
+
+    Equal jobs are one run, whatever rows and cells they serve.
+    """
+
+    kind: Kind
+    parts: tuple[Part, ...]
+    """The one task, or for joint training all of them by name."""
+    seed: int
+    needs: tuple[Job, ...] = ()
+    row: str = field(default="", compare=False)
+    """The row that asked for it first."""
+
+    @property
+    def task(self) -> str:
+        return "+".join(part.task for part in self.parts)
+
+    @property
+    def title(self) -> str:
+        source = f" from {self.needs[0].task}" if self.kind == "sequential" else ""
+        return f"{self.row} {self.task}{source} seed {self.seed}"
+
+
+def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Cell]:
+    """Every cell of a study, seed by seed, so that a study stopped half way has whole seeds.
+
+    ``sizes`` are the training rows that the targets have: a point of the curve with as many is the main table's cell.
+    """
+    cells: list[Cell] = []
+    points = study.curve_points
+    for seed in study.seeds:
+        for row in study.methods:
+            for target in study.targets_of(row):
+                cells += _cells(study, row, target, seed, None)
+        for row, targets in study.curve_rows().items():
+            for target in targets:
+                size = sizes.get(target) if sizes else None
+                for point in points:
+                    if size is None or point < size:
+                        cells += _cells(study, row, target, seed, point)
+    return cells
+
+
+def _cells(study: Study, row: str, target: str, seed: int, rows: int | None) -> list[Cell]:
+    sequential = study.row(row).method == "sequential"
+    sources = study.partners(row, target) if sequential else [None]
+    return [Cell(row, target, seed, source, rows) for source in sources]
+
+
+def job_of(study: Study, cell: Cell) -> Job:
+    """What has to be trained for a cell: the target on its own number of rows, everything else on the study's."""
+    row = study.row(cell.row)
+    on_curve = cell.rows is not None
+    own_limit = cell.rows if cell.rows is not None else study.rows_of_target
+
+    def part(name: str, task: str) -> Part:
+        own = task == cell.target
+        # A source is trained as in the main table, whichever point of the curve it serves.
+        recipe = study.recipe_for(name, task, on_curve and (own or row.method == "multitask"))
+        return Part(task, recipe, own_limit if own else study.limit)
+
+    def single(name: str, task: str) -> Job:
+        return Job(study.row(name).method, (part(name, task),), cell.seed, row=name)
+
+    if row.method == "multitask":
+        tasks = sorted({cell.target, *study.partners(cell.row, cell.target)})
+        return Job("multitask", tuple(part(cell.row, task) for task in tasks), cell.seed, row=cell.row)
+    needs: tuple[Job, ...] = ()
+    if row.method == "sequential":
+        assert row.of is not None and cell.source is not None
+        needs = (single(row.of, cell.source),)
+    if row.method == "fusion":
+        assert row.of is not None
+        needs = tuple(single(row.of, task) for task in sorted({cell.target, *study.partners(cell.row, cell.target)}))
+    return Job(row.method, (part(cell.row, cell.target),), cell.seed, needs, cell.row)
+
+
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Each job once, after those it needs."""
+    return list(dict.fromkeys(job for root in jobs for job in _with_needs(root)))
+
+
+def _with_needs(job: Job) -> Iterator[Job]:
+    for need in job.needs:
+        yield from _with_needs(need)
+    yield job

@@ -1,0 +1,126 @@
+"""Cells of a study and the jobs behind them: who trains on what, and what is shared. Nothing is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.study import Study
+from stages.plan import Cell, Job, in_order, job_of, plan
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "methods": ["full", "sequential", "multitask", "adapter", "fusion"],
+    "targets": ["sst", "sts"],
+    "sources": ["imdb"],
+    "seeds": [1, 2],
+    "limit": 500,
+}
+
+
+def study(**changes: Any) -> Study:
+    return Study.parse(SMALL | changes, "test")
+
+
+def limits(job: Job) -> dict[str, int | None]:
+    return {part.task: part.limit for part in job.parts}
+
+
+def jobs(of: Study) -> list[Job]:
+    return in_order(job_of(of, cell) for cell in plan(of))
+
+
+def test_a_study_has_every_row_target_and_seed_and_whole_seeds_first() -> None:
+    cells = plan(study())
+    assert len(cells) == 2 * (4 * 2 + 2 * 2)
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    sequential = [(cell.label, cell.target) for cell in cells if cell.row == "sequential" and cell.seed == 1]
+    assert sequential == [
+        ("sequential:sts", "sst"), ("sequential:imdb", "sst"), ("sequential:sst", "sts"), ("sequential:imdb", "sts"),
+    ]  # fmt: skip
+
+
+def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end() -> None:
+    of = study(methods=["full", "sequential"], targets=["sst", "quora", "sts"], seeds=[1])
+    pairs = {(cell.source, cell.target) for cell in plan(of) if cell.source}
+    every = ("imdb", "sst", "quora", "sts")
+    assert pairs == {(a, b) for a in every for b in every if a != b and b != "imdb"}
+
+
+def test_a_row_keeps_to_its_targets_and_sources() -> None:
+    of = study(rows={"full": {"targets": ["sts"]}, "sequential": {"sources": ["imdb"]}, "fusion": {"sources": ["sst"]}})
+    cells = [cell for cell in plan(of) if cell.seed == 1]
+    assert [cell.target for cell in cells if cell.row == "full"] == ["sts"]
+    assert {(cell.source, cell.target) for cell in cells if cell.source} == {("imdb", "sst"), ("imdb", "sts")}
+    fused = job_of(of, Cell("fusion", "sts", 1))
+    assert [need.task for need in fused.needs] == ["sst", "sts"]
+
+
+def test_the_target_alone_is_limited_further() -> None:
+    of = study(target_limit=50)
+    assert limits(job_of(of, Cell("full", "sst", 1))) == {"sst": 50}
+    sequential = job_of(of, Cell("sequential", "sst", 1, "imdb"))
+    assert (limits(sequential), limits(sequential.needs[0])) == ({"sst": 50}, {"imdb": 500})
+    fused = job_of(of, Cell("fusion", "sst", 1))
+    assert [limits(need) for need in fused.needs] == [{"imdb": 500}, {"sst": 50}, {"sts": 500}]
+    assert limits(job_of(of, Cell("multitask", "sst", 1))) == {"imdb": 500, "sst": 50, "sts": 500}
+
+
+def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> None:
+    for changes, expected in (({}, 1), ({"target_limit": 50}, 2)):
+        of = study(**changes, seeds=[1])
+        assert len({job_of(of, Cell("multitask", target, 1)) for target in of.targets}) == expected
+
+
+def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> None:
+    of = study(curve={"rows": [100, 30], "recipe": {"min_steps": 70}}, recipe={"epochs": 2})
+    cells = [cell for cell in plan(of) if cell.rows is not None and cell.seed == 1]
+    assert {cell.rows for cell in cells} == {30, 100}
+    assert len(cells) == 2 * (4 * 2 + 2 * 2)
+    main, point = (job_of(of, Cell("fusion", "sst", 1, rows=rows)) for rows in (None, 30))
+    own = {need.task: need for need in point.needs}
+    assert limits(own["sst"]) == {"sst": 30}
+    assert own["sst"].parts[0].recipe.min_steps == 70
+    for source in ("imdb", "sts"):
+        assert own[source] in main.needs
+    sequential = job_of(of, Cell("sequential", "sst", 1, "sts", rows=30))
+    assert sequential.needs == (job_of(of, Cell("full", "sts", 1)),)
+    joint = job_of(of, Cell("multitask", "sst", 1, rows=30))
+    assert limits(joint) == {"imdb": 500, "sst": 30, "sts": 500}
+    assert {part.recipe.min_steps for part in joint.parts} == {70}
+
+
+def test_a_point_of_the_curve_with_all_rows_is_the_main_tables_cell() -> None:
+    of = study(limit=None, curve={"rows": [100, 300, 1000]})
+    cells = plan(of, {"sst": 300, "sts": 5000, "imdb": 20000})
+    assert {cell.rows for cell in cells if cell.target == "sst"} == {None, 100}
+    assert {cell.rows for cell in cells if cell.target == "sts"} == {None, 100, 300, 1000}
+    assert {cell.rows for cell in plan(study(curve={}))} == {None, 100, 300}
+    assert {cell.rows for cell in plan(study(curve={}, target_limit=100))} == {None}
+
+
+def test_cells_share_jobs_and_jobs_come_after_what_they_need() -> None:
+    of = study()
+    found = jobs(of)
+    # Per seed: full of 3 tasks, 4 sequential, 1 joint, adapters of 3 tasks, 2 fusions.
+    assert len(found) == 2 * (3 + 4 + 1 + 3 + 2)
+    for position, job in enumerate(found):
+        assert all(need in found[:position] for need in job.needs)
+
+
+def test_rows_with_one_recipe_are_one_job_and_with_two_are_two() -> None:
+    rows = {"again": {"method": "full"}, "other": {"method": "full", "recipe": {"pooling": "cls"}}}
+    of = study(methods=["full", "again", "other"], rows=rows, seeds=[1], targets=["sst"])
+    assert [job.row for job in jobs(of)] == ["full", "other"]
+
+
+def test_a_row_is_built_on_the_row_it_names() -> None:
+    rows = {
+        "small": {"method": "adapter", "recipe": {"bottleneck": 4}},
+        "fusion": {"of": "small"},
+        "cls": {"method": "full", "recipe": {"pooling": "cls"}},
+        "sequential": {"of": "cls"},
+    }
+    of = study(methods=["full", "fusion", "sequential"], rows=rows)
+    fused = job_of(of, Cell("fusion", "sst", 1))
+    assert {need.parts[0].recipe.bottleneck for need in fused.needs} == {4}
+    assert job_of(of, Cell("sequential", "sst", 1, "sts")).needs[0].parts[0].recipe.pooling == "cls"
