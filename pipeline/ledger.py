@@ -55,6 +55,7 @@ class SourceRun(BaseModel):
     task: Name
     run: str
     digest: str = Field(description="sha256 over what was taken from it")
+    tensors: str | None = Field(None, description="sha256 over an adapter's tensors as they were before training")
 
 
 class OtherScore(BaseModel):

@@ -94,7 +94,7 @@ class Running:
     track: Literal["tensorboard"] | None = None
     "Log the curve to a tracker, in the run's folder."
     checkpoint_seconds: float = 60.0
-    "Keep the state of an unfinished run so often, besides after each epoch."
+    "Keep the state of an unfinished run so often."
     cache_gb: float = 2.0
     "Memory in GiB for what frozen layers give, so that it is computed once and not every epoch; 0 is off."
     json: Flag = False

@@ -173,8 +173,12 @@ class Recipe(BaseModel):
 
     def epochs_over(self, rows: int) -> int:
         """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""
+        return self.epochs_of(self.steps_over(rows))
+
+    def epochs_of(self, steps: int) -> int:
+        """The same for passes of ``steps`` optimiser steps."""
         assert self.epochs is not None
-        return max(self.epochs, -(-self.min_steps // self.steps_over(rows)))
+        return max(self.epochs, -(-self.min_steps // steps))
 
     def scored(self, epoch: int, epochs: int) -> bool:
         """Whether ``epoch`` (from 1) of ``epochs`` ends with a score on dev; ``evaluations`` are spread evenly.

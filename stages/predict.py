@@ -20,7 +20,7 @@ from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.recipe import Precision, Recipe
 from pipeline.store import Artifact
 from pipeline.tasks import Task
-from stages.run import prediction_table
+from stages.scoring import prediction_table
 from stages.workspace import Workspace
 
 if TYPE_CHECKING:

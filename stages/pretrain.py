@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.atomic import new_folder
-from pipeline.data.batches import Batch, collate, evaluation_order, training_batches
+from pipeline.data.batches import Batch, Piece, collate, evaluation_order, training_batches
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
 from pipeline.recipe import Recipe
 from pipeline.training.devices import make_accelerator
@@ -103,10 +103,10 @@ def pretrain(
             )
             return {**batch, "input_ids": ids, "labels": labels}
 
-        def batches(epoch: int, first: int) -> Iterator[list[Batch]]:
+        def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
             found = training_batches(train, recipe.batch_size, 1, seed, epoch, tokenizer.pad_token_id, first)
             for number, pieces in enumerate(found, start=first):
-                yield [mask(piece, epoch, number) for piece in pieces]
+                yield [Piece(mask(piece, epoch, number)) for piece in pieces]
 
         def evaluate(trained: nn.Module) -> float:
             right = asked = 0
@@ -118,7 +118,8 @@ def pretrain(
                 asked += int((batch["labels"] != IGNORED).sum())
             return right / asked
 
-        def loss(trained: nn.Module, batch: Batch) -> Tensor:
+        def loss(trained: nn.Module, piece: Piece) -> Tensor:
+            batch = piece.batch
             return F.cross_entropy(
                 _logits(trained, batch, batch["input_ids"].device).flatten(0, 1),
                 batch["labels"].flatten(),

@@ -15,7 +15,7 @@ from pipeline.ledger import Cost, RunRecord, SourceRun, run_name
 from pipeline.metrics import score
 from pipeline.store import Artifact, Manifest
 from pipeline.tasks import Task
-from stages.run import prediction_table
+from stages.scoring import prediction_table
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,6 +11,19 @@ import torch
 from pipeline.data.tokens import TokenisedSplit
 
 Batch = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A micro-batch: as much of a step's batch as is computed at once."""
+
+    batch: Batch
+    task: str = ""
+    """Whose rows these are, where a step holds batches of several tasks."""
+
+    def __len__(self) -> int:
+        return len(self.batch["rows"])
+
 
 # Rows are shuffled, cut into blocks of this many batches, and sorted by length within a block: long enough to waste
 # almost no padding, short enough that neighbours still differ from epoch to epoch.

@@ -58,12 +58,13 @@ class Backbone:
         encoder.config.name_or_path = f"sha256:{self.weights_hash}"
         return encoder
 
-    def check_unchanged(self, encoder: torch.nn.Module) -> None:
-        """Raise if a tensor of ``encoder`` differs in any bit from the backbone's file."""
+    def check_unchanged(self, encoder: torch.nn.Module) -> str:
+        """The hash of the backbone's tensors in ``encoder``; raise if one differs in any bit from its file."""
         state = encoder.state_dict()
         found = hash_tensors({name: state[name] for name in self.tensor_names})
         if found != self.weights_hash:
             raise RuntimeError(f"frozen weights of '{self.name}' changed during training: this is a bug")
+        return found
 
 
 def open_backbone(name: str) -> Backbone:

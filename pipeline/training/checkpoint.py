@@ -33,7 +33,7 @@ class Progress:
     best_epoch: int = 0
     best_score: float = float("-inf")
     done: bool = False
-    curve: list[dict[str, float]] = field(default_factory=list)
+    curve: list[dict[str, float | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
         tensors |= {f"optimizer/{index}/{key}": value.contiguous() for key, value in state.items()}
     progress = asdict(checkpoint.progress)
     # JSON has no infinity: before the first evaluation there is no best score.
-    progress["best_score"] = progress["best_score"] if checkpoint.progress.best_epoch else None
+    progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
     metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
     with new_file(file) as temporary:
         save_file(tensors, temporary, metadata=metadata)

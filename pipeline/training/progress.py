@@ -49,11 +49,18 @@ class TrainingProgress:
         self._bar.update(self._task, description=description, completed=done, total=total, loss=loss, speed=speed)
         self._next_refresh = time.monotonic() + 0.5
 
-    def epoch(self, epoch: int, loss: float, score_line: str, best: bool, speed: float, seconds_left: float) -> None:
-        if self._shown:
-            mark = " (best)" if best else ""
-            minutes, seconds = divmod(round(seconds_left), 60)
-            console.print(
-                f"{self._title} epoch {epoch}/{self._epochs}: loss {loss:.4f}, {score_line}{mark},"
-                f" {speed:.0f} examples/s, {minutes}:{seconds:02d} left"
-            )
+    def epoch(
+        self, epoch: int, loss: float | None, score_line: str, best: bool, speed: float, seconds_left: float
+    ) -> None:
+        """A line for the end of ``epoch``, or without a loss for the start."""
+        if not self._shown:
+            return
+        if loss is None:
+            console.print(f"{self._title} start: {score_line}")
+            return
+        mark = " (best)" if best else ""
+        minutes, seconds = divmod(round(seconds_left), 60)
+        console.print(
+            f"{self._title} epoch {epoch}/{self._epochs}: loss {loss:.4f}, {score_line}{mark},"
+            f" {speed:.0f} examples/s, {minutes}:{seconds:02d} left"
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.data.batches import inputs_of, training_batches
+from pipeline.data.batches import Piece, inputs_of, training_batches
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
 from pipeline.models.backbone import Backbone
@@ -83,10 +83,10 @@ def build(run: Run) -> Built:
 
 
 def loss_of(run: Run) -> Any:
-    """``loss(model, batch)`` as :func:`pipeline.training.fit.fit` takes it."""
+    """``loss(model, piece)`` as :func:`pipeline.training.fit.fit` takes it."""
     assert run.recipe.head is not None
     objective = objective_for(run.task, run.recipe.head)
-    return lambda model, batch: objective.loss(model(**inputs_of(batch)), batch["labels"])
+    return lambda model, piece: objective.loss(model(**inputs_of(piece.batch)), piece.batch["labels"])
 
 
 def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
@@ -97,8 +97,11 @@ def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
         recipe=recipe,
         seed=0,
         data=TrainingData(
-            lambda epoch, first: training_batches(
-                split, recipe.batch_size, 1, 0, epoch, run.backbone.tokenizer.pad_token_id, first=first
+            lambda epoch, first: (
+                [Piece(batch) for batch in pieces]
+                for pieces in training_batches(
+                    split, recipe.batch_size, 1, 0, epoch, run.backbone.tokenizer.pad_token_id, first=first
+                )
             ),
             batches_per_epoch=recipe.steps_over(len(split)),
             epochs=1,

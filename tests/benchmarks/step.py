@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 
-from pipeline.data.batches import Batch, collate
+from pipeline.data.batches import Batch, Piece, collate
 from pipeline.training.optim import parameter_groups
 from stages.run import Run
 
@@ -58,7 +58,7 @@ def our_step(run: Run, batch: Batch, device: str) -> Step:
     model = built.model.to(device).train()
 
     def total() -> Tensor:
-        return _sum([loss(model, batch), *(penalty() for penalty in built.penalties)])
+        return _sum([loss(model, Piece(batch)), *(penalty() for penalty in built.penalties)])
 
     return Step(model, total, _optimizer(run, model))
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import PipelineError
-from pipeline.ledger import Cost, Ledger, RunRecord, SourceRun, run_name
+from pipeline.ledger import Cost, Ledger, OtherScore, RunRecord, SourceRun, run_name
 from pipeline.recipe import Recipe
 
 RUN = "0123456789ab"
@@ -58,6 +58,52 @@ def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> No
         "predictions.parquet",
         "run.json",
     ]
+
+
+def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledger) -> None:
+    written = record(kind="multitask", others={"sts": OtherScore(metric="pearson", dev=0.8, rows=1, train_rows=9)})
+    ledger.finish(written, CURVE, PREDICTIONS, {"sts": PREDICTIONS[:1]})
+    assert ledger.find(RUN) == written
+    assert [(written.score_of(task), written.metric_of(task)) for task in ("sst", "sts")] == [
+        (0.5, "accuracy"),
+        (0.8, "pearson"),
+    ]
+    assert [len(ledger.predictions(RUN, task)) for task in (None, "sst", "sts")] == [2, 2, 1]
+    with pytest.raises(PipelineError, match=f"run {RUN} was not scored on task 'quora', only on sst, sts"):
+        written.score_of("quora")
+    with pytest.raises(PipelineError, match=r"predictions-quora\.parquet: cannot be read"):
+        ledger.predictions(RUN, "quora")
+
+
+def test_the_start_of_a_curve_has_no_loss(ledger: Ledger) -> None:
+    ledger.finish(
+        record(), [{"epoch": 0, "loss": None, "dev": 0.3}, {"epoch": 1, "loss": 0.7, "dev": 0.4}], PREDICTIONS
+    )
+    assert (ledger.folder(RUN) / "curve.csv").read_text() == "epoch,loss,dev\n0,,0.3\n1,0.7,0.4\n"
+    curve = ledger.curve(RUN)
+    assert curve["dev"].tolist() == [0.3, 0.4]
+    assert curve["loss"].isna().tolist() == [True, False]
+
+
+def test_attention_comes_back_as_it_was_whatever_a_task_is_called(ledger: Ledger) -> None:
+    columns = ["layer", "site", "adapter", "weight"]
+    attention = pd.DataFrame([(0, "attention", "null", 0.25), (0, "ffn", "nan", 0.75)], columns=columns)
+    ledger.finish(record(kind="fusion"), CURVE, PREDICTIONS, attention=attention)
+    pd.testing.assert_frame_equal(ledger.attention(RUN), attention)
+    ledger.finish(record("ba9876543210"), CURVE, PREDICTIONS)
+    assert ledger.attention("ba9876543210") is None
+
+
+def test_a_record_of_an_older_version_can_be_read(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "run.json"
+    values = json.loads(file.read_text())
+    for key in ("others", "unchanged", "parameters"):
+        del values[key]
+    file.write_text(json.dumps(values))
+    found = ledger.find(RUN)
+    assert found is not None
+    assert (found.others, found.unchanged) == ({}, {})
 
 
 def test_a_run_that_was_never_made_is_not_found(ledger: Ledger) -> None:

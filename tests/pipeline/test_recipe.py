@@ -105,10 +105,23 @@ def test_a_task_with_one_text_cannot_have_a_head_that_compares_two(head: str, en
         resolved(SST, head=head, encoding=encoding)
 
 
-def test_a_cosine_alone_has_nothing_to_train() -> None:
-    with pytest.raises(PipelineError, match="'cosine' has no weights"):
-        resolved(STS, head="cosine", trainable="head")
-    assert resolved(STS, head="cosine", trainable="adapter").head == "cosine"
+def test_a_cosine_alone_has_nothing_to_train_and_is_scored_as_it_is() -> None:
+    plain = resolved(STS, head="cosine", trainable="head")
+    assert plain.score_start
+    settings = {"epochs": 9, "learning_rate": 0.5, "min_steps": 7, "evaluations": 2, "gradient_accumulation_steps": 2}
+    assert resolved(STS, head="cosine", trainable="head", **settings) == plain
+    assert not resolved(STS, head="cosine", trainable="adapter").score_start
+
+
+@pytest.mark.parametrize("epochs", range(1, 12))
+@pytest.mark.parametrize("evaluations", [None, *range(1, 13)])
+def test_evaluations_are_spread_evenly_and_the_last_epoch_has_one(evaluations: int | None, epochs: int) -> None:
+    recipe = Recipe(evaluations=evaluations)
+    scored = [epoch for epoch in range(1, epochs + 1) if recipe.scored(epoch, epochs)]
+    assert len(scored) == min(evaluations or epochs, epochs)
+    assert scored[-1] == epochs
+    gaps = [after - before for before, after in zip([0, *scored], scored, strict=False)]
+    assert max(gaps) - min(gaps) <= 1
 
 
 def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:

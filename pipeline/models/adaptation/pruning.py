@@ -10,36 +10,23 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
+
+from pipeline.models.adaptation.attention import site_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@torch.inference_mode()
 def source_shares(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> dict[str, float]:
-    """The mean attention each source gets over the tokens of ``batches``, padding left out; together one.
-
-    Args:
-        backbone: with the active fusion over ``sources``, in fp32: AdapterHub hands attention over as numpy arrays,
-            which have no bf16.
-        batches: the backbone's inputs.
-    """
-    total, tokens = np.zeros(len(sources)), 0
-    for inputs in batches:
-        outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
-        mask = inputs["attention_mask"].bool().cpu().numpy()
-        for sites in outputs.adapter_fusion_attentions[Fuse(*sources).name].values():
-            for attention in sites.values():  # (B, T, N)
-                # The last layer may have been computed for the first token alone.
-                seen = attention[mask[:, : attention.shape[1]]]
-                total += seen.sum(axis=0, dtype=np.float64)
-                tokens += len(seen)
+    """The mean attention each source gets over tokens and sites (see :func:`site_attention`); together one."""
+    sites = site_attention(backbone, sources, batches)
+    total = sum((site.total for site in sites), np.zeros(len(sources)))
+    tokens = sum(site.tokens for site in sites)
     return dict(zip(sources, (total / tokens).tolist(), strict=True))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.data.batches import Batch
+from pipeline.data.batches import Piece
 from pipeline.data.prefetch import prefetched
 
 
@@ -18,16 +18,16 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
 
 
-def numbered(count: int, made: list[int]) -> Iterator[list[Batch]]:
+def numbered(count: int, made: list[int]) -> Iterator[list[Piece]]:
     for number in range(count):
         made.append(number)
-        yield [{"rows": torch.tensor([number, piece])} for piece in range(2)]
+        yield [Piece({"rows": torch.tensor([number, piece])}) for piece in range(2)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_all_come_in_their_order(count: int, ahead: int) -> None:
-    found = [[piece["rows"].tolist() for piece in pieces] for pieces in prefetched(numbered(count, []), ahead)]
+    found = [[piece.batch["rows"].tolist() for piece in pieces] for pieces in prefetched(numbered(count, []), ahead)]
     assert found == [[[number, 0], [number, 1]] for number in range(count)]
 
 
@@ -40,8 +40,8 @@ def test_only_so_many_are_made_ahead() -> None:
 
 
 def test_an_error_stands_in_the_place_of_its_batch() -> None:
-    def broken() -> Iterator[list[Batch]]:
-        yield [{"rows": torch.tensor([0])}]
+    def broken() -> Iterator[list[Piece]]:
+        yield [Piece({"rows": torch.tensor([0])})]
         raise ValueError("row 7")
 
     batches = prefetched(broken())

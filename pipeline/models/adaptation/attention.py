@@ -1,0 +1,65 @@
+"""What a trained fusion listens to: its attention, averaged over the tokens of a split, site by site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from adapters.composition import Fuse
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Place = Literal["attention", "ffn"]
+_PLACES: dict[str, Place] = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
+
+
+@dataclass(frozen=True)
+class SiteAttention:
+    """``total`` (N,) is the sum of the softmax over N adapters over ``tokens`` tokens, after attention or the FFN."""
+
+    layer: int
+    place: Place
+    total: np.ndarray
+    tokens: int
+
+
+@torch.inference_mode()
+def site_attention(
+    backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
+) -> list[SiteAttention]:
+    """The attention of every fusion site, from the bottom up, over the tokens of ``batches``, padding left out.
+
+    Args:
+        backbone: with the active fusion over ``sources``, in fp32: AdapterHub hands attention over as numpy arrays,
+            which have no bf16.
+        batches: the backbone's inputs.
+    """
+    found: dict[tuple[int, Place], SiteAttention] = {}
+    for inputs in batches:
+        outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
+        mask = inputs["attention_mask"].bool().cpu().numpy()
+        for layer, sites in outputs.adapter_fusion_attentions[Fuse(*sources).name].items():
+            for name, attention in sites.items():  # (B, T, N)
+                # The last layer may have been computed for the first token alone.
+                seen = attention[mask[:, : attention.shape[1]]]
+                total, tokens = seen.sum(axis=0, dtype=np.float64), len(seen)
+                if (before := found.get((layer, _PLACES[name]))) is not None:
+                    total, tokens = total + before.total, tokens + before.tokens
+                found[layer, _PLACES[name]] = SiteAttention(layer, _PLACES[name], total, tokens)
+    return [found[key] for key in sorted(found)]
+
+
+def attention_table(sites: Sequence[SiteAttention], sources: Sequence[str]) -> pd.DataFrame:
+    """``layer``, ``site``, ``adapter``, ``weight``: the mean over tokens; over adapters it adds up to one."""
+    rows = [
+        (site.layer, site.place, name, weight)
+        for site in sites
+        for name, weight in zip(sources, (site.total / site.tokens).tolist(), strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["layer", "site", "adapter", "weight"])

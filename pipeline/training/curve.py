@@ -1,0 +1,44 @@
+"""The learning curve: a point each time the model is scored, and what follows from the scores so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pipeline.training.checkpoint import Progress
+
+Scores = float | Mapping[str, float]
+"""Of a model on dev, higher is better; of several tasks by name, of which the mean decides."""
+
+
+def add_point(progress: Progress, epoch: int, loss: float | None, scores: Scores, learning_rate: float) -> bool:
+    """Write a score into the curve; returns whether it is the best so far, of equal ones the first.
+
+    Args:
+        epoch: that has ended; 0 is the start, before any step.
+        loss: mean over the epoch's steps; None at the start.
+        learning_rate: of the last step.
+    """
+    each = {f"dev_{name}": value for name, value in scores.items()} if isinstance(scores, Mapping) else {}
+    score = sum(scores.values()) / len(scores) if isinstance(scores, Mapping) else scores
+    best = not progress.curve or score > progress.best_score
+    if best:
+        progress.best_score, progress.best_epoch = score, epoch
+    progress.curve.append(
+        {
+            "epoch": epoch,
+            "loss": loss,
+            "dev": score,
+            **each,
+            "learning_rate": learning_rate,
+            "examples": progress.examples,
+            "seconds": round(progress.train_seconds + progress.evaluation_seconds, 3),
+        }
+    )
+    return best
+
+
+def is_over(progress: Progress, epochs: int, patience: int | None) -> bool:
+    """Whether training ends with the epoch of the curve's last point."""
+    epoch = progress.epoch
+    return epoch >= epochs or epoch - progress.best_epoch >= (patience or math.inf)

@@ -1,0 +1,75 @@
+"""Where a training stands, kept in a file now and then, so that it goes on from there after a stop."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
+
+
+class Resumption:
+    """Model and optimiser stand where ``file`` says as soon as this is made; without one, at the start.
+
+    Args:
+        file: of the checkpoint; None keeps nothing.
+        seconds: after how many of them the state is :attr:`due` to be kept again.
+        model: unwrapped.
+    """
+
+    def __init__(
+        self, file: Path | None, seconds: float, model: nn.Module, optimizer: AdamW, accelerator: Accelerator
+    ) -> None:
+        self._file, self._seconds = file, seconds
+        self._model, self._optimizer, self._accelerator = model, optimizer, accelerator
+        self.progress = Progress()
+        self._best: dict[str, Tensor] = {}
+        resumed = load_checkpoint(file) if file is not None else None
+        if resumed is not None and resumed.weights.keys() == trainable(model).keys():
+            self.progress, self._best = resumed.progress, resumed.best_weights
+            _load_weights(model, resumed.weights)
+            _load_optimizer(optimizer, resumed.optimizer)
+            if accelerator.scaler is not None and resumed.scaler:
+                accelerator.scaler.load_state_dict(resumed.scaler)
+        self._kept_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._kept_at >= self._seconds
+
+    def keep(self) -> None:
+        """Write the state. Every process holds the same; one of them writes."""
+        if self._file is not None and self._accelerator.is_main_process:
+            scaler = self._accelerator.scaler.state_dict() if self._accelerator.scaler is not None else {}
+            weights = {name: tensor.detach() for name, tensor in trainable(self._model).items()}
+            optimizer = {index: dict(state) for index, state in self._optimizer.state_dict()["state"].items()}
+            save_checkpoint(self._file, Checkpoint(self.progress, weights, self._best, optimizer, scaler))
+        self._kept_at = time.monotonic()
+
+    def remember_best(self) -> None:
+        """What the model is now is the best so far."""
+        self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}
+
+    def restore_best(self) -> None:
+        """Give the model the weights that were the best."""
+        _load_weights(self._model, self._best)
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in trainable(model).items():
+            parameter.copy_(weights[name])
+
+
+def _load_optimizer(optimizer: AdamW, state: dict[int, dict[str, Tensor]]) -> None:
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})

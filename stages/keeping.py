@@ -1,0 +1,94 @@
+"""What a run leaves behind beside its scores: an artifact in the store, or weights in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.ledger import Cost, Kind
+from pipeline.store import Artifact, Manifest
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from pipeline.models.transfer_model import TransferModel
+    from pipeline.training.fit import Fitted
+    from stages.run import Run
+
+ARTIFACT_KINDS: Mapping[Kind, Any] = {"adapter": "adapter", "fusion": "fusion"}
+# Sequential tuning makes a model for every ordered pair of tasks; keeping the weights of all would fill disks.
+_KEEPS_WEIGHTS: frozenset[Kind] = frozenset({"full", "frozen"})
+
+
+def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None:
+    """Put what was trained into the store, if it is an adapter or a fusion."""
+    request = run.request
+    kind = ARTIFACT_KINDS.get(request.kind)
+    if kind is None:
+        return None
+    from pipeline.models.adaptation.fusion import save_fusion
+    from pipeline.models.adaptation.houlsby import save_adapter
+
+    backbone = model.backbone
+    if kind == "adapter":
+
+        def write(folder: Path) -> None:
+            save_adapter(backbone, run.task.name, folder)
+    else:
+        names = [artifact.manifest.task for artifact in request.adapters]
+
+        def write(folder: Path) -> None:
+            save_fusion(backbone, names, folder)
+
+    state = model.trainable_state()
+    manifest = Manifest(
+        kind=kind,
+        task=run.task.name,
+        run=run.name,
+        seed=request.seed,
+        limit=request.limit,
+        recipe=run.recipe,
+        train_rows=run.data.fingerprint["train"],
+        pair=run.task.is_pair,
+        meaning=run.task.meaning,
+        metric=run.task.metric,
+        dev=dev,
+        backbone=run.backbone.name,
+        backbone_weights=run.backbone.weights_hash,
+        sources=run.sources,
+    )
+    return run.workspace.store.save(
+        manifest,
+        write,
+        head={name.removeprefix("head."): value for name, value in state.items() if name.startswith("head.")},
+        layernorms={
+            name.removeprefix("backbone."): value
+            for name, value in state.items()
+            # Of the backbone only adapters and LayerNorms train here; families name the latter differently.
+            if run.recipe.train_layernorm and name.startswith("backbone.") and ".adapters." not in name
+        },
+    )
+
+
+def keep_weights(run: Run, model: TransferModel) -> str | None:
+    """Keep the trained tensors of runs that others start from or that predict; returns the file's sha256."""
+    if run.request.kind not in _KEEPS_WEIGHTS:
+        return None
+    from safetensors.torch import save_file
+
+    from pipeline.atomic import new_file, sha256_file
+
+    file = run.workspace.ledger.weights_file(run.name)
+    with new_file(file) as temporary:
+        save_file(model.trainable_state(), temporary)
+    return sha256_file(file)
+
+
+def cost_of(model: nn.Module, fitted: Fitted) -> Cost:
+    return Cost(
+        trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        seconds=round(fitted.seconds, 3),
+        examples_per_second=round(fitted.examples_per_second, 2),
+        peak_memory_mb=fitted.peak_memory_mb,
+    )

@@ -1,0 +1,47 @@
+"""Whatever is trained is trained once: found in the ledger, or made under a lock and found there from then on."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Protocol
+
+from pipeline.ledger import RunRecord
+from stages.workspace import Workspace
+
+
+class Trainable(Protocol):
+    """A run before it is made."""
+
+    workspace: Workspace
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    def finished(self) -> RunRecord | None:
+        """The ledger's record, if everything the run leaves behind is still there."""
+        ...
+
+    def train(self) -> RunRecord: ...
+
+
+def get_or_train(run: Trainable, force: bool = False) -> RunRecord:
+    """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
+    if not force and (record := run.finished()) is not None:
+        return record
+    from pipeline.training.devices import full_memory_explained, is_main_process, wait_for_everyone
+
+    ledger = run.workspace.ledger
+    # Of the processes that train this run together, one holds the lock against other commands.
+    with ledger.lock(run.name) if is_main_process() else nullcontext():
+        if force and is_main_process():
+            ledger.drop_checkpoint(run.name)
+        wait_for_everyone()
+        # Another command may have finished it between the first look and the lock.
+        if not force and (record := run.finished()) is not None:
+            return record
+        remedy = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
+        with full_memory_explained(run.title, remedy):
+            return run.train()

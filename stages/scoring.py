@@ -1,0 +1,95 @@
+"""A task's dev split, and what a model makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from pipeline.data.batches import collate, evaluation_order
+from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.metrics import score
+from pipeline.recipe import Recipe
+from pipeline.tasks import Task
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from torch import Tensor
+
+    from pipeline.models.backbone import Backbone
+    from pipeline.training.objectives import Objective, Prediction
+    from pipeline.training.predict import Encoder, Extend
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Labelled rows of a task as a model reads them, and how its outputs are read; see :func:`scoring_of`."""
+
+    task: Task
+    rows: pd.DataFrame
+    split: TokenisedSplit
+    objective: Objective
+    batch_size: int
+    pad_token_id: int
+    accelerator: Accelerator
+    extend: Extend | None = None
+    """Adds to a batch what is known of its inputs."""
+
+    def predict(self, model: Encoder) -> Prediction:
+        """Predictions for every row; all processes take part and have them."""
+        from pipeline.training.predict import predict_split
+
+        return predict_split(
+            model,
+            self.split,
+            self.objective,
+            batch_size=self.batch_size,
+            pad_token_id=self.pad_token_id,
+            accelerator=self.accelerator,
+            extend=self.extend,
+        )
+
+    def value(self, prediction: Prediction) -> float:
+        """The task's metric."""
+        return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
+
+    def table(self, prediction: Prediction) -> pd.DataFrame:
+        return prediction_table(self.rows, prediction)
+
+    def inputs(self) -> Iterator[dict[str, Tensor]]:
+        """What a backbone reads of all rows, in batches of like length on its device."""
+        for rows in evaluation_order(self.split.lengths, self.batch_size):
+            batch = collate(self.split, rows, self.pad_token_id)
+            yield {name: batch[name].to(self.accelerator.device) for name in _INPUTS if name in batch}
+
+
+def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> Scoring:
+    """How a model of a resolved ``recipe`` is scored on ``rows``."""
+    from pipeline.training.objectives import objective_for
+
+    assert recipe.encoding is not None and recipe.head is not None and recipe.max_length is not None
+    return Scoring(
+        task=task,
+        rows=rows,
+        split=tokenise(rows, backbone.tokenizer, recipe.encoding, recipe.max_length),
+        objective=objective_for(task, recipe.head),
+        batch_size=2 * recipe.batch_size,
+        pad_token_id=backbone.tokenizer.pad_token_id,
+        accelerator=accelerator,
+    )
+
+
+def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:
+    """``id``, ``label`` where known, ``prediction``, and for classes ``probability_<number of the class>``."""
+    table = pd.DataFrame({"id": rows["id"]})
+    if "label" in rows:
+        table["label"] = rows["label"]
+    table["prediction"] = prediction.values
+    if prediction.probabilities is not None:
+        for index in range(prediction.probabilities.shape[1]):
+            table[f"probability_{index}"] = prediction.probabilities[:, index]
+    return table
