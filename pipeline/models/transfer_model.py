@@ -1,9 +1,12 @@
-"""TransferModel: backbone, pooling and head as one module; cross and siamese pairs. JointModel: several over one."""
+"""TransferModel: backbone, pooling and head as one module; cross and siamese pairs.
+
+Several over one backbone: JointModel answers for all at once, MultitaskModel trains on all in turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -128,6 +131,27 @@ class JointModel(nn.Module):
         pairs: Tensor | None = None,
     ) -> Tensor:
         return self.decide(self.encode(input_ids, attention_mask, token_type_ids), pairs)
+
+
+class MultitaskModel(nn.Module):
+    """One backbone for several tasks, each with its own encoding, pooling and head; all of it may train."""
+
+    def __init__(self, models: Mapping[str, TransferModel]) -> None:
+        super().__init__()
+        self.models = nn.ModuleList(models.values())
+        self._each = dict(models)
+
+    def of(self, task: str) -> TransferModel:
+        return self._each[task]
+
+    def forward(self, task: str, **inputs: Any) -> Tensor:
+        """Outputs of the head of ``task``, (B, outputs); ``inputs`` as :class:`TransferModel` reads them."""
+        outputs: Tensor = self._each[task](**inputs)
+        for other, model in self._each.items():
+            if other != task and torch.is_grad_enabled():
+                # Processes that train together wait for a gradient of every parameter: here it is zero.
+                outputs = outputs + 0 * sum(parameter.sum() for parameter in model.head.parameters())
+        return outputs
 
 
 def _inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:

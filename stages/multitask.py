@@ -1,0 +1,259 @@
+"""Joint training: one backbone and a head a task, a batch of every task in each step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pipeline.data.batches import inputs_of
+from pipeline.data.load import TaskData
+from pipeline.data.tokens import tokenise
+from pipeline.errors import raise_all
+from pipeline.ledger import OtherScore, Parameters, RunRecord, run_name
+from pipeline.metrics import load_metric
+from pipeline.recipe import Recipe, check_seed
+from pipeline.tasks import Task
+from stages.keeping import cost_of
+from stages.once import get_or_train
+from stages.run import tell_overlap, training_data
+from stages.scoring import Scoring, scoring_of
+from stages.workspace import Workspace, provenance
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pipeline.data.batches import Piece
+    from pipeline.models.transfer_model import MultitaskModel
+    from pipeline.training.fit import Fitted
+    from pipeline.training.objectives import Prediction
+
+# What of a recipe each task has for itself; the rest is about the one model and its training.
+_OWN = frozenset({"encoding", "pooling", "head", "head_dropout", "max_length", "batch_size"})
+_MIXING = "simultaneous"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A task of a multitask run, with its resolved recipe."""
+
+    task: Task
+    recipe: Recipe
+    limit: int | None
+    data: TaskData
+
+
+class MultitaskRun:
+    """A model for several tasks: its identity, and its training if the ledger does not have it yet."""
+
+    def __init__(self, parts: Sequence[Part], workspace: Workspace, seed: int) -> None:
+        self.workspace, self.seed = workspace, seed
+        self.backbone = workspace.backbone
+        self.parts = {part.task.name: part for part in sorted(parts, key=lambda part: part.task.name)}
+
+    @property
+    def first(self) -> Part:
+        """The part under whose task the run's record stands; all are equals."""
+        return next(iter(self.parts.values()))
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        first, *others = (
+            {
+                "task": {"name": name, **part.task.meaning},
+                "recipe": part.recipe.model_dump(mode="json"),
+                "data": part.data.fingerprint,
+            }
+            for name, part in self.parts.items()
+        )
+        return {
+            "kind": "multitask",
+            **first,
+            "others": others,
+            "mixing": _MIXING,
+            "seed": self.seed,
+            "backbone": self.backbone.identity,
+        }
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.identity)
+
+    @property
+    def title(self) -> str:
+        return f"multitask {'+'.join(self.parts)} seed {self.seed}"
+
+    def finished(self) -> RunRecord | None:
+        """The ledger's record; the model itself is not kept."""
+        return self.workspace.ledger.find(self.name)
+
+    def get(self, force: bool = False) -> RunRecord:
+        """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
+        return get_or_train(self, force)
+
+    def train(self) -> RunRecord:
+        """Train, score every task and write everything; see :meth:`get`."""
+        from pipeline.training.devices import make_accelerator
+        from pipeline.training.fit import fit
+        from pipeline.training.mixing import Simultaneous, mixed
+
+        recipe, ledger = self.first.recipe, self.workspace.ledger
+        accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
+        if accelerator.is_main_process:
+            for part in self.parts.values():
+                tell_overlap(part.data, part.task)
+        if self.workspace.track:
+            accelerator.init_trackers("", config={})
+        scorings = {
+            name: scoring_of(part.task, part.data.dev, part.recipe, self.backbone, accelerator)
+            for name, part in self.parts.items()
+        }
+        for part in self.parts.values():
+            load_metric(part.task.metric)  # its import takes seconds, which are not the run's
+        data = {name: self._data(part, accelerator.num_processes) for name, part in self.parts.items()}
+        mixing = Simultaneous({name: each.batches_per_epoch for name, each in data.items()})
+        model = build_multitask(self.parts, self.workspace, self.seed)
+
+        def loss(model: nn.Module, piece: Piece) -> Tensor:
+            outputs = model(piece.task, **inputs_of(piece.batch))
+            return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
+
+        def predict(name: str) -> Prediction:
+            return scorings[name].predict(model.of(name))
+
+        fitted = fit(
+            model,
+            recipe=recipe,
+            seed=self.seed,
+            data=mixed(data, mixing, recipe.epochs_of(mixing.steps)),
+            loss=loss,
+            evaluate=lambda _: {name: scoring.value(predict(name)) for name, scoring in scorings.items()},
+            metric="mean",
+            accelerator=accelerator,
+            title=self.title,
+            checkpoint_file=ledger.checkpoint_file(self.name),
+            checkpoint_seconds=self.workspace.checkpoint_seconds,
+        )
+        predictions = {name: predict(name) for name in scorings}
+        if self.workspace.track:
+            accelerator.end_training()
+        if accelerator.is_main_process:
+            self._finish(model, fitted, scorings, predictions)
+        accelerator.wait_for_everyone()
+        record = self.finished()
+        assert record is not None
+        return record
+
+    def _data(self, part: Part, processes: int) -> Any:
+        recipe, tokenizer = part.recipe, self.backbone.tokenizer
+        assert recipe.encoding is not None and recipe.max_length is not None
+        split = tokenise(part.data.train, tokenizer, recipe.encoding, recipe.max_length)
+        return training_data(split, recipe, self.seed, tokenizer.pad_token_id, processes)
+
+    def _finish(
+        self,
+        model: MultitaskModel,
+        fitted: Fitted,
+        scorings: Mapping[str, Scoring],
+        predictions: Mapping[str, Prediction],
+    ) -> None:
+        first, *others = self.parts
+        dev = {name: scoring.value(predictions[name]) for name, scoring in scorings.items()}
+        data, heads = self.first.data, [model.of(name).head for name in self.parts]
+        record = RunRecord(
+            run=self.name,
+            kind="multitask",
+            task=first,
+            seed=self.seed,
+            limit=self.first.limit,
+            recipe=self.first.recipe,
+            identity=self.identity,
+            backbone=self.backbone.name,
+            metric=self.first.task.metric,
+            dev=dev[first],
+            best_epoch=fitted.best_epoch,
+            rows={"train": len(data.train), "dev": len(data.dev), "dev_in_train": data.dev_in_train},
+            others={
+                name: OtherScore(
+                    metric=self.parts[name].task.metric,
+                    dev=dev[name],
+                    rows=len(self.parts[name].data.dev),
+                    train_rows=len(self.parts[name].data.train),
+                )
+                for name in others
+            },
+            cost=cost_of(model, fitted),
+            parameters=Parameters(
+                backbone=self.backbone.parameters, head=sum(p.numel() for head in heads for p in head.parameters())
+            ),
+            provenance=provenance(),
+        )
+        tables = {name: scoring.table(predictions[name]) for name, scoring in scorings.items()}
+        own = tables.pop(first)
+        self.workspace.ledger.finish(record, fitted.curve, own, tables)
+
+
+def multitask_run(
+    tasks: Sequence[str],
+    recipes: Mapping[str, Recipe],
+    workspace: Workspace,
+    *,
+    seed: int,
+    limits: Mapping[str, int | None],
+) -> MultitaskRun:
+    """The run that trains one model for all of ``tasks`` at once; its order does not count.
+
+    The kept epoch is the one with the best mean of the tasks' dev scores. A run of one task is full fine-tuning.
+
+    Args:
+        recipes: one a task; they may differ in what a task has for itself (encoding, pooling, head and its dropout,
+            length, batch size) and in nothing else.
+        limits: training rows of each task; None is all.
+
+    Raises:
+        PipelineError: no task, one named twice, recipes that differ otherwise or that do not train the whole model.
+    """
+    from pipeline.training.devices import resolve_precision
+
+    check_seed(seed)
+    backbone = workspace.backbone
+    parts = []
+    for name in tasks:
+        task, recipe = workspace.task(name), recipes[name]
+        resolved = recipe.resolve(task, resolve_precision(recipe.precision), backbone.max_length, backbone.layers)
+        parts.append(Part(task, resolved, limits[name], workspace.task_data(task, limits[name], seed)))
+    raise_all("multitask", _mistakes(parts))
+    return MultitaskRun(parts, workspace, seed)
+
+
+def _mistakes(parts: Sequence[Part]) -> list[str]:
+    if not parts:
+        return ["no task to train on"]
+    names = [part.task.name for part in parts]
+    problems = [f"task '{name}' is named more than once" for name in sorted(set(names)) if names.count(name) > 1]
+    if any(part.recipe.trainable != "full" for part in parts):
+        problems.append("joint training trains the whole model: trainable = 'full'")
+    for key in sorted(set(Recipe.model_fields) - _OWN):
+        values = {part.task.name: getattr(part.recipe, key) for part in parts}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+            problems.append(f"{key} must be the same for all tasks ({listed})")
+    return problems
+
+
+def build_multitask(parts: Mapping[str, Part], workspace: Workspace, seed: int) -> MultitaskModel:
+    """The backbone with a fresh head for each task. The same seed gives the same weights, those of ``full`` for one."""
+    import torch
+
+    from pipeline.models.lean import make_lean
+    from pipeline.models.transfer_model import MultitaskModel
+    from stages.build import assemble
+
+    torch.manual_seed(seed)
+    encoder = workspace.backbone.load()
+    models = {name: assemble(encoder, part.recipe, part.task) for name, part in parts.items()}
+    poolings = {model.pooling for model in models.values()}
+    # The last layer may answer for the first token alone only where no task reads the others.
+    make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
+    return MultitaskModel(models)

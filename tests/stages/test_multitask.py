@@ -1,0 +1,180 @@
+"""Joint training: one task is plain training, several share a model, and a stop changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from nano import save_backbone
+from pipeline.errors import PipelineError
+from pipeline.metrics import score
+from pipeline.recipe import Recipe
+from stages.multitask import MultitaskRun, build_multitask, multitask_run
+from stages.request import RunRequest
+from stages.run import Run
+from stages.workspace import Workspace
+
+Quick = Callable[..., Recipe]
+TASKS = ("films", "meals", "pairs")
+
+
+def make(workspace: Workspace, quick: Quick, tasks: Any = TASKS, own: Any = None, **settings: Any) -> MultitaskRun:
+    """A run with its tasks' own recipe keys in ``own`` and its limits in ``limits``."""
+    limits = settings.pop("limits", {})
+    seed = settings.pop("seed", 1)
+    recipes = {task: quick(**({"trainable": "full"} | settings | (own or {}).get(task, {}))) for task in tasks}
+    return multitask_run(tasks, recipes, workspace, seed=seed, limits={task: limits.get(task) for task in tasks})
+
+
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[["epoch", "loss", "dev", "learning_rate", "examples"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("films", {}),
+        ("films", {"pooling": "cls", "head_dropout": 0.3, "gradient_accumulation_steps": 3}),
+        ("pairs", {"encoding": "siamese", "min_steps": 20, "evaluations": 2}),
+        ("pairs", {"head": "cosine", "score_start": True}),
+    ],
+)
+def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    plain = Run(RunRequest("full", task, quick("full", **settings), seed=1, limit=50), workspace).get()
+    alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
+    ledger = workspace.ledger
+    assert alone.kind == "multitask"
+    assert (alone.dev, alone.best_epoch, alone.rows, alone.cost.trainable_parameters, alone.parameters) == (
+        plain.dev, plain.best_epoch, plain.rows, plain.cost.trainable_parameters, plain.parameters,
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(plain.run), check_exact=True)
+    pd.testing.assert_frame_equal(scores(ledger.curve(alone.run)), scores(ledger.curve(plain.run)), check_exact=True)
+    assert alone.others == {}
+
+
+def test_several_tasks_have_one_run_with_scores_and_predictions_of_each(workspace: Workspace, quick: Quick) -> None:
+    run = make(workspace, quick, ["pairs", "films", "meals"], limits={"pairs": 40})
+    assert run.finished() is None
+    record = run.get()
+    assert run.finished() == record
+    assert (record.task, set(record.others)) == ("films", {"meals", "pairs"})
+    assert (record.others["pairs"].train_rows, record.others["pairs"].rows) == (40, 40)
+    for task in TASKS:
+        table = workspace.ledger.predictions(record.run, task)
+        metric = record.metric_of(task)
+        assert metric == ("pearson" if task == "pairs" else "accuracy")
+        assert score(metric, table["prediction"].to_numpy(), table["label"].to_numpy()) == record.score_of(task)
+    curve = workspace.ledger.curve(record.run).set_index("epoch")
+    columns = [f"dev_{task}" for task in TASKS]
+    assert curve["dev"].to_numpy() == pytest.approx(curve[columns].mean(axis=1).to_numpy())
+    assert record.best_epoch == curve["dev"].idxmax()
+    kept = curve.loc[record.best_epoch, columns]
+    assert kept.tolist() == [record.score_of(task) for task in TASKS]
+    # A pass over the smallest task, 40 rows, is an epoch: three steps of three batches, of which its last has 8 rows.
+    assert curve["examples"].tolist()[0] == 3 * 16 + 3 * 16 + 40
+    heads = 2 * (2 * 32 + 2) + 32 + 1
+    assert record.parameters is not None
+    assert (record.parameters.backbone, record.parameters.head) == (workspace.backbone.parameters, heads)
+    assert record.cost.trainable_parameters == workspace.backbone.parameters + heads
+
+
+def test_what_determines_it_and_nothing_else_names_the_run(workspace: Workspace, quick: Quick) -> None:
+    name = make(workspace, quick).name
+    assert make(workspace, quick, TASKS[::-1]).name == name
+    others = [
+        make(workspace, quick, TASKS[:2]),
+        make(workspace, quick, seed=2),
+        make(workspace, quick, epochs=3),
+        make(workspace, quick, limits={"meals": 50}),
+        make(workspace, quick, own={"pairs": {"encoding": "siamese"}}),
+    ]
+    assert len({name, *(run.name for run in others)}) == 1 + len(others)
+
+
+def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    first = make(workspace, quick, epochs=1).get()
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
+    assert make(dataclasses.replace(workspace), quick, epochs=1).get() == first
+
+
+def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick: Quick) -> None:
+    """Siamese pairs beside single texts, and CLS beside mean pooling: no task sees a backbone cut for another."""
+    own = {"pairs": {"encoding": "siamese", "head": "cosine", "pooling": "mean"}, "meals": {"pooling": "mean"}}
+    run = make(workspace, quick, own=own, pooling="cls")
+    model = build_multitask(run.parts, workspace, seed=1).eval()
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    assert model.of("meals").encode(**inputs).shape == (4, 32)
+    hidden = workspace.backbone.load().eval()(**inputs).last_hidden_state
+    torch.testing.assert_close(model.of("films").encode(**inputs), hidden[:, 0])
+    torch.testing.assert_close(model.of("meals").encode(**inputs), hidden.mean(dim=1))
+    assert model("pairs", **inputs).shape == (2, 1)
+    record = run.get()
+    assert set(record.others) == {"meals", "pairs"}
+
+
+def test_every_parameter_has_a_gradient_whichever_task_a_step_is_of(workspace: Workspace, quick: Quick) -> None:
+    model = build_multitask(make(workspace, quick).parts, workspace, seed=1)
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    model("films", input_ids=ids, attention_mask=torch.ones_like(ids)).sum().backward()
+    heads = {name: next(model.of(name).head.parameters()).grad for name in TASKS}
+    assert all(gradient is not None for gradient in heads.values())
+    assert [bool(gradient.any()) for gradient in heads.values()] == [True, False, False]  # type: ignore[union-attr]
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    settings = {"limits": {"pairs": 50}, "epochs": 3}
+    whole = make(workspace, quick, **settings)
+    record = whole.get()
+    other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
+    from pipeline.training import fit
+
+    original, steps = fit._backward, 0
+
+    def stopping(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 7:  # in the second epoch, in the second pass over none of the larger tasks
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(fit, "_backward", stopping)
+    with pytest.raises(Stopped):
+        make(other, quick, **settings).get()
+    assert other.ledger.checkpoint_file(record.run).is_file()
+    resumed = make(dataclasses.replace(other), quick, **settings).get()
+    assert steps == 1 + 12
+    assert (resumed.run, resumed.dev, resumed.others) == (record.run, record.dev, record.others)
+    for task in TASKS:
+        found = [place.ledger.predictions(record.run, task) for place in (workspace, other)]
+        pd.testing.assert_frame_equal(*found, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "settings", "message"),
+    [
+        ([], {}, "no task to train on"),
+        (["films", "films"], {}, "task 'films' is named more than once"),
+        (TASKS, {"own": {"meals": {"epochs": 3}}}, r"epochs must be the same for all tasks \(films: 2, meals: 3"),
+        (TASKS, {"own": {"meals": {"learning_rate": 1e-4}}}, "learning_rate must be the same"),
+        (TASKS, {"own": {"meals": {"trainable": "adapter"}}}, "trains the whole model"),
+        (TASKS, {"own": {"meals": {"head": "cosine", "encoding": "siamese"}}}, "compares two sentences"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, message, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PipelineError, match=message):
+        make(workspace, quick, tasks, **settings)
+
+
+def test_another_backbone_is_another_run(workspace: Workspace, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
+    assert make(other, quick).name != make(workspace, quick).name
