@@ -66,7 +66,6 @@ class ParallelSite:
     def __init__(self, site: BottleneckLayer) -> None:
         self._site = site
         self._stock = site.compose_parallel
-        self._names: tuple[object, ...] = ()
         self._bank: AdapterBank | None = None
 
     def __call__(self, setup: Parallel, state: BottleneckState, lvl: int = 0) -> BottleneckState:
@@ -86,10 +85,11 @@ class ParallelSite:
         if not all(isinstance(name, str) and name in self._site.adapters for name in names):
             return None
         adapters: list[nn.Module] = [self._site.adapters[name] for name in names]
-        if self._bank is None or names != self._names or not self._bank.holds(adapters):
-            self._names = names
-            gated = any(adapter.use_gating for adapter in adapters)
-            self._bank = None if gated or not fits_bank(adapters) else join(adapters)
+        # Asked each time, as fusion does: adapters may have been made trainable since they were joined.
+        if any(adapter.use_gating for adapter in adapters) or not fits_bank(adapters):
+            return None
+        if self._bank is None or not self._bank.holds(adapters):
+            self._bank = join(adapters)
         return self._bank
 
 
