@@ -86,4 +86,4 @@ def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
         adapters[task.name] = part.recipe.resolve(task, "fp32")
         if why := why_recipe_not_fused(adapters[task.name], task.is_pair, encoding, recipe.adapter):
             yield f"{job.row} on {job.task}: the adapter of {task.name} (row {need.row}) {why}"
-    dropped_layers(recipe, {task: found.drop_layers for task, found in adapters.items()})
+    dropped_layers(recipe, adapters)

@@ -51,7 +51,9 @@ class DryRun:
         lines = [f"study {self.study.name}: targets {', '.join(self.study.targets)}"]
         lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
         if runs > done:
-            lines.append(f"time: from {self.learned_from} finished runs on this backbone here")
+            lines.append(
+                f"time: from {self.learned_from} finished runs with this backbone; unknown where there are none"
+            )
         return "\n".join(lines)
 
     def summary(self) -> dict[str, Any]:

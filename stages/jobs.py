@@ -12,6 +12,7 @@ from pipeline.store import Artifact
 from pipeline.training.devices import is_main_process
 from stages.estimate import Estimate
 from stages.fuse import fusion_run
+from stages.multitask import multitask_run
 from stages.plan import Job
 from stages.request import RunRequest
 from stages.run import Run
@@ -28,8 +29,6 @@ class AnyRun(Protocol):
 
 def joint_run(job: Job, workspace: Workspace) -> AnyRun:
     """The run of a multitask job."""
-    from stages.multitask import multitask_run
-
     recipes = {part.task: part.recipe for part in job.parts}
     limits = {part.task: part.limit for part in job.parts}
     return multitask_run(list(recipes), recipes, workspace, seed=job.seed, limits=limits)
