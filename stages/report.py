@@ -8,19 +8,17 @@ from pydantic import ValidationError
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
-from pipeline.reporting.entries import StudyResult, results_table, summarise
-from pipeline.reporting.figures import write_figures
+from pipeline.reporting.build import build_report
+from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.page import write_page
 from pipeline.reporting.tables import write_tables
 
 
 def write_report(result: StudyResult, ledger: Ledger, folder: Path) -> None:
-    """Write results.csv, tables.md, tables.tex, index.html and figures/ of a study into ``folder``."""
-    results = results_table(result, ledger)
-    summary = summarise(result, ledger)
-    write_tables(results, summary, folder)
-    write_figures(results, summary, folder / "figures")
-    write_page(result, results, summary, ledger, folder)
+    """Write results.csv, tables.md, tables.tex, tables/, figures/ and index.html of a study into ``folder``."""
+    report = build_report(result, ledger, folder)
+    write_tables(report, folder)
+    write_page(report, folder)
 
 
 def report(name: str, reports: Path) -> Path:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import pandas as pd
 
 from pipeline.ledger import RunRecord
+from pipeline.paired import Verdict
 from pipeline.study import Study
 
-Verdict = Literal["better", "worse", "no difference seen"]
+__all__ = ["Cell", "Figure", "Report", "Table", "Verdict"]
 
 
 @dataclass(frozen=True)

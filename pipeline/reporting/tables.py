@@ -1,23 +1,19 @@
-"""results.csv, tables.md and tables.tex of a study."""
+"""results.csv, tables.md, tables.tex and tables/*.csv of a report."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from pipeline.atomic import write_text
+from pipeline.atomic import new_folder, write_text
 from pipeline.data.tables import write_table
-from pipeline.reporting.entries import MethodRow, Summary, score_text
+from pipeline.reporting.report import Cell, Report, Table
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "no difference seen": "→", None: ""}
-_TEX_MARKS: dict[str | None, str] = {
-    "better": r"$\uparrow$",
-    "worse": r"$\downarrow$",
-    "no difference seen": r"$\rightarrow$",
-    None: "",
-}
+_TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
 _TEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -29,91 +25,85 @@ _TEX_ESCAPES = {
     "}": r"\}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    **_TEX_SIGNS,
 }
-_LEGEND = "↑ better, ↓ worse, → no difference seen"
 
 
-def header(summary: Summary) -> list[str]:
-    scores = [f"{target} ({summary.metrics.get(target, '-')})" for target in summary.targets]
-    return [
-        "method",
-        *scores,
-        "overall",
-        "overall, (r+1)/2",
-        "trainable parameters",
-        "seconds",
-        "with sources",
-        "peak memory, MB",
-        "epochs",
-    ]
+def marked(cell: Cell) -> str:
+    """The cell's text with the arrow of its verdict."""
+    return f"{cell.text} {MARKS[cell.verdict]}".strip()
 
 
-def table_cells(row: MethodRow, targets: tuple[str, ...], spread: str, marks: dict[str | None, str]) -> list[str]:
-    """A row of the main table as text, in the order of :func:`header`."""
-    scores = [
-        f"{score_text(score, spread)} {marks[score.verdict]}".strip() if (score := row.scores.get(target)) else "-"
-        for target in targets
-    ]
-    return [
-        method_text(row.method),
-        *scores,
-        _number(row.overall_plain),
-        _number(row.overall_normalised),
-        f"{row.trainable_parameters:,.0f}",
-        f"{row.seconds:.0f}",
-        f"{row.total_seconds:.0f}",
-        f"{row.peak_memory_mb:.0f}",
-        row.epochs,
-    ]
+def write_tables(report: Report, folder: Path) -> None:
+    """Write the tidy results, and every table in Markdown, LaTeX (booktabs) and CSV."""
+    write_table(report.results, folder / "results.csv")
+    write_text(folder / "tables.md", markdown(report))
+    write_text(folder / "tables.tex", latex(report))
+    with new_folder(folder / "tables") as fresh:
+        for table in report.tables:
+            write_table(plain_table(table), fresh / f"{table.name}.csv")
 
 
-def method_text(method: str) -> str:
-    """``sequential:sst`` as a reader says it."""
-    name, _, source = method.partition(":")
-    return f"{name}, from {source}" if source else name
+def plain_table(table: Table) -> pd.DataFrame:
+    """The cells as text, and beside each column with verdicts one that holds them in words with their small print."""
+    columns: list[tuple[str, list[str]]] = []
+    for index, name in enumerate(table.columns):
+        cells = [row[index] for row in table.rows]
+        columns.append((name, [cell.text for cell in cells]))
+        if any(cell.verdict for cell in cells):
+            columns.append((f"{name}, verdict", [cell.verdict or "" for cell in cells]))
+            columns.append((f"{name}, test", [cell.detail for cell in cells]))
+    # A list of columns, not a dictionary: a column's name may stand twice.
+    data = pd.DataFrame([values for _, values in columns]).T
+    data.columns = pd.Index([name for name, _ in columns])
+    return data
 
 
-def write_tables(results: pd.DataFrame, summary: Summary, folder: Path) -> None:
-    """Write the tidy results and the main table in Markdown and LaTeX (booktabs)."""
-    write_table(results, folder / "results.csv")
-    write_text(folder / "tables.md", markdown(summary))
-    write_text(folder / "tables.tex", latex(summary))
+def markdown(report: Report) -> str:
+    blocks = [f"# {_flat(report.study.name)}"]
+    blocks += [_bullets(report.summary)] if report.summary else []
+    for table in report.tables:
+        blocks += [f"## {_flat(table.title)}", _markdown_table(table)]
+        blocks += [_bullets(table.notes)] if table.notes else []
+    blocks += ["## Notes", _bullets(report.notes)] if report.notes else []
+    return "\n\n".join(blocks) + "\n"
 
 
-def markdown(summary: Summary) -> str:
-    columns = header(summary)
-    lines = [_markdown_row(columns), "| --- |" + " ---: |" * (len(columns) - 1)]
-    lines += [_markdown_row(table_cells(row, summary.targets, "±", MARKS)) for row in summary.rows]
-    notes = [f"- {note}" for note in (f"{_LEGEND} (against {summary.reference}).", *summary.notes)]
-    return "\n".join([*lines, "", *notes]) + "\n"
+def latex(report: Report) -> str:
+    return "\n".join(["% needs \\usepackage{booktabs}", *(_latex_table(table) for table in report.tables)])
 
 
-def _markdown_row(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+def _markdown_table(table: Table) -> str:
+    lines = [_markdown_row(table.columns), "| --- |" + " ---: |" * (len(table.columns) - 1)]
+    return "\n".join([*lines, *(_markdown_row([marked(cell) for cell in row]) for row in table.rows)])
 
 
-def latex(summary: Summary) -> str:
-    columns = header(summary)
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_flat(cell).replace("|", r"\|") for cell in cells) + " |"
+
+
+def _bullets(texts: Sequence[str]) -> str:
+    return "\n".join(f"- {_flat(text)}" for text in texts)
+
+
+def _flat(text: str) -> str:
+    """On one line: a line break would end the row, or begin something that is no longer this text."""
+    return " ".join(text.split())
+
+
+def _latex_table(table: Table) -> str:
     lines = [
-        "% needs \\usepackage{booktabs}",
-        f"\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+        f"\n% {_flat(table.title)}",
+        f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
         "\\toprule",
-        " & ".join(_escape(column) for column in columns) + r" \\",
+        " & ".join(_escape(column) for column in table.columns) + r" \\",
         "\\midrule",
+        *(" & ".join(_escape(marked(cell)) for cell in row) + r" \\" for row in table.rows),
+        "\\bottomrule",
+        "\\end{tabular}\n",
     ]
-    for row in summary.rows:
-        plain = table_cells(row, summary.targets, "@pm@", {key: f"@{key}@" if key else "" for key in _TEX_MARKS})
-        cells = [_escape(cell).replace("@pm@", r"$\pm$") for cell in plain]
-        for verdict, mark in _TEX_MARKS.items():
-            cells = [cell.replace(f"@{verdict}@", mark) for cell in cells]
-        lines.append(" & ".join(cells) + r" \\")
-    lines += ["\\bottomrule", "\\end{tabular}"]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"[\\&%$#_{}~^]", lambda match: _TEX_ESCAPES[match.group()], text)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return re.sub(r"[\\&%$#_{}~^±↑↓→−]", lambda match: _TEX_ESCAPES[match.group()], _flat(text))

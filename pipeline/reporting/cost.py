@@ -1,0 +1,118 @@
+"""What every row costs: what is trained, what must be stored for one task and for all, time and memory."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from pipeline.ledger import Ledger, RunRecord
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.text import MISSING, count, percent
+
+Parts = dict[str, int]
+"""What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
+
+
+def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
+    """What the model of a run consists of; None where its record, or one that it is built on, does not say.
+
+    Fine-tuning of the whole backbone leaves a model of its own; the others share the pretrained backbone, and fusions
+    share adapters.
+    """
+    if record.parameters is None:
+        return None
+    backbone, trained = record.parameters.backbone, record.cost.trainable_parameters
+    own = f"run {record.run}"
+    if record.kind in ("full", "sequential", "multitask"):
+        return {own: backbone + record.parameters.head}
+    parts = {"backbone": backbone, own: trained}
+    for source in record.sources:
+        adapter = ledger.find(source.run)
+        if adapter is None or adapter.parameters is None:
+            return None
+        # A fusion reads adapters without the heads they were trained with.
+        parts[f"adapter {source.run}"] = adapter.cost.trainable_parameters - adapter.parameters.head
+    return parts
+
+
+def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
+    """Parameters to store for the models of all these runs together."""
+    together: Parts = {}
+    for record in records:
+        parts = stored_parts(record, ledger)
+        if parts is None:
+            return None
+        together |= parts
+    return sum(together.values())
+
+
+def cost_table(runs: StudyRuns) -> Table:
+    targets = runs.study.targets
+    columns = (
+        "method",
+        "trainable parameters",
+        "of the backbone",
+        "stored, one task",
+        *((f"stored, {len(targets)} tasks", "stored a task, of the backbone") if len(targets) > 1 else ()),
+        "seconds",
+        "with sources",
+        "examples/s",
+        "peak memory, MB",
+    )
+    rows = tuple(row for name in runs.rows if (row := _row(runs, name)))
+    notes = (
+        "Stored: numbers to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
+        " whole model a task; adapters keep the backbone once and little a task; a fusion also keeps the adapters it"
+        " reads, and its own layers for each target.",
+        "Seconds and examples a second are means over targets and seeds, training and scoring on dev, without start-up;"
+        " examples a second are of training steps alone; peak memory is the highest of all runs.",
+    )
+    return Table("cost", "Cost", columns, rows, notes)
+
+
+def _row(runs: StudyRuns, name: str) -> tuple[Cell, ...]:
+    groups = {target: runs.row(name, target) for target in runs.study.targets}
+    found = [scored for group in groups.values() for scored in group]
+    if not found:
+        return ()
+    records = list({scored.record.run: scored.record for scored in found}.values())
+    trained = statistics.mean(record.cost.trainable_parameters for record in records)
+    backbone = next((record.parameters.backbone for record in records if record.parameters), None)
+    kept = [stored([record], runs.ledger) for record in records]
+    one = statistics.mean(known) if (known := [n for n in kept if n is not None]) else None
+    cells = [
+        Cell(runs.title(name), name),
+        Cell(count(trained), trained, runs_of(found)),
+        _share(trained, backbone),
+        Cell(count(one), one),
+    ]
+    if len(groups) > 1:
+        chosen = _one_run_a_target(list(groups.values()))
+        every = stored(chosen, runs.ledger) if chosen else None
+        cells += [
+            Cell(count(every), every, tuple(dict.fromkeys(record.run for record in chosen))),
+            _share(None if every is None else every / len(groups), backbone),
+        ]
+    seconds = statistics.mean(record.cost.seconds for record in records)
+    total = statistics.mean(scored.entry.total_seconds or scored.record.cost.seconds for scored in found)
+    speeds = [record.cost.examples_per_second for record in records if record.cost.examples_per_second]
+    speed = statistics.mean(speeds) if speeds else None
+    memory = max(record.cost.peak_memory_mb for record in records)
+    cells += [Cell(count(value), value) for value in (seconds, total, speed, memory)]
+    return tuple(cells)
+
+
+def _one_run_a_target(groups: list[list[Scored]]) -> list[RunRecord]:
+    """The runs that answer every target with one seed: the first that all have; empty where there is none."""
+    for scored in groups[0]:
+        same = [[other for other in group if other.entry.seed == scored.entry.seed] for group in groups]
+        if all(same):
+            return [group[0].record for group in same]
+    return []
+
+
+def _share(part: float | None, whole: int | None) -> Cell:
+    if part is None or not whole:
+        return Cell(MISSING)
+    return Cell(percent(part / whole), part / whole)

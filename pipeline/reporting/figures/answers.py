@@ -1,0 +1,129 @@
+"""What the models answer: confusion matrices of classes, scatter of scores."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import LogNorm
+
+from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
+from pipeline.reporting.report import Figure
+from pipeline.reporting.runs import StudyRuns
+
+MOST_CLASSES = 12
+LONGEST_ID = 24
+
+
+def confusions(runs: StudyRuns) -> Iterator[Drawing]:
+    """For every target with classes: the reference and the line with the best mean, over all seeds."""
+    for target in runs.study.targets:
+        labels, classes = _shown(runs, target), _classes(runs, target)
+        if labels and 2 <= len(classes) <= MOST_CLASSES:
+            yield _confusion(runs, target, labels, classes)
+
+
+def scatters(runs: StudyRuns) -> Iterator[Drawing]:
+    """For every target with scores: the same two, their first seed, the worst example marked."""
+    for target in runs.study.targets:
+        labels = _shown(runs, target)
+        if labels and runs.metrics[target] == "pearson":
+            yield _scatter(runs, target, labels)
+
+
+def _confusion(runs: StudyRuns, target: str, labels: Sequence[str], classes: Sequence[str]) -> Drawing:
+    canvas, axes = panels(len(labels), height=1.3 + 0.32 * len(classes))
+    numbers = []
+    for axis, label in zip(axes, labels, strict=True):
+        counts = np.zeros((len(classes), len(classes)))
+        for scored in runs.cell(label, target):
+            table = runs.predictions(scored.record.run, target)
+            np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
+        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+        texts = [[f"{100 * share:.0f}" for share in row] for row in shares]
+        heat_map(axis, shares, classes, classes, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+        axis.set_title(runs.title(label))
+        axis.set_xlabel("predicted")
+        axis.set_ylabel("true")
+        numbers += [
+            (label, classes[true], classes[guess], int(counts[true, guess]), shares[true, guess])
+            for true, guess in np.ndindex(counts.shape)
+        ]
+    table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
+    caption = (
+        f"What the dev examples of each class of {target} are taken for, in percent of the class, all seeds together:"
+        f" {_said(runs, labels)}."
+    )
+    return Drawing(Figure(f"confusion-{target}", f"Confusion on {target}", caption), canvas, table)
+
+
+def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
+    canvas, axes = panels(len(labels), height=2.9, sharex=True, sharey=True)
+    parts, worst = [], []
+    for axis, label in zip(axes, labels, strict=True):
+        scored = runs.cell(label, target)[0]
+        table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
+        bins = axis.hexbin(
+            table["label"],
+            table["prediction"],
+            gridsize=22,
+            cmap=SEQUENTIAL_MAP,
+            mincnt=1,
+            norm=LogNorm(),
+            linewidths=0,
+        )
+        error = (table["prediction"] - table["label"]).abs()
+        example = table.loc[error.idxmax()]
+        name = str(example["id"])[:LONGEST_ID]
+        axis.plot([example["label"]], [example["prediction"]], "o", color="#D55E00", markersize=9, fillstyle="none",
+                  markeredgewidth=2)  # fmt: skip
+        middle = table["label"].median()
+        axis.annotate(
+            f"id {name}",
+            (example["label"], example["prediction"]),
+            xytext=(8 if example["label"] < middle else -8, 0),
+            textcoords="offset points",
+            ha="left" if example["label"] < middle else "right",
+            va="center",
+            color="#D55E00",
+        )
+        low, high = table["label"].min(), table["label"].max()
+        axis.plot([low, high], [low, high], color="#888888", linewidth=1, linestyle="--")
+        axis.set_title(f"{runs.title(label)}, seed {scored.entry.seed}")
+        axis.set_xlabel("label")
+        axis.set_ylabel("prediction")
+        worst.append(f"{runs.title(label)}: example {name}, {example['prediction']:.2f} for {example['label']:.2f}")
+        parts.append(table.assign(worst=table.index == error.idxmax()))
+        parts[-1].insert(0, "method", label)
+        parts[-1].insert(1, "seed", scored.entry.seed)
+    canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8)
+    caption = (
+        f"Predictions against labels of {target} on dev, darker where few examples fall: {_said(runs, labels)}. The"
+        f" ring marks the example with the largest error ({'; '.join(worst)})."
+    )
+    figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
+    return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
+
+
+def _shown(runs: StudyRuns, target: str) -> list[str]:
+    """The reference and the line with the best mean score, once if they are one."""
+    means = {
+        label: statistics.mean(s.value for s in group) for label in runs.labels if (group := runs.cell(label, target))
+    }
+    if not means:
+        return []
+    best = max(means, key=lambda label: means[label])
+    return list(dict.fromkeys(label for label in (runs.study.reference, best) if label in means))
+
+
+def _said(runs: StudyRuns, labels: Sequence[str]) -> str:
+    names = [runs.title(label) for label in labels]
+    return f"{names[0]} (the reference) and {names[1]} (the best mean)" if len(names) > 1 else names[0]
+
+
+def _classes(runs: StudyRuns, target: str) -> list[str]:
+    """The names of a target's classes, as the runs trained on it have them; none for a score."""
+    found = (s.record for s in runs.scored if s.record.task == target)
+    return [str(name) for name in next((r.identity.get("task", {}).get("classes") or [] for r in found), [])]

@@ -1,0 +1,47 @@
+"""Which adapters a fusion listens to, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
+from pipeline.reporting.report import Figure
+from pipeline.reporting.runs import StudyRuns
+
+
+def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
+    """A figure a fusion and target, a panel a site: mean over dev tokens and seeds."""
+    for label in runs.labels:
+        for target in runs.study.targets:
+            parts = [runs.ledger.attention(scored.record.run) for scored in runs.cell(label, target)]
+            found = [part for part in parts if part is not None]
+            if found:
+                yield _drawn(runs, label, target, pd.concat(found, ignore_index=True))
+
+
+def _drawn(runs: StudyRuns, label: str, target: str, table: pd.DataFrame) -> Drawing:
+    means = table.groupby(["site", "layer", "adapter"], as_index=False)["weight"].mean()
+    sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
+    adapters = list(dict.fromkeys(table["adapter"]))
+    layers = sorted(means["layer"].unique())
+    canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
+    image = None
+    for axis, site in zip(axes, sites, strict=True):
+        matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
+        values = matrix.reindex(index=layers, columns=adapters).to_numpy()
+        texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
+        image = heat_map(
+            axis, values, [str(layer) for layer in layers], adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1
+        )
+        axis.set_title({"attention": "after attention", "ffn": "after feed-forward"}[site])
+        axis.set_xlabel("adapter")
+    axes[0].set_ylabel("layer")
+    canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
+    caption = (
+        f"Attention of {runs.title(label)} for {target} over its adapters, by layer and site: means over dev tokens and"
+        " seeds. Each row sums to one."
+    )
+    figure = Figure(f"attention-{label}-{target}", f"What {runs.title(label)} for {target} listens to", caption)
+    return Drawing(figure, canvas, means)

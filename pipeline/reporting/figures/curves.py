@@ -1,0 +1,70 @@
+"""Learning curves, and scores on few training rows."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels
+from pipeline.reporting.low_resource import LowResource
+from pipeline.reporting.report import Figure
+from pipeline.reporting.runs import StudyRuns, row_of
+
+
+def learning_curves(runs: StudyRuns, scores: pd.DataFrame) -> Drawing | None:
+    """Dev score by epoch, a panel a target, a line a row: means over seeds, and over the sources of sequential."""
+    if scores.empty:
+        return None
+    shown = [target for target in runs.study.targets if (scores["target"] == target).any()]
+    canvas, axes = panels(len(shown))
+    row = scores["method"].map(row_of)
+    for axis, target in zip(axes, shown, strict=True):
+        for name in runs.rows:
+            own = scores[(scores["target"] == target) & (row == name)]
+            if own.empty:
+                continue
+            look, means = look_of(name, runs.rows), own.groupby("epoch")["dev"].mean()
+            axis.plot(means.index, means, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
+                      label=runs.title(name))  # fmt: skip
+        axis.set_title(target)
+        axis.set_xlabel("epoch")
+        axis.set_ylabel(f"dev {runs.metrics[target]}")
+        axis.grid(alpha=0.3)
+    legend_below(canvas, axes)
+    caption = "Mean over seeds (of sequential tuning also over its sources) of the dev score after each epoch."
+    return Drawing(Figure("learning-curves", "Learning curves", caption), canvas, scores)
+
+
+def low_resource_curves(curve: LowResource) -> Drawing | None:
+    """Score by training rows of the target, a panel for the mean over the targets and one for each."""
+    if not curve:
+        return None
+    scopes: list[str | None] = [*([None] if len(curve.targets) > 1 else []), *curve.targets]
+    canvas, axes = panels(len(scopes))
+    numbers = []
+    for axis, scope in zip(axes, scopes, strict=True):
+        sizes = []
+        for name in curve.rows:
+            found = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
+            points = [(size, score) for size, score in found if size is not None and score is not None]
+            if not points:
+                continue
+            look = look_of(name, curve.runs.rows)
+            axis.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker,
+                      markersize=5, label=curve.runs.title(name))  # fmt: skip
+            numbers += [(name, scope or "mean", size, score) for size, score in points]
+            sizes += [size for size, _ in points]
+        ticks = sorted(set(sizes))
+        axis.set_xscale("log")
+        axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
+        axis.set_xticks([], minor=True)
+        axis.set_title(scope or "mean")
+        axis.set_xlabel("training rows of the target")
+        axis.set_ylabel("score on dev")
+        axis.grid(alpha=0.3)
+    legend_below(canvas, axes)
+    caption = (
+        "Mean dev score over seeds (of sequential tuning also over its sources) against the training rows of the"
+        " target; the other tasks keep theirs."
+    )
+    table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
+    return Drawing(Figure("low-resource", "Few training rows", caption), canvas, table)

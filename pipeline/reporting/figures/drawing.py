@@ -1,0 +1,119 @@
+"""What all figures share: colours, sizes, and files that are the same for the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+
+from pipeline.atomic import new_file
+from pipeline.data.tables import write_table
+from pipeline.reporting.report import Figure
+
+# Okabe and Ito's palette: told apart under every common colour blindness; yellow, pale on white, comes last.
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
+_MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">"]
+_LINES = ["-", "--", ":", "-."]
+
+SEQUENTIAL_MAP = "cividis"
+DIVERGING_MAP = "PuOr_r"
+
+_PANEL = 2.7
+"""Width of a panel in inches: two beside each other, at half a page's width, still have text of 6 points."""
+
+
+class Look(NamedTuple):
+    colour: str
+    marker: str
+    line: str
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure before it is written: the picture, and every number in it."""
+
+    figure: Figure
+    canvas: Canvas
+    numbers: pd.DataFrame
+
+
+def look_of(name: str, names: Sequence[str]) -> Look:
+    """Colour, marker and line style of one of ``names``: the same in every figure, and no two alike up to 40."""
+    index = list(names).index(name)
+    return Look(
+        _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)], _LINES[index // len(_COLOURS) % len(_LINES)]
+    )
+
+
+def panels(
+    number: int, *, height: float = 2.5, width: float = _PANEL, columns: int = 2, **options: Any
+) -> tuple[Canvas, list[Axes]]:
+    """A canvas with ``number`` panels, at most ``columns`` beside each other."""
+    wide = min(columns, number)
+    high = -(-number // wide)
+    canvas = Canvas(figsize=(max(width * wide, 3.6), height * high), layout="constrained")
+    axes = list(np.ravel(canvas.subplots(high, wide, squeeze=False, **options)))
+    for axis in axes[number:]:
+        axis.remove()
+    return canvas, axes[:number]
+
+
+def legend_below(canvas: Canvas, axes: Sequence[Axes], columns: int = 2) -> None:
+    """One legend for all panels, each name once."""
+    found = dict(pair for axis in axes for pair in zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    if found:
+        canvas.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False)
+
+
+def heat_map(
+    axis: Axes,
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    texts: Sequence[Sequence[str]],
+    **how: Any,
+) -> Any:
+    """A matrix of colours with a text in each field; NaN stays white."""
+    image = axis.imshow(values, aspect="auto", **how)
+    axis.set_xticks(range(len(columns)), columns, rotation=35, ha="right", rotation_mode="anchor")
+    axis.set_yticks(range(len(rows)), rows)
+    axis.tick_params(length=0)
+    for (row, column), value in np.ndenumerate(values):
+        red, green, blue, _ = image.cmap(image.norm(value))
+        dark = np.isfinite(value) and 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        colour = "white" if dark else "black"
+        axis.text(column, row, texts[row][column], ha="center", va="center", color=colour, fontsize="small")
+    return image
+
+
+@contextmanager
+def drawing_style() -> Iterator[None]:
+    """Texts are texts, not formulas, whatever stands in them; a fixed salt keeps SVG files the same."""
+    settings = {
+        "svg.hashsalt": "figure",
+        "text.parse_math": False,
+        "font.size": 10,
+        "axes.titlesize": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": False,
+        "legend.fontsize": 9,
+    }
+    with matplotlib.rc_context(settings):
+        yield
+
+
+def write(drawing: Drawing, folder: Path) -> None:
+    """``<name>.svg``, ``.png`` and ``.csv``; without a date, so that equal numbers give equal files."""
+    for suffix, metadata in ((".svg", {"Date": None}), (".png", {})):
+        with new_file(folder / f"{drawing.figure.name}{suffix}") as temporary:
+            drawing.canvas.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata)
+    write_table(drawing.numbers, folder / f"{drawing.figure.name}.csv")

@@ -1,0 +1,78 @@
+"""Score against trainable parameters."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pandas as pd
+
+from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels
+from pipeline.reporting.report import Figure
+from pipeline.reporting.runs import StudyRuns, row_of
+
+
+def pareto(runs: StudyRuns) -> Drawing | None:
+    """A panel for the mean over all targets and one for each; a step line joins what nothing cheaper beats."""
+    table = _numbers(runs)
+    if table.empty:
+        return None
+    scopes = list(dict.fromkeys(table["target"]))
+    canvas, axes = panels(len(scopes))
+    for axis, scope in zip(axes, scopes, strict=True):
+        own = table[table["target"] == scope]
+        for point in own.itertuples():
+            look = look_of(row_of(point.method), runs.rows)
+            axis.errorbar(
+                # A model with nothing to train has no place on a logarithmic axis; 1 is its left end.
+                max(point.trainable_parameters, 1),
+                point.score,
+                yerr=point.deviation or None,
+                color=look.colour,
+                marker=look.marker,
+                linestyle="none",
+                label=runs.title(row_of(point.method)),
+            )
+        front = own[own["front"]].sort_values("trainable_parameters")
+        steps = front["trainable_parameters"].clip(lower=1)
+        axis.plot(steps, front["score"], drawstyle="steps-post", color="#888888", linewidth=1, zorder=0)
+        axis.set_xscale("log")
+        axis.set_title(scope)
+        axis.set_xlabel("trainable parameters")
+        axis.set_ylabel("score on dev")
+        axis.grid(alpha=0.3)
+    legend_below(canvas, axes)
+    caption = (
+        "Mean dev score over seeds (bars: standard deviation) against trainable parameters, logarithmic. The grey line"
+        " joins the rows that no row with fewer trainable parameters reaches. Sequential tuning has a point a source."
+    )
+    return Drawing(Figure("pareto", "Score against trainable parameters", caption), canvas, table)
+
+
+def _numbers(runs: StudyRuns) -> pd.DataFrame:
+    points = []
+    for label in runs.labels:
+        groups = {target: group for target in runs.study.targets if (group := runs.cell(label, target))}
+        own = []
+        for target, group in groups.items():
+            values = [scored.value for scored in group]
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            trained = statistics.mean(scored.record.cost.trainable_parameters for scored in group)
+            own.append((label, target, trained, statistics.mean(values), deviation))
+        if len(own) == len(runs.study.targets) > 1:
+            trained, score = (statistics.mean(point[place] for point in own) for place in (2, 3))
+            points.append((label, "mean", trained, score, 0.0))
+        points += own
+    table = pd.DataFrame(points, columns=["method", "target", "trainable_parameters", "score", "deviation"])
+    table["front"] = [not _beaten(point, table) for point in table.itertuples()]
+    order = ["mean", *runs.study.targets]
+    return table.sort_values("target", key=lambda column: column.map(order.index), kind="stable", ignore_index=True)
+
+
+def _beaten(point: Any, table: pd.DataFrame) -> bool:
+    """Whether something trains no more and scores higher, or trains less and scores the same."""
+    others = table[table["target"] == point.target]
+    trained, score = others["trainable_parameters"], others["score"]
+    cheaper = trained < point.trainable_parameters
+    no_dearer = trained <= point.trainable_parameters
+    return bool(((no_dearer & (score > point.score)) | (cheaper & (score == point.score))).any())

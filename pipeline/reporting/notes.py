@@ -1,0 +1,41 @@
+"""What a reader must know to trust or doubt the tables, computed from the records."""
+
+from __future__ import annotations
+
+from pipeline.reporting.runs import StudyRuns, row_of
+
+
+def notes(runs: StudyRuns) -> list[str]:
+    study, main = runs.study, [scored for scored in runs.scored if scored.entry.rows is None]
+    told = [f"Backbone {runs.result.backbone}; dev scores at the epoch with the best dev score, so all are optimistic."]
+    train: dict[str, set[int]] = {target: set() for target in study.targets}
+    dev: dict[str, set[int]] = {target: set() for target in study.targets}
+    leaks: dict[str, int] = {}
+    for scored in main:
+        target, rows = scored.entry.target, scored.record.rows
+        train[target].add(scored.train_rows or 0)
+        dev[target].add(scored.dev_rows)
+        if scored.record.task == target and rows["dev_in_train"]:
+            leaks[target] = max(leaks.get(target, 0), rows["dev_in_train"])
+    told.append(f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}.")
+    if leaks:
+        told.append(f"Dev rows whose text also stands in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}.")
+    epochs: dict[str, set[int]] = {}
+    for scored in main:
+        epochs.setdefault(runs.title(row_of(scored.entry.method)), set()).add(scored.epochs)
+    if len(set().union(*epochs.values())) > 1:
+        listed = ", ".join(f"{method} {'/'.join(map(str, sorted(counts)))}" for method, counts in epochs.items())
+        told.append(f"Epoch budgets differ: {listed}; fusion and sequential start from trained models.")
+    told.append(
+        "The tests are about other dev examples from where these came from, for the models of these seeds; how far"
+        " other seeds would move a score is what its deviation shows."
+    )
+    for entry in runs.result.entries:
+        if entry.error is not None:
+            point = f", {entry.rows} training rows" if entry.rows is not None else ""
+            told.append(f"Missing: {entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}")
+    return told
+
+
+def _sizes(found: dict[str, set[int]]) -> str:
+    return ", ".join(f"{target} {'/'.join(map(str, sorted(sizes))) or 'none'}" for target, sizes in found.items())

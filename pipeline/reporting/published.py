@@ -1,0 +1,122 @@
+"""Published numbers beside ours, and what differs between the two settings."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import StudyRuns, runs_of
+from pipeline.reporting.text import MISSING, number, points, score_text
+
+FILE = Path(__file__).with_name("published.csv")
+PERCENT = {"LiuShen", "Hayes"}
+"""Reports that print percentages; the others print fractions."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a report says of its experiments. The two releases of Quora's pairs cannot be compared with each other."""
+
+    backbone: str = "google-bert/bert-base-uncased"
+    seeds: str = "1"
+    rows: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Rows of train and dev by task."""
+
+
+_SMALL = {"sst": (8544, 1101), "sts": (6040, 863)}
+_SETTINGS = {
+    "Xu": Setting(rows={**_SMALL, "quora": (283_010, 40_429)}),
+    "Wang": Setting(rows={**_SMALL, "quora": (283_010, 40_429)}),
+    "LiuShen": Setting(rows={**_SMALL, "quora": (141_498, 20_212)}),
+    "Hayes": Setting(seeds="2 to 3", rows={**_SMALL, "quora": (141_506, 20_212)}),
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    row: str
+    metric: str
+    value: float | None
+    """A fraction; None where the report's cell is empty or cannot be read."""
+    flag: str
+
+
+@cache
+def published_values(report: str, table: str, split: str) -> tuple[Value, ...]:
+    """The cells of one published table, in its order.
+
+    Raises:
+        PipelineError: there is no such table.
+    """
+    with FILE.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file))
+    found = [line for line in lines if (line["report"], line["table"], line["split"]) == (report, table, split)]
+    if not found:
+        known = sorted({f"{line['report']}, {line['table']} ({line['split']})" for line in lines})
+        raise PipelineError(f"published: no table '{table}' ({split}) of '{report}': there are {'; '.join(known)}")
+    scale = 100 if report in PERCENT else 1
+    return tuple(
+        Value(line["row"], line["metric"], float(line["value"]) / scale if line["value"] else None, line["flag"])
+        for line in found
+    )
+
+
+def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
+    """The published table beside ours, and the settings of both; nothing where the study names no table."""
+    source = runs.study.published
+    if source is None:
+        return ()
+    values = published_values(source.report, source.table, source.split)
+    tasks = {metric: task for metric, task in source.tasks.items() if task in runs.study.targets}
+    names = {name: label for label in runs.labels if (name := runs.study.published_name(label)) is not None}
+    columns = ["method"]
+    for task in tasks.values():
+        columns += [f"{task}, {source.report}", f"{task}, ours", "points"]
+    rows = []
+    for name in dict.fromkeys(value.row for value in values):
+        cells = [Cell(name)]
+        for metric, task in tasks.items():
+            theirs = next((v for v in values if (v.row, v.metric) == (name, metric)), None)
+            group = runs.cell(names[name], task) if name in names else []
+            ours = statistics.mean(scored.value for scored in group) if group else None
+            known = theirs.value if theirs else None
+            difference = ours - known if ours is not None and known is not None else None
+            cells += [
+                Cell(number(known), known, detail=theirs.flag if theirs else ""),
+                Cell(score_text([scored.value for scored in group]), ours, runs_of(group)),
+                Cell(points(difference) if difference is not None else MISSING, difference),
+            ]
+        rows.append(tuple(cells))
+    flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
+    notes = (
+        f"{source.report}, {source.table}, {source.split}; ours on dev. The differences are not tested: no predictions"
+        " were published, and the settings are not the same.",
+        *flags,
+    )
+    beside = Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)
+    return beside, _settings_table(runs, source.report, list(tasks.values()))
+
+
+def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:
+    setting = _SETTINGS.get(report, Setting(backbone=MISSING, seeds=MISSING))
+    rows = [
+        (Cell("backbone"), Cell(setting.backbone), Cell(runs.result.backbone)),
+        (Cell("seeds"), Cell(setting.seeds), Cell(str(len(runs.study.seeds)))),
+    ]
+    for task in tasks:
+        theirs = setting.rows.get(task)
+        group = [scored for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
+        for part, known, ours in (
+            ("training", theirs[0] if theirs else None, {scored.train_rows or 0 for scored in group}),
+            ("dev", theirs[1] if theirs else None, {scored.dev_rows for scored in group}),
+        ):
+            shown = " / ".join(f"{size:,}" for size in sorted(ours)) or MISSING
+            rows.append((Cell(f"{task}, {part} rows"), Cell(f"{known:,}" if known else MISSING), Cell(shown)))
+    notes = ("The published tasks come from the course's files; ours from --data or the Hub, whose splits may differ.",)
+    columns = ("setting", report, "ours")
+    return Table("published-setting", "What differs from the published setting", columns, tuple(rows), notes)

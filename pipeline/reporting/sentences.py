@@ -1,0 +1,137 @@
+"""The summary in plain sentences, each computed from a test or a count."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from pipeline.paired import Comparison
+from pipeline.reporting.forgetting import Change
+from pipeline.reporting.low_resource import Line, LowResource
+from pipeline.reporting.main_table import Verdicts
+from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.text import interval_text, listed, percent, points
+
+
+def main_sentences(runs: StudyRuns, verdicts: Verdicts) -> list[str]:
+    """What the tests say on the mean and on every target: each better or worse line, and the rest in one sentence.
+
+    Sequential tuning has a line a source, which would drown the others: it is left to the transfer and forgetting.
+    """
+    study = runs.study
+    labels = [label for label in runs.labels if ":" not in label and label != study.reference]
+    scopes: list[str | None] = [*([None] if len(study.targets) > 1 else []), *study.targets]
+    sentences = []
+    for scope in scopes:
+        found = {label: verdicts[label, scope] for label in labels if (label, scope) in verdicts}
+        if found:
+            sentences += _of_scope(runs, scope, found)
+    return sentences
+
+
+def forgetting_sentences(runs: StudyRuns, changes: Sequence[Change]) -> list[str]:
+    """The worst loss that was measured, how many were real, and what cannot forget."""
+    sentences = []
+    measured = [change for change in changes if change.comparison is not None]
+    for row in dict.fromkeys(change.row for change in measured):
+        own = [change for change in measured if change.row == row]
+        lost = [change for change in own if change.comparison and change.comparison.verdict() == "worse"]
+        if not lost:
+            sentences.append(f"{_capital(runs.title(row))}: no forgetting was seen in {_pairs(len(own))} of tasks.")
+            continue
+        worst = min(lost, key=lambda change: change.difference)
+        assert worst.comparison is not None
+        sentences.append(
+            f"{_capital(runs.title(row))}: training on a second task lowered the score on the first in {len(lost)} of"
+            f" {_pairs(len(own))}, most on {worst.source} after {worst.target}:"
+            f" {points(worst.difference)} points ({interval_text(worst.comparison)})."
+        )
+    proven = list(dict.fromkeys(runs.title(change.row) for change in changes if change.proof))
+    if proven:
+        verb = "forgets" if len(proven) == 1 else "forget"
+        sentences.append(
+            f"{_capital(listed(proven))} {verb} nothing: after every such run the backbone and the other tasks'"
+            " adapters had the same hash as before."
+        )
+    return sentences
+
+
+def low_resource_sentences(curve: LowResource, verdicts: Mapping[tuple[Line, str | None], Comparison]) -> list[str]:
+    """What the tests say of every row at every point, on the mean over the targets."""
+    if not curve:
+        return []
+    runs, sentences = curve.runs, []
+    scope = None if len(curve.targets) > 1 else curve.targets[0]
+    where = f"the mean of {listed(curve.targets)}" if scope is None else scope
+    against = runs.title(runs.study.reference)
+    for point in curve.points:
+        if point is None:
+            continue
+        found = {row: verdicts[(row, point), scope] for row in curve.rows if ((row, point), scope) in verdicts}
+        differing = [(row, c) for row, c in found.items() if c.verdict() != "no difference seen"]
+        parts = [
+            f"{runs.title(row)} is {c.verdict()} by {points(abs(c.difference), sign=False)} points ({_signed(c)})"
+            for row, c in differing
+        ]
+        same = [runs.title(row) for row, c in found.items() if c.verdict() == "no difference seen"]
+        if same:
+            parts.append(f"no difference was seen for {listed(same)}")
+        if parts:
+            sentences.append(f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}.")
+    return sentences
+
+
+def failure_sentences(runs: StudyRuns) -> list[str]:
+    failed = sum(entry.error is not None for entry in runs.result.entries)
+    return [f"{failed} of {len(runs.result.entries)} cells have no run: see the notes."] if failed else []
+
+
+def _of_scope(runs: StudyRuns, scope: str | None, found: Mapping[str, Comparison]) -> list[str]:
+    where = f"the mean of {listed(runs.study.targets)}" if scope is None else scope
+    against = runs.title(runs.study.reference)
+    sentences = []
+    for label, comparison in found.items():
+        if comparison.verdict() == "no difference seen":
+            continue
+        size = points(abs(comparison.difference), sign=False)
+        share = _share(runs, label)
+        sentences.append(
+            f"On {where}, {runs.title(label)} is {comparison.verdict()} than {against} by {size} points"
+            f" ({_signed(comparison)}){share}."
+        )
+    same = [
+        f"{runs.title(label)} ({points(c.difference)} points, {interval_text(c)})"
+        for label, c in found.items()
+        if c.verdict() == "no difference seen"
+    ]
+    if same:
+        sentences.append(f"On {where}, no difference from {against} was seen for {listed(same)}.")
+    return sentences
+
+
+def _signed(comparison: Comparison) -> str:
+    """The interval of the amount that the sentence names, which is positive."""
+    if comparison.difference >= 0 or comparison.interval is None:
+        return interval_text(comparison)
+    low, high = comparison.interval
+    return interval_text(Comparison(-comparison.difference, comparison.p_value, (-high, -low)))
+
+
+def _share(runs: StudyRuns, label: str) -> str:
+    """``, training 24 % of the parameters`` where it trains fewer than the reference."""
+    trained = [
+        [s.record.cost.trainable_parameters for target in runs.study.targets for s in runs.cell(name, target)]
+        for name in (label, runs.study.reference)
+    ]
+    if not all(trained):
+        return ""
+    ours, theirs = map(statistics.mean, trained)
+    return f", training {percent(ours / theirs)} of the parameters" if ours < 0.995 * theirs else ""
+
+
+def _pairs(number: int) -> str:
+    return "1 pair" if number == 1 else f"{number} pairs"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,47 @@
+"""How every row was trained, where rows differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.text import MISSING
+
+# Known from the row's name or shown in the main table.
+_LEFT_OUT = {"trainable", "epochs", "min_steps"}
+
+
+def settings_table(runs: StudyRuns) -> Table | None:
+    """The settings in which the runs of the main table differ, a column each; None where all are alike."""
+    groups = {row: [s for target in runs.study.targets for s in runs.row(row, target)] for row in runs.rows}
+    recipes = {row: [(scored, scored.recipe) for scored in group] for row, group in groups.items()}
+    every = [recipe for group in recipes.values() for _, recipe in group]
+    keys = [
+        key for key in (every[0] if every else ()) if key not in _LEFT_OUT and len({str(r[key]) for r in every}) > 1
+    ]
+    if not keys:
+        return None
+    rows = tuple(
+        (Cell(runs.title(row), row, runs_of(groups[row])), *(Cell(_value(group, key)) for key in keys))
+        for row, group in recipes.items()
+        if group
+    )
+    notes = ("Settings that are the same in all runs are left out; a key without effect on a row has its default.",)
+    return Table("settings", "How the rows were trained", ("method", *(_name(key) for key in keys)), rows, notes)
+
+
+def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
+    """One value, or each with the tasks it holds for."""
+    tasks: dict[str, list[str]] = {}
+    for scored, recipe in group:
+        shown = MISSING if recipe[key] is None else str(recipe[key])
+        if scored.entry.target not in tasks.setdefault(shown, []):
+            tasks[shown].append(scored.entry.target)
+    if len(tasks) == 1:
+        return next(iter(tasks))
+    return "; ".join(f"{value} ({', '.join(names)})" for value, names in tasks.items())
+
+
+def _name(key: str) -> str:
+    return key.replace("_", " ")

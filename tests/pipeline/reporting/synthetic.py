@@ -1,0 +1,237 @@
+"""A finished study made without training: runs with known predictions in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+
+from pipeline.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
+from pipeline.metrics import score
+from pipeline.recipe import Recipe
+from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.study import Study
+
+ROWS = 400
+CLASSES = ["awful", "poor", "fair", "good", "great"]
+BACKBONE = "b" * 64
+BACKBONE_PARAMETERS = 1_000_000
+HEAD = 1_000
+SCORED = {"sts", "pairs"}
+"""Targets with a score; the others have classes."""
+
+
+def labels_of(target: str, rows: int = ROWS) -> np.ndarray:
+    generator = np.random.default_rng(crc32(target.encode()))
+    return generator.random(rows) * 5 if target in SCORED else generator.integers(0, 5, rows)
+
+
+def predictions_of(target: str, quality: float, seed: object, rows: int = ROWS) -> np.ndarray:
+    """Classes that are right with probability ``quality``, or scores with so much noise."""
+    generator = np.random.default_rng(crc32(repr((target, seed)).encode()))
+    labels = labels_of(target, rows)
+    if target in SCORED:
+        return labels + generator.normal(0, quality, rows)
+    return np.where(generator.random(rows) < quality, labels, (labels + generator.integers(1, 5, rows)) % 5)
+
+
+def metric_of(target: str) -> Any:
+    return "pearson" if target in SCORED else "accuracy"
+
+
+@dataclass
+class Synthetic:
+    """A study and the ledger that its runs are put into, one call a cell."""
+
+    reports: Path
+    study: Study
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.reports)
+
+    @property
+    def result(self) -> StudyResult:
+        return StudyResult(study=self.study, backbone="nano", entries=tuple(self.entries))
+
+    def record(
+        self,
+        label: str,
+        target: str,
+        seed: int,
+        quality: float = 0.6,
+        *,
+        rows: int | None = None,
+        predictions: np.ndarray | None = None,
+        others: Mapping[str, tuple[np.ndarray, float | None]] | None = None,
+        trained: int = 10_000,
+        attention: pd.DataFrame | None = None,
+        curve: list[dict[str, float | None]] | None = None,
+        **changes: Any,
+    ) -> RunRecord:
+        """Put a run into the ledger.
+
+        Args:
+            predictions: instead of those that ``quality`` draws.
+            others: predictions for other tasks, and the score on them before, if known.
+            changes: other fields of the record.
+        """
+        if predictions is None:
+            predictions = predictions_of(target, quality, (label, seed, rows))
+        labels = labels_of(target, len(predictions))
+        dev = score(metric_of(target), predictions, labels)
+        method = self.study.row(label.partition(":")[0]).method
+        identity = {
+            "label": label,
+            "target": target,
+            "seed": seed,
+            "rows": rows,
+            "backbone": {"weights": BACKBONE},
+            "task": {"name": target, "classes": [] if target in SCORED else CLASSES},
+        }
+        scores = {
+            task: OtherScore(
+                metric=metric_of(task),
+                dev=score(metric_of(task), values, labels_of(task)),
+                rows=ROWS,
+                train_rows=rows or 1000,
+                before=before,
+            )
+            for task, (values, before) in (others or {}).items()
+        }
+        values: dict[str, Any] = {
+            "run": run_name(identity),
+            "kind": method,
+            "task": target,
+            "seed": seed,
+            "limit": None,
+            "recipe": Recipe(epochs=4),
+            "identity": identity,
+            "backbone": "nano",
+            "metric": metric_of(target),
+            "dev": dev,
+            "best_epoch": 2,
+            "rows": {"train": rows or 1000, "dev": len(predictions), "dev_in_train": 0},
+            "others": scores,
+            "cost": Cost(
+                trainable_parameters=BACKBONE_PARAMETERS + HEAD
+                if method in ("full", "sequential", "multitask")
+                else trained,
+                seconds=12.4,
+                examples_per_second=99.0,
+                peak_memory_mb=512.0 + seed,
+            ),
+            "parameters": Parameters(backbone=BACKBONE_PARAMETERS, head=HEAD),
+            "provenance": {"commit": "abc"},
+            "finished_at": "2024-01-01T00:00:00+00:00",
+        }
+        record = RunRecord(**values | changes)
+        each = {f"dev_{task}": 0.25 for task in (target, *scores)} if scores and method == "multitask" else {}
+        self.ledger.finish(
+            record,
+            curve or [{"epoch": e, "loss": 1.0 / e, "dev": dev - 0.1 * (2 - e) ** 2, **each} for e in (1, 2, 3)],
+            _table(predictions, labels),
+            {task: _table(values, labels_of(task)) for task, (values, _) in (others or {}).items()},
+            attention,
+        )
+        return record
+
+    def add(self, label: str, target: str, seed: int, quality: float = 0.6, **how: Any) -> RunRecord:
+        """A cell of the study with a run of its own; the arguments of :meth:`record`."""
+        record = self.record(label, target, seed, quality, **how)
+        self.serve(record, label, target, how.get("rows"))
+        return record
+
+    def serve(self, record: RunRecord, label: str, target: str, rows: int | None = None) -> None:
+        """A cell of the study that ``record`` answers."""
+        self.entries.append(
+            Entry(method=label, target=target, seed=record.seed, rows=rows, run=record.run, total_seconds=20.6)
+        )
+
+    def fail(self, label: str, target: str, seed: int, error: str = "no memory", rows: int | None = None) -> None:
+        self.entries.append(Entry(method=label, target=target, seed=seed, rows=rows, error=error))
+
+
+def _table(predictions: np.ndarray, labels: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame({"id": range(len(labels)), "label": labels, "prediction": predictions})
+
+
+def make(folder: Path, **keys: Any) -> Synthetic:
+    """An empty study: ``make(tmp_path, methods=["full", "adapter"], targets=["sst"], seeds=[1])``."""
+    values = {"name": "made", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1], **keys}
+    return Synthetic(folder / "reports", Study.parse(values, "test", known_tasks=["quora"]))
+
+
+def whole_study(folder: Path) -> Synthetic:
+    """Every kind of row, with what each leaves behind: two targets, a source, two seeds, a curve, a hole.
+
+    On sst, adapter is far better than full and fusion better still; sequential tuning forgets its source.
+    """
+    study = make(
+        folder,
+        methods=["frozen", "full", "sequential", "multitask", "adapter", "fusion"],
+        targets=["sst", "sts"],
+        sources=["imdb"],
+        seeds=[1, 2],
+        limit=1000,
+        rows={
+            "full": {"published": "full FT, mean"},
+            "sequential": {"published": {"imdb": "LMRD then task", "sst": "SST then task", "sts": "STS then task"}},
+            "adapter": {"published": "adapters"},
+        },
+        curve={"rows": [100], "methods": ["full", "sequential", "fusion"]},
+        published={"report": "Xu", "table": "Table 1", "tasks": {"sst": "sst", "sts_r": "sts", "qqp": "quora"}},
+    )
+    quality = {
+        "frozen": {"sst": 0.3, "sts": 4.0},
+        "full": {"sst": 0.5, "sts": 1.5},
+        "multitask": {"sst": 0.5, "sts": 1.5},
+        "adapter": {"sst": 0.65, "sts": 1.5},
+        "fusion": {"sst": 0.8, "sts": 1.0},
+    }
+    digests = {"sst": "1" * 64, "sts": "2" * 64, "imdb": "3" * 64}
+    weights = pd.DataFrame(
+        [(layer, site, task, 1 / 3) for layer in (0, 1) for site in ("attention", "ffn") for task in digests],
+        columns=["layer", "site", "adapter", "weight"],
+    )
+    for seed in (1, 2):
+        full = {task: study.record("full", task, seed, 0.5 if task != "sts" else 1.5) for task in digests}
+        adapters = {
+            task: study.record("adapter", task, seed, 0.65 if task != "sts" else 1.5, unchanged={"backbone": BACKBONE})
+            for task in digests
+        }
+        shared = study.record(
+            "multitask", "imdb", seed, others={t: (predictions_of(t, quality["multitask"][t], seed), None)
+                                               for t in ("sst", "sts")}
+        )  # fmt: skip
+        for target in ("sst", "sts"):
+            if (target, seed) == ("sts", 2):
+                study.fail("frozen", target, seed)
+            else:
+                study.add("frozen", target, seed, quality["frozen"][target], trained=HEAD)
+            study.serve(full[target], "full", target)
+            study.serve(adapters[target], "adapter", target)
+            study.serve(shared, "multitask", target)
+            for source in digests:
+                if source != target:
+                    after = predictions_of(source, 0.25 if source != "sts" else 5.0, ("forgotten", target, seed))
+                    for rows in (None, 100):
+                        study.add(
+                            f"sequential:{source}", target, seed, quality["full"][target], rows=rows,
+                            others={source: (after, full[source].dev)},
+                            sources=(SourceRun(task=source, run=full[source].run, digest="f" * 64),),
+                        )  # fmt: skip
+            for rows in (None, 100):
+                study.add(
+                    "fusion", target, seed, quality["fusion"][target], rows=rows, trained=50_000, attention=weights,
+                    unchanged={"backbone": BACKBONE, **digests},
+                    sources=tuple(SourceRun(task=t, run=r.run, digest="a" * 64) for t, r in sorted(adapters.items())),
+                )  # fmt: skip
+            study.add("full", target, seed, 0.4 if target == "sst" else 3.0, rows=100)
+    return study

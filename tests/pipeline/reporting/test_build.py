@@ -1,0 +1,225 @@
+"""The whole report: what it says follows from the runs, its holes are told, and equal runs give equal files."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.reporting.build import build_report
+from pipeline.reporting.published import published_values
+from pipeline.reporting.report import Cell, Report
+from pipeline.reporting.runs import StudyRuns
+from stages.report import report as report_again
+from synthetic import Synthetic, make, predictions_of
+
+
+def rows_of(report: Report, name: str) -> list[dict[str, Cell]]:
+    table = next(table for table in report.tables if table.name == name)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def test_every_table_and_figure_of_a_whole_study_is_there(report: Report, folder: Path) -> None:
+    assert [table.name for table in report.tables] == [
+        "main", "cost", "low-resource", "transfer", "forgetting", "published", "published-setting", "epochs",
+    ]  # fmt: skip
+    names = [figure.name for figure in report.figures]
+    assert names == [
+        "pareto", "low-resource", "transfer", "forgetting", "learning-curves", "confusion-sst", "scatter-sts",
+        "attention-fusion-sst", "attention-fusion-sts",
+    ]  # fmt: skip
+    assert {file.name for file in (folder / "figures").iterdir()} == {
+        f"{name}{suffix}" for name in names for suffix in (".svg", ".png", ".csv")
+    }
+    for figure in report.figures:
+        assert figure.title
+        assert figure.caption
+        assert len(pd.read_csv(folder / "figures" / f"{figure.name}.csv")) > 0
+    for table in report.tables:
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+def test_every_run_that_a_cell_names_has_its_record_and_curve(report: Report) -> None:
+    named = {run for table in report.tables for row in table.rows for cell in row for run in cell.runs}
+    assert named
+    assert named <= set(report.records)
+    assert set(report.records) == set(report.curves)
+    assert set(report.results["run"]) <= set(report.records)
+
+
+def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic) -> None:
+    folder = own.reports / own.study.name
+    folder.mkdir()
+    (folder / "study.json").write_text(own.result.model_dump_json())
+
+    def written() -> dict[str, bytes]:
+        report_again(own.study.name, own.reports)
+        return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+    first, second = written(), written()
+    assert list(first) == list(second)
+    assert {"index.html", "results.csv", "tables.md", "tables.tex", "tables/main.csv"} <= set(first)
+    assert "figures/pareto.svg" in first
+
+    def dateless(page: bytes) -> str:
+        return re.sub(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?( UTC)?", "", page.decode())
+
+    assert dateless(first.pop("index.html")) == dateless(second.pop("index.html"))
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_damaged_study_is_told(own: Synthetic) -> None:
+    folder = own.reports / "made"
+    folder.mkdir()
+    (folder / "study.json").write_text(json.dumps({"entries": 3}))
+    with pytest.raises(PipelineError, match="damaged: run compare again"):
+        report_again("made", own.reports)
+
+
+# Summary.
+
+
+def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) -> None:
+    sentence = next(s for s in report.summary if s.startswith("On sst, fusion is better"))
+    fusion, full = (sum(s.value for s in runs.cell(label, "sst")) / 2 for label in ("fusion", "full"))
+    assert re.fullmatch(
+        rf"On sst, fusion is better than full fine-tuning by {100 * (fusion - full):.1f} points"
+        r" \(95 % CI \d+\.\d to \d+\.\d\), training 5\.0 % of the parameters\.",
+        sentence,
+    )
+    assert any(s.startswith("On the mean of sst and sts, fusion is better") for s in report.summary)
+    worse = next(s for s in report.summary if s.startswith("On sst, head only is worse"))
+    assert "points (95 % CI -" not in worse
+    assert any(s.startswith("With 100 training rows, on the mean of sst and sts") for s in report.summary)
+    assert any("lowered the score on the first in 4 of 4 pairs" in s for s in report.summary)
+    assert any(s.startswith("Adapter and fusion forget nothing") for s in report.summary)
+    assert report.summary[-1] == f"1 of {len(runs.result.entries)} cells have no run: see the notes."
+
+
+def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) -> None:
+    study = make(tmp_path, targets=["sst", "sts"])
+    for target, quality in (("sst", 0.6), ("sts", 1.5)):
+        for label in ("full", "adapter"):
+            study.add(label, target, 1, predictions=predictions_of(target, quality, label), trained=10)
+    summary = build_report(study.result, study.ledger, tmp_path / "out").summary
+    assert len(summary) == 3
+    for sentence, where in zip(summary, ("the mean of sst and sts", "sst", "sts"), strict=True):
+        assert sentence.startswith(f"On {where}, no difference from full fine-tuning was seen for adapter (")
+
+
+# Notes.
+
+
+def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
+    study = make(tmp_path, seeds=[1, 2])
+    study.add("full", "sst", 1)
+    leaky = study.record("adapter", "sst", 1)
+    changed = leaky.model_copy(update={"rows": {"train": 900, "dev": 400, "dev_in_train": 17}})
+    (study.ledger.folder(leaky.run) / "run.json").write_text(changed.model_dump_json())
+    study.serve(leaky, "adapter", "sst")
+    study.fail("adapter", "sst", 2)
+    told = build_report(study.result, study.ledger, tmp_path / "out").notes
+    assert "nano" in told[0]
+    assert "Training rows: sst 900/1000; dev rows: sst 400." in told
+    assert "Dev rows whose text also stands in train: sst 17." in told
+    assert "Missing: adapter sst seed 2: no memory" in told
+    assert not any("Epoch budgets" in note for note in told)
+
+
+def test_different_epoch_budgets_and_settings_are_told(tmp_path: Path) -> None:
+    from pipeline.recipe import Recipe
+
+    study = make(tmp_path)
+    study.add("full", "sst", 1, recipe=Recipe(epochs=9, learning_rate=1e-5))
+    study.add("adapter", "sst", 1, recipe=Recipe(epochs=4, learning_rate=1e-3))
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    assert any(note.startswith("Epoch budgets differ: full fine-tuning 9, adapter 4;") for note in report.notes)
+    settings = rows_of(report, "settings")
+    assert [row["learning rate"].text for row in settings] == ["1e-05", "0.001"]
+    assert set(settings[0]) == {"method", "learning rate"}
+
+
+# Holes.
+
+
+def test_a_study_with_no_finished_run_is_a_report_of_holes(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "sequential", "adapter", "fusion"], targets=["sst", "sts"])
+    for label in ("full", "sequential:sts", "adapter", "fusion"):
+        study.fail(label, "sst", 1)
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    assert report.figures == ()
+    assert len(rows_of(report, "main")) == 4
+    assert sum(note.startswith("Missing: ") for note in report.notes) == 4
+    assert report.summary == ("4 of 4 cells have no run: see the notes.",)
+    assert len(report.results) == 0
+
+
+def test_a_figure_that_is_no_longer_drawn_does_not_stay(whole: Synthetic, tmp_path: Path) -> None:
+    stale = tmp_path / "figures" / "scores.svg"
+    stale.parent.mkdir()
+    stale.write_text("old")
+    study = make(tmp_path)
+    study.add("full", "sst", 1)
+    build_report(study.result, study.ledger, tmp_path)
+    assert not stale.exists()
+
+
+# Other tables.
+
+
+def test_published_numbers_stand_beside_ours(report: Report, runs: StudyRuns) -> None:
+    rows = {row["method"].text: row for row in rows_of(report, "published")}
+    full = rows["full FT, mean"]
+    assert full["sst, Xu"].text == "0.518"
+    assert full["sst, ours"].runs == tuple(s.record.run for s in runs.cell("full", "sst"))
+    assert rows["SST then task"]["sst, Xu"].text == "-"
+    assert rows["SST then task"]["sts, ours"].text != "-"
+    assert rows["full FT, CLS"]["sst, ours"].text == "-"
+    # quora is no target of this study.
+    assert not [column for column in full if "quora" in column]
+    setting = {row["setting"].text: row for row in rows_of(report, "published-setting")}
+    assert (setting["sst, training rows"]["Xu"].text, setting["sst, training rows"]["ours"].text) == ("8,544", "1,000")
+
+
+def test_percentages_are_read_as_fractions() -> None:
+    values = [v.value for v in published_values("LiuShen", "Table 7", "dev") if v.value is not None]
+    assert values
+    assert max(values) < 1
+
+
+def test_a_published_table_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(PipelineError, match=r"no table 'Table 99' \(dev\) of 'Xu': there are .*Xu, Table 1 \(dev\)"):
+        published_values("Xu", "Table 99", "dev")
+
+
+def test_the_low_resource_table_has_every_point_and_marks_of_its_own(report: Report, runs: StudyRuns) -> None:
+    rows = rows_of(report, "low-resource")
+    assert [(row["training rows"].text, row["method"].text) for row in rows] == [
+        (size, method) for size in ("100", "1,000") for method in ("full fine-tuning", "sequential", "fusion")
+    ]
+    fusion = next(row for row in rows if (row["training rows"].text, row["method"].sort) == ("100", "fusion"))
+    assert fusion["sst (accuracy)"].verdict == "better"
+    assert fusion["sst (accuracy)"].runs == tuple(s.record.run for s in runs.cell("fusion", "sst", 100))
+    # Sequential tuning is one line over its two sources and two seeds.
+    assert len(next(row for row in rows if row["method"].sort == "sequential")["sst (accuracy)"].runs) == 4
+
+
+def test_the_transfer_table_tests_help_against_none(report: Report) -> None:
+    rows = {(row["method"].sort, row["target"].text): row for row in rows_of(report, "transfer")}
+    assert ("sequential:imdb", "sst") in rows
+    assert ("multitask", "sst") in rows
+    fusion = rows["fusion", "sst"]
+    assert fusion["gain, points"].verdict == "better"
+    assert "against adapter" in fusion["gain, points"].detail
+    assert fusion["gain, points"].sort == pytest.approx(fusion["with help"].sort - fusion["alone"].sort)
+
+
+def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -> None:
+    rows = {(row["method"].sort, row["task"].text): row for row in rows_of(report, "epochs")}
+    assert [rows["multitask", "sst"][f"epoch {epoch}"].text for epoch in (1, 2, 3)] == ["0.250"] * 3
+    full = [rows["full", "sst"][f"epoch {epoch}"].sort for epoch in (1, 2, 3)]
+    assert full[1] == pytest.approx(full[0] + 0.1) == pytest.approx(full[2] + 0.1)

@@ -1,0 +1,55 @@
+"""What must be stored is added up by hand: shared parts count once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.reporting.cost import cost_table, stored, stored_parts
+from pipeline.reporting.runs import StudyRuns
+from synthetic import BACKBONE_PARAMETERS as BACKBONE
+from synthetic import HEAD, Synthetic, make
+
+ADAPTER = 10_000
+FUSION = 50_000
+
+
+@pytest.mark.parametrize(
+    ("row", "one", "two"),
+    [
+        ("frozen", BACKBONE + HEAD, BACKBONE + 2 * HEAD),
+        ("full", BACKBONE + HEAD, 2 * (BACKBONE + HEAD)),
+        ("sequential", BACKBONE + HEAD, 2 * (BACKBONE + HEAD)),
+        ("multitask", BACKBONE + HEAD, BACKBONE + HEAD),
+        ("adapter", BACKBONE + ADAPTER, BACKBONE + 2 * ADAPTER),
+        ("fusion", BACKBONE + 3 * (ADAPTER - HEAD) + FUSION, BACKBONE + 3 * (ADAPTER - HEAD) + 2 * FUSION),
+    ],
+)
+def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, runs: StudyRuns) -> None:
+    table = cost_table(runs)
+    cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}[row]
+    assert cells["stored, one task"].sort == one
+    assert cells["stored, 2 tasks"].sort == two
+    assert cells["stored, 2 tasks"].text == f"{two:,}"
+    assert cells["stored a task, of the backbone"].sort == pytest.approx(two / 2 / BACKBONE)
+
+
+def test_a_record_that_does_not_say_leaves_the_field_empty(own: Synthetic) -> None:
+    old = own.record("fusion", "sst", 7, parameters=None)
+    assert stored_parts(old, own.ledger) is None
+    assert stored([old], own.ledger) is None
+
+
+def test_time_and_memory_are_of_each_run_once(runs: StudyRuns) -> None:
+    table = cost_table(runs)
+    cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}["multitask"]
+    assert [cells[name].text for name in ("seconds", "with sources", "examples/s", "peak memory, MB")] == [
+        "12", "21", "99", "514",
+    ]  # fmt: skip
+
+
+def test_a_study_of_one_target_has_no_columns_for_several(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.add("full", "sst", 1)
+    assert not [column for column in cost_table(StudyRuns(study.result, study.ledger)).columns if "tasks" in column]

@@ -1,0 +1,196 @@
+"""The main table holds every line with its holes; its marks seldom see what is not there, and do see what is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.metrics import overall
+from pipeline.paired import compare_paired, holm
+from pipeline.reporting.main_table import main_table, main_verdicts
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import StudyRuns
+from synthetic import ROWS, Synthetic, labels_of, make, predictions_of
+
+
+def table_of(study: Synthetic) -> Table:
+    runs = StudyRuns(study.result, study.ledger)
+    return main_table(runs, main_verdicts(runs))
+
+
+def cells_of(table: Table) -> dict[str, dict[str, Cell]]:
+    return {str(row[0].sort): dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+
+def test_the_lines_stand_in_the_order_of_the_study(whole: Synthetic) -> None:
+    assert list(cells_of(table_of(whole))) == [
+        "frozen", "full", "sequential:sts", "sequential:imdb", "sequential:sst", "multitask", "adapter", "fusion",
+    ]  # fmt: skip
+
+
+def test_means_and_deviations_are_over_the_seeds_that_finished(whole: Synthetic, runs: StudyRuns) -> None:
+    cells = cells_of(table_of(whole))
+    for label in runs.labels:
+        for target, column in (("sst", "sst (accuracy)"), ("sts", "sts (pearson)")):
+            values = [scored.value for scored in runs.cell(label, target)]
+            cell = cells[label][column]
+            if not values:
+                assert (cell.text, cell.sort, cell.runs) == ("-", None, ())
+                continue
+            assert cell.sort == pytest.approx(np.mean(values))
+            spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else " (1 of 2 runs)"
+            assert cell.text == f"{np.mean(values):.3f}{spread}"
+            assert len(cell.runs) == len(values)
+
+
+def test_a_hole_says_why_it_is_one(whole: Synthetic) -> None:
+    cell = cells_of(table_of(whole))["frozen"]["sts (pearson)"]
+    assert cell.text.endswith("(1 of 2 runs)")
+    assert "seed 2 failed: no memory" in cell.detail
+
+
+def test_a_line_without_any_run_is_shown_as_a_hole(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.add("full", "sst", 1)
+    study.fail("adapter", "sst", 1, "the disk is full")
+    cell = cells_of(table_of(study))["adapter"]["sst (accuracy)"]
+    assert (cell.text, cell.verdict) == ("-", None)
+    assert "the disk is full" in cell.detail
+
+
+def test_a_run_that_serves_several_cells_is_scored_on_each(whole: Synthetic, runs: StudyRuns) -> None:
+    cells = cells_of(table_of(whole))["multitask"]
+    record = runs.cell("multitask", "sst")[0].record
+    assert record.task == "imdb"
+    assert cells["sst (accuracy)"].runs == cells["sts (pearson)"].runs
+    assert cells["sst (accuracy)"].sort != cells["sts (pearson)"].sort
+
+
+def test_means_over_targets_are_of_lines_that_have_every_target(whole: Synthetic, runs: StudyRuns) -> None:
+    for label, cells in cells_of(table_of(whole)).items():
+        means = {t: [s.value for s in runs.cell(label, t)] for t in ("sst", "sts")}
+        if all(means.values()):
+            expected = overall({t: float(np.mean(v)) for t, v in means.items()}, runs.metrics)
+            assert (cells["mean"].sort, cells["mean, (r+1)/2"].sort) == pytest.approx(expected)
+        else:
+            assert (cells["mean"].text, cells["mean, (r+1)/2"].text) == ("-", "-")
+
+
+def test_of_one_target_there_is_no_mean(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.add("full", "sst", 1)
+    assert table_of(study).columns[1:3] == ("sst (accuracy)", "trainable parameters")
+
+
+# Verdicts.
+
+
+def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs: StudyRuns) -> None:
+    verdicts = main_verdicts(runs)
+    assert not [label for label, _ in verdicts if label == "full"]
+    singles = {}
+    for position, target in enumerate(("sst", "sts")):
+        reference = {s.entry.seed: s for s in runs.cell("full", target)}
+        for label in runs.labels:
+            group = runs.cell(label, target)
+            if label == "full" or not group:
+                continue
+            ours, theirs = (
+                [runs.predictions(s.record.run, target)["prediction"].to_numpy() for s in side]
+                for side in (group, [reference[s.entry.seed] for s in group])
+            )
+            singles[label, target] = compare_paired(
+                runs.metrics[target], ours, theirs, labels_of(target), seed=position
+            )
+    assert {key for key in verdicts if key[1] is not None} == set(singles)
+    for key, single in singles.items():
+        assert verdicts[key].difference == pytest.approx(single.difference)
+        assert verdicts[key].interval == pytest.approx(single.interval)
+        assert single.p_value <= verdicts[key].p_value <= min(1, single.p_value * len(verdicts)) + 1e-12
+    # The smallest p counts once for each test of the table, the means over targets among them.
+    smallest = min(single.p_value for single in singles.values())
+    assert min(c.p_value for c in verdicts.values()) == pytest.approx(holm([smallest] * len(verdicts))[0])
+
+
+def test_what_is_far_better_is_called_so_and_the_small_print_says_how_sure_it_is(whole: Synthetic) -> None:
+    cells = cells_of(table_of(whole))
+    assert cells["fusion"]["sst (accuracy)"].verdict == "better"
+    assert cells["frozen"]["sst (accuracy)"].verdict == "worse"
+    assert cells["fusion"]["mean"].verdict == "better"
+    assert cells["full"]["sst (accuracy)"].verdict is None
+    detail = cells["fusion"]["sst (accuracy)"].detail
+    assert "points against full fine-tuning, 95 % CI " in detail
+    assert "2 of 2 runs" in detail
+
+
+def test_identical_systems_show_no_difference(tmp_path: Path) -> None:
+    study = make(tmp_path, targets=["sst", "sts"], seeds=[1, 2])
+    for seed in (1, 2):
+        for target, quality in (("sst", 0.6), ("sts", 1.0)):
+            same = predictions_of(target, quality, seed)
+            for label in ("full", "adapter"):
+                study.add(label, target, seed, predictions=same)
+    for column in ("sst (accuracy)", "sts (pearson)", "mean"):
+        cell = cells_of(table_of(study))["adapter"][column]
+        assert cell.verdict == "no difference seen"
+        assert "0.0 points against full fine-tuning, 95 % CI 0.0 to 0.0, p = 1.000" in cell.detail
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(50, "better"), (-50, "worse"), (2, "no difference seen")])
+def test_five_points_on_1000_examples_are_found_and_a_few_examples_are_not(
+    gain: int, verdict: str, tmp_path: Path
+) -> None:
+    """100 examples change sides in each direction, and ``gain`` more in one of them."""
+    labels = labels_of("sst", 1000)
+    wrong = (labels + 1) % 5
+    place = np.arange(1000)
+    reference = np.where(place < 600, labels, wrong)
+    system = np.where((place >= 100) & (place < 700 + gain), labels, wrong)
+    study = make(tmp_path)
+    study.add("full", "sst", 1, predictions=reference)
+    study.add("adapter", "sst", 1, predictions=system)
+    cell = cells_of(table_of(study))["adapter"]["sst (accuracy)"]
+    assert f"{gain / 10:+.1f} points" in cell.detail
+    assert cell.verdict == verdict
+
+
+@pytest.mark.slow
+def test_of_200_studies_without_any_difference_few_say_that_there_is_one(tmp_path: Path) -> None:
+    """Three equal systems on a task with classes and one with scores: at least one mark in at most 7 % of studies."""
+    false, pairs = 0, 0
+    for trial in range(200):
+        study = make(tmp_path / str(trial), methods=["full", "adapter", "fusion"], targets=["sst", "sts"])
+        for label in study.study.methods:
+            for target, quality in (("sst", 0.6), ("sts", 1.5)):
+                study.add(label, target, 1, predictions=predictions_of(target, quality, (trial, label), 100))
+        runs = StudyRuns(study.result, study.ledger)
+        found = [c.verdict() for c in main_verdicts(runs).values()]
+        pairs += len(found)
+        false += any(verdict != "no difference seen" for verdict in found)
+    assert pairs == 200 * 2 * 3
+    assert false <= 14
+
+
+def test_without_the_reference_nothing_is_called_better_or_worse(tmp_path: Path) -> None:
+    study = make(tmp_path, seeds=[1, 2])
+    study.add("adapter", "sst", 1)
+    study.add("full", "sst", 2)
+    assert [cell.verdict for row in table_of(study).rows for cell in row] == [None] * 2 * 7
+
+
+def test_runs_scored_on_other_rows_are_not_compared(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.add("full", "sst", 1, predictions=labels_of("sst"))
+    study.add("adapter", "sst", 1, predictions=labels_of("sst", ROWS - 1))
+    with pytest.raises(PipelineError, match="different dev rows"):
+        table_of(study)
+
+
+def test_a_run_that_left_the_ledger_is_an_error_and_not_a_hole(own: Synthetic) -> None:
+    run = next(entry.run for entry in own.entries if entry.run)
+    (own.ledger.folder(run) / "run.json").unlink()
+    with pytest.raises(PipelineError, match=f"run {run} of study made is no longer in .*compare again"):
+        StudyRuns(own.result, own.ledger)
