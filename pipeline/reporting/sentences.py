@@ -125,7 +125,7 @@ def _share(runs: StudyRuns, label: str) -> str:
     ]
     if not all(trained):
         return ""
-    ours, theirs = map(statistics.mean, trained)
+    ours, theirs = (statistics.mean(numbers) for numbers in trained)
     return f", training {percent(ours / theirs)} of the parameters" if ours < 0.995 * theirs else ""
 
 

@@ -74,8 +74,8 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
             norm=LogNorm(),
             linewidths=0,
         )
-        error = (table["prediction"] - table["label"]).abs()
-        example = table.loc[error.idxmax()]
+        error = (table["prediction"] - table["label"]).abs().to_numpy()
+        example = table.iloc[int(error.argmax())]
         name = str(example["id"])[:LONGEST_ID]
         axis.plot([example["label"]], [example["prediction"]], "o", color="#D55E00", markersize=9, fillstyle="none",
                   markeredgewidth=2)  # fmt: skip
@@ -95,7 +95,7 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
         axis.set_xlabel("label")
         axis.set_ylabel("prediction")
         worst.append(f"{runs.title(label)}: example {name}, {example['prediction']:.2f} for {example['label']:.2f}")
-        parts.append(table.assign(worst=table.index == error.idxmax()))
+        parts.append(table.assign(worst=np.arange(len(table)) == error.argmax()))
         parts[-1].insert(0, "method", label)
         parts[-1].insert(1, "seed", scored.entry.seed)
     canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
@@ -22,12 +23,12 @@ def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
 
 
 def _drawn(runs: StudyRuns, label: str, target: str, table: pd.DataFrame) -> Drawing:
-    means = table.groupby(["site", "layer", "adapter"], as_index=False)["weight"].mean()
+    means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
     sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
     adapters = list(dict.fromkeys(table["adapter"]))
     layers = sorted(means["layer"].unique())
     canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
-    image = None
+    image: Any = None
     for axis, site in zip(axes, sites, strict=True):
         matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
         values = matrix.reindex(index=layers, columns=adapters).to_numpy()

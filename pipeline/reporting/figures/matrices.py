@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,7 +26,7 @@ def forgetting_map(runs: StudyRuns, changes: Sequence[Change]) -> Drawing | None
     targets = [task for task in runs.study.targets if any(change.target == task for change in changes)]
     limit = max(0.01, *(abs(change.difference) for change in changes))
     canvas, axes = panels(len(names), height=0.9 + 0.42 * len(sources))
-    image = None
+    image: Any = None
     for axis, name in zip(axes, names, strict=True):
         found = {(c.source, c.target): c.difference for c in changes if c.row == name}
         values = _matrix(found, sources, targets)

@@ -53,15 +53,15 @@ def _numbers(runs: StudyRuns) -> pd.DataFrame:
     points = []
     for label in runs.labels:
         groups = {target: group for target in runs.study.targets if (group := runs.cell(label, target))}
-        own = []
+        own: list[tuple[str, str, float, float, float]] = []
         for target, group in groups.items():
             values = [scored.value for scored in group]
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
             trained = statistics.mean(scored.record.cost.trainable_parameters for scored in group)
             own.append((label, target, trained, statistics.mean(values), deviation))
         if len(own) == len(runs.study.targets) > 1:
-            trained, score = (statistics.mean(point[place] for point in own) for place in (2, 3))
-            points.append((label, "mean", trained, score, 0.0))
+            trained = statistics.mean(point[2] for point in own)
+            points.append((label, "mean", trained, statistics.mean(point[3] for point in own), 0.0))
         points += own
     table = pd.DataFrame(points, columns=["method", "target", "trainable_parameters", "score", "deviation"])
     table["front"] = [not _beaten(point, table) for point in table.itertuples()]
