@@ -3,70 +3,40 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
-from html.parser import HTMLParser
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import pandas as pd
 import pytest
 
-from pipeline.ledger import Ledger
-from pipeline.reporting.entries import StudyResult, Summary, results_table, summarise
-from pipeline.reporting.figures import write_figures
-from pipeline.reporting.page import write_page
-from pipeline.reporting.tables import header
-
-LOADING = {"src", "href", "srcset", "data", "action", "formaction", "poster", "background", "xlink:href"}
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+from page_samples import HOSTILE, LOADING, Page, hostile, sample_report
+from pipeline.reporting.page import marked_columns, numeric_columns, sort_key, write_page
+from pipeline.reporting.provenance import number_text
+from pipeline.reporting.report import Cell, Report, Table
+from pipeline.reporting.tables import MARKS
 
 
-class Page(HTMLParser):
-    """Tags with their attributes, texts by the element they stand in, and whether every element is closed."""
-
-    def __init__(self, content: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[tuple[str, str]] = []
-        self.open: list[str] = []
-        self.feed(content)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if data.strip():
-            self.texts.append((self.open[-1] if self.open else "", data.strip()))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.tags if name == tag]
-
-    def text_of(self, tag: str) -> list[str]:
-        return [text for name, text in self.texts if name == tag]
-
-
-@pytest.fixture(scope="module")
-def folder(
-    result: StudyResult,
-    results: pd.DataFrame,
-    summary: Summary,
-    ledger: Ledger,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
-    folder = tmp_path_factory.mktemp("page")
-    write_figures(results, summary, folder / "figures")
-    write_page(result, results, summary, ledger, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def content(folder: Path) -> str:
+def read(report: Report, folder: Path) -> str:
+    write_page(report, folder)
     return (folder / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("page")
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> Report:
+    return sample_report(folder / "figures", hostile)
+
+
+@pytest.fixture(scope="module")
+def content(report: Report, folder: Path) -> str:
+    return read(report, folder)
 
 
 @pytest.fixture(scope="module")
@@ -76,71 +46,201 @@ def page(content: str) -> Page:
 
 def test_every_element_is_closed(page: Page) -> None:
     assert page.open == []
-    assert {"html", "head", "body", "table", "details"} <= {tag for tag, _ in page.tags}
+    assert {"html", "head", "body", "table", "details", "figure", "svg"} <= {tag for tag, _ in page.tags}
 
 
-def test_a_hostile_description_backbone_error_and_provenance_stay_text(page: Page, result: StudyResult) -> None:
-    description = result.study.description
-    assert "<script" in description
-    assert description in page.text_of("p")
-    assert any(description in text for text in page.text_of("li") if text.startswith("Missing"))
-    assert any(description in text for text in page.text_of("footer"))
-    assert any("onerror" in text for text in page.text_of("pre"))
-    # Our own script, and no other; one picture; no attribute that runs anything.
+def test_hostile_texts_stay_text(page: Page, report: Report) -> None:
     assert page.all("script") == [{}]
-    assert len(page.all("img")) == 1
+    assert len(page.all("img")) == len(report.figures)
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    shown = [text for _, text in page.texts]
+    for text in (
+        report.study.description,
+        report.backbone,
+        *report.summary,
+        report.notes[0],
+        report.notes[1].removeprefix("Missing: "),
+        *(table.title for table in report.tables),
+        *report.tables[0].columns,
+        *report.tables[0].notes,
+        *(row[0].text for row in report.tables[0].rows),
+        *(figure.caption for figure in report.figures),
+        hostile("e" * 64),
+        hostile("adapters_store/a"),
+        hostile("2026-01-02T03:04:05+00:00"),
+    ):
+        assert HOSTILE in text or "Missing" in text
+        assert [part for part in shown if text in part], text
+    details = [attributes["data-detail"] for _, attributes in page.tags if "data-detail" in attributes]
+    assert set(details) == {cell.detail for row in report.tables[0].rows for cell in row if cell.detail}
 
 
 def test_the_page_loads_nothing_from_the_network(page: Page, content: str) -> None:
     loaded = [value or "" for _, attributes in page.tags for name, value in attributes.items() if name in LOADING]
     assert loaded
     assert [value for value in loaded if not value.startswith(("data:", "#"))] == []
-    styles = "".join(re.findall(r"<style>(.*?)</style>", content, re.S))
-    script = "".join(re.findall(r"<script>(.*?)</script>", content, re.S))
+    styles, script = (re.search(f"<{tag}>(.*?)</{tag}>", content, re.S) for tag in ("style", "script"))
     assert styles
     assert script
-    for text in (styles, script):
+    for text in (styles[1], script[1]):
         assert not re.search(r"https?:|url\(|@import|fetch|import\b", text)
     assert not {"iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.tags}
 
 
-def test_the_figure_stands_in_the_page_as_a_picture_with_a_description(page: Page, folder: Path) -> None:
-    (picture,) = page.all("img")
-    source = picture["src"] or ""
-    assert source.startswith("data:image/svg+xml;base64,")
-    assert base64.b64decode(source.partition(",")[2]) == (folder / "figures" / "scores.svg").read_bytes()
-    assert picture["alt"]
+def test_the_policy_lets_the_pages_own_script_and_style_run_and_no_other(page: Page, content: str) -> None:
+    policies = [a["content"] or "" for a in page.all("meta") if a.get("http-equiv") == "Content-Security-Policy"]
+    assert len(policies) == 1
+    directives = dict(part.split(maxsplit=1) for part in policies[0].split("; "))
+    assert directives["default-src"] == "'none'"
+    assert directives["img-src"] == "data:"
+    for tag in ("style", "script"):
+        found = re.search(f"<{tag}>(.*?)</{tag}>", content, re.S)
+        assert found
+        digest = base64.b64encode(hashlib.sha256(found[1].encode()).digest()).decode()
+        assert directives[f"{tag}-src"] == f"'sha256-{digest}'"
+    # A hash does not cover these.
+    assert not [name for _, attributes in page.tags for name in attributes if name == "style"]
 
 
-def test_the_page_shows_every_run_and_links_it_to_its_provenance(
-    page: Page, result: StudyResult, summary: Summary
+def test_every_link_within_the_page_leads_to_one_element(page: Page) -> None:
+    ids = [str(attributes["id"]) for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = {unquote(str(a["href"])[1:]) for a in page.all("a") if str(a["href"]).startswith("#")}
+    assert targets
+    assert targets <= set(ids)
+    labels = {a["aria-labelledby"] for _, a in page.tags if "aria-labelledby" in a}
+    assert labels <= set(ids)
+
+
+def test_every_run_has_its_provenance_and_is_linked(page: Page, report: Report) -> None:
+    assert [a["id"] for a in page.all("details")] == [f"run-{run}" for run in report.records]
+    links = {a["href"] for a in page.all("a")}
+    assert {f"#run-{run}" for run in report.records} <= links
+    # A source that the report has no record of is named, and not linked.
+    assert "#run-elsewhere-imdb-1" not in links
+    assert any("imdb, run elsewhere-imdb-1" in text for text in page.text_of("p"))
+    assert "yes, with" not in page.text_of("dd")
+    assert any("with changes that were not committed" in text for text in page.text_of("dd"))
+    assert any("pearson" in text for text in page.text_of("dt"))
+    assert "0.2500, before training 0.7500" in page.text_of("dd")
+    assert "0, 1" in page.text_of("dd")
+
+
+def test_the_curve_of_a_run_is_a_picture_and_a_table(page: Page, report: Report) -> None:
+    pictures = page.all("svg")
+    assert len(pictures) == len(report.curves)
+    kept = [a for a in page.all("circle") if a.get("class") == "kept"]
+    assert len(kept) == len(pictures)
+    assert "epoch 2: 0.6000, kept" in page.text_of("title")
+    # The highest score stands highest, and the epoch before any step has no loss.
+    heights = [float(str(a["cy"])) for a in page.all("circle")][:4]
+    assert min(heights) == heights[2]
+    assert {"-", "1.2500", "0.0001"} <= set(page.text_of("td"))
+
+
+@pytest.mark.parametrize("scores", [[], [0.5], [0.5, 0.5], [None, 0.5], [None, None]])
+def test_a_curve_may_be_short_flat_or_have_holes(scores: list[float | None], tmp_path: Path) -> None:
+    report = sample_report(tmp_path / "figures")
+    curve = pd.DataFrame({"epoch": range(len(scores)), "dev": scores}, dtype=float)
+    page = Page(read(replace(report, curves=dict.fromkeys(report.records, curve)), tmp_path))
+    assert len(page.all("svg")) == (len(report.records) if scores == [0.5, 0.5] else 0)
+    assert not [a for a in page.all("circle") if "nan" in str(a)]
+
+
+def test_figures_stand_in_the_page_as_pictures_with_a_description_and_their_numbers(
+    page: Page, report: Report, folder: Path
 ) -> None:
-    runs = [entry.run for entry in result.entries if entry.run is not None]
-    links = [str(attributes["href"]) for attributes in page.all("a")]
-    assert links == [f"#run-{run}" for run in runs]
-    assert {attributes["id"] for attributes in page.all("details")} == {link[1:] for link in links}
-    assert page.text_of("th")[: len(header(summary))] == header(summary)
-    shown = "\n".join(page.text_of("td"))
-    assert "sequential, from sts" in shown
-    assert "0.800 ↑" in shown
+    for picture, figure in zip(page.all("img"), report.figures, strict=True):
+        source = str(picture["src"])
+        assert source.startswith("data:image/svg+xml;base64,")
+        assert base64.b64decode(source.partition(",")[2]) == (folder / "figures" / f"{figure.name}.svg").read_bytes()
+        assert picture["alt"] == f"{figure.title}. {figure.caption}"
+    assert [(a["width"], a["height"]) for a in page.all("img")] == [("213", "133"), ("533", "133")]
+    assert [a.get("class") for a in page.all("figure")] == [None, "wide"]
+    downloads = {a["download"]: str(a["href"]) for a in page.all("a") if "download" in a}
+    assert set(downloads) == {"pareto.csv", "curves.csv"}
+    content = base64.b64decode(downloads["pareto.csv"].partition(",")[2])
+    assert content == (folder / "figures" / "pareto.csv").read_bytes()
 
 
-def test_a_study_with_no_finished_run_has_a_page_too(result: StudyResult, ledger: Ledger, tmp_path: Path) -> None:
-    entries = tuple(e.model_copy(update={"run": None, "error": "no memory"}) for e in result.entries)
-    empty = result.model_copy(update={"entries": entries})
-    results, summary = results_table(empty, ledger), summarise(empty, ledger)
-    write_figures(results, summary, tmp_path / "figures")
-    write_page(empty, results, summary, ledger, tmp_path)
-    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
-    assert sum(text.startswith("Missing: ") for text in page.text_of("li")) == len(entries)
-    assert page.all("a") == []
+def test_what_failed_is_said_above_the_tables_and_listed(page: Page) -> None:
+    said = next(n for n, (_, text) in enumerate(page.texts) if text.startswith("1 cell has no run"))
+    assert said < next(n for n, (tag, _) in enumerate(page.texts) if tag == "td")
+    assert "#missing" in [a["href"] for a in page.all("a")]
+    assert any(text.startswith("full sst seed 2: no memory") for text in page.text_of("li"))
+    assert not any("Missing: " in text for _, text in page.texts)
 
 
-def test_the_figures_are_the_same_for_the_same_numbers(
-    results: pd.DataFrame, summary: Summary, folder: Path, tmp_path: Path
-) -> None:
-    write_figures(results, summary, tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["scores.png", "scores.svg"]
-    for file in tmp_path.iterdir():
-        assert file.read_bytes() == (folder / "figures" / file.name).read_bytes()
+def test_marks_are_named_for_those_who_cannot_see_them(tmp_path: Path) -> None:
+    page = Page(read(sample_report(tmp_path / "figures"), tmp_path))
+    words = [verdict for verdict in MARKS if verdict]
+    # In the table, and beside the mark in the legend of the one table that has marks.
+    assert sorted(text for text in page.text_of("span") if text in words) == sorted(words * 2)
+    assert sorted(text for text in page.text_of("span") if text in "↑↓→") == sorted("↑↓→" * 2)
+
+
+def test_a_report_with_nothing_in_it_has_a_page_too(tmp_path: Path) -> None:
+    full = sample_report(tmp_path / "figures")
+    empty = Report(full.study, "nano", (), (), (), (), full.results.iloc[:0], {}, {})
+    page = Page(read(empty, tmp_path))
+    assert page.open == []
+    assert page.all("details") == []
+    assert any("nothing to compare" in text for text in page.text_of("p"))
+
+
+def test_the_same_report_gives_the_same_page_but_for_the_date(report: Report, folder: Path, content: str) -> None:
+    def undated(text: str) -> str:
+        return re.sub(r"Written [^<]*", "", text)
+
+    assert undated(read(report, folder)) == undated(content)
+    assert undated(content) != content
+
+
+@pytest.mark.parametrize(
+    ("cell", "key"),
+    [
+        (Cell("0.512 ± 0.004", 0.512), {"data-number": "0.512"}),
+        (Cell("1,234"), {"data-number": "1234.0"}),
+        (Cell("−0.5"), {"data-number": "-0.5"}),
+        (Cell("zero", 0), {"data-number": "0.0"}),
+        (Cell("full"), {"data-text": "full"}),
+        (Cell("10 %", "010"), {"data-text": "010"}),
+        (Cell("2 of 3"), {"data-text": "2 of 3"}),
+        (Cell("-"), {}),
+        (Cell("nothing", ""), {}),
+        (Cell(""), {}),
+        (Cell("failed", float("nan")), {}),
+        (Cell("nan"), {"data-text": "nan"}),
+    ],
+)
+def test_a_cell_is_sorted_by_its_key_or_else_its_text(cell: Cell, key: dict[str, str]) -> None:
+    assert sort_key(cell) == key
+
+
+def test_columns_of_numbers_and_of_marks_are_found() -> None:
+    rows = (
+        (Cell("1"), Cell("0.5", 0.5), Cell("BERT"), Cell("-"), Cell("0.1", 0.1, verdict="better")),
+        (Cell("2"), Cell("-"), Cell("7"), Cell("-"), Cell("0.2", 0.2)),
+    )
+    table = Table("t", "T", ("a", "b", "c", "d", "e"), rows)
+    assert numeric_columns(table) == [False, True, False, True, True]
+    assert marked_columns(table) == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1234567, "1,234,567"),
+        (1234.56, "1,235"),
+        (12.34, "12.3"),
+        (1.5, "1.5"),
+        (0.01234567, "0.01235"),
+        (1e-5, "1e-05"),
+        (3.0, "3"),
+        (0.0, "0"),
+        (float("nan"), "-"),
+    ],
+)
+def test_numbers_have_the_digits_a_reader_has_use_for(value: float, text: str) -> None:
+    assert number_text(value) == text
+    assert number_text(0.5, 4) == "0.5000"

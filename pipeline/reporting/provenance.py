@@ -1,0 +1,178 @@
+"""A run as the page shows it: what determines it, what it came to and cost, and what it was made with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from pipeline.ledger import RunRecord, SourceRun
+
+Pairs = list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """An epoch of a curve, in the picture's pixels."""
+
+    x: float
+    y: float
+    epoch: str
+    score: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The dev score by epoch."""
+
+    points: tuple[Point, ...]
+    low: float
+    high: float
+    width: int = 360
+    height: int = 140
+    left: int = 48
+    right: int = 350
+    top: int = 10
+    bottom: int = 106
+
+
+@dataclass(frozen=True)
+class CurveView:
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    plot: Plot | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    run: str
+    label: str
+    score: str
+    sources: tuple[SourceRun, ...]
+    groups: tuple[tuple[str, Pairs], ...]
+    """Titles with names and values; groups with nothing to say are left out."""
+    curve: CurveView | None
+
+
+def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunView:
+    """What the page shows of a run that stands in the row ``method``."""
+    tasks = [record.task, *record.others] if record.kind == "multitask" else [record.task]
+    identity = {name: value for name, value in record.identity.items() if name not in ("recipe", "sources")}
+    identity |= {f"taken from run {source.run}": source.digest for source in record.sources}
+    groups = {
+        "Result": _result(record),
+        "Cost": _pairs(record.cost.model_dump()),
+        "Unchanged, sha256 after training": _pairs(record.unchanged),
+        "Made with": [*_provenance(record.provenance), ("finished", record.finished_at), *_artifact(record)],
+        "Recipe": _pairs(record.recipe.model_dump(mode="json")),
+        "Identity": _pairs(identity),
+    }
+    return RunView(
+        record.run,
+        f"{method}, {' + '.join(tasks)}, {record.rows.get('train', 0):,} rows, seed {record.seed}",
+        f"{record.metric} {record.dev:.4f}",
+        record.sources,
+        tuple((title, pairs) for title, pairs in groups.items() if pairs),
+        None if curve is None or curve.empty else _curve(curve, record.best_epoch),
+    )
+
+
+def number_text(value: float, digits: int | None = None) -> str:
+    """A number with as many digits as a reader has use for: ``1,234``, ``12.3``, ``0.0123``; ``-`` for none."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "-"
+    if digits is not None:
+        return f"{value:.{digits}f}"
+    if value == int(value) or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.4g}"
+
+
+def _result(record: RunRecord) -> Pairs:
+    pairs = [(f"dev {record.metric}", f"{record.dev:.4f}"), ("kept epoch", str(record.best_epoch))]
+    for task, other in record.others.items():
+        before = "" if other.before is None else f", before training {other.before:.4f}"
+        pairs.append((f"{task}, dev {other.metric}", f"{other.dev:.4f}{before}"))
+    return [*pairs, *((f"rows, {name}", value) for name, value in _pairs(record.rows))]
+
+
+def _provenance(provenance: Mapping[str, Any]) -> Pairs:
+    """Commit and versions; a changed working tree is said with the commit, which alone would be half the truth."""
+    listed = dict(provenance)
+    if listed.pop("dirty", False):
+        listed["commit"] = f"{listed.get('commit')}, with changes that were not committed"
+    return _pairs(listed)
+
+
+def _artifact(record: RunRecord) -> Pairs:
+    return [("artifact", record.artifact)] if record.artifact else []
+
+
+def _pairs(values: Mapping[str, Any]) -> Pairs:
+    return [(name, _text(value)) for name, value in _flat(values)]
+
+
+def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        name = f"{before}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}, ")
+        else:
+            yield name, value
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or "-"
+    return number_text(value) if isinstance(value, int | float) else str(value)
+
+
+def _curve(curve: pd.DataFrame, best_epoch: int) -> CurveView:
+    names = tuple(str(column).replace("_", " ") for column in curve.columns)
+    rows = tuple(
+        tuple(_curve_text(str(name), value) for name, value in zip(curve.columns, row, strict=True))
+        for row in curve.itertuples(index=False, name=None)
+    )
+    return CurveView(names, rows, _plot(curve, best_epoch))
+
+
+def _curve_text(column: str, value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return "-"
+    return (
+        number_text(value, 4 if column in ("loss", "dev") else None) if isinstance(value, int | float) else str(value)
+    )
+
+
+def _plot(curve: pd.DataFrame, best_epoch: int) -> Plot | None:
+    """None where a line would have fewer than two points."""
+    if not {"epoch", "dev"} <= set(curve.columns):
+        return None
+    scores = curve[["epoch", "dev"]].dropna().astype(float)
+    if len(scores) < 2:
+        return None
+    epochs, values = scores["epoch"], scores["dev"]
+    first, low = epochs.min(), values.min()
+    # A flat line runs along the bottom instead of dividing by nothing.
+    length, spread = (epochs.max() - first) or 1.0, (values.max() - low) or 1.0
+    points = tuple(
+        Point(
+            Plot.left + 8 + (epoch - first) / length * (Plot.right - Plot.left - 16),
+            Plot.bottom - 4 - (value - low) / spread * (Plot.bottom - Plot.top - 8),
+            f"{epoch:g}",
+            value,
+            epoch == best_epoch,
+        )
+        for epoch, value in zip(epochs, values, strict=True)
+    )
+    return Plot(points, float(low), float(values.max()))
