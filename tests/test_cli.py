@@ -316,8 +316,8 @@ def commands(folder: Path, backbone: Path, data: Path) -> dict[str, list[str]]:
     recipe.write_text("bottleneck = 8\nbatch_size = 4\nepochs = 6\n")
     study = folder / "study.toml"
     study.write_text(
-        'name = "killed"\nmethods = ["full", "sequential", "fusion"]\ntargets = ["films", "meals"]\nseeds = [3]\n'
-        "[recipe]\nbottleneck = 8\nbatch_size = 4\nepochs = 4\n"
+        'name = "killed"\nmethods = ["full", "sequential", "multitask", "fusion"]\n'
+        'targets = ["films", "meals"]\nseeds = [3]\n[recipe]\nbottleneck = 8\nbatch_size = 4\nepochs = 4\n'
     )
     places = [
         f"--backbone={backbone}",
@@ -341,7 +341,7 @@ def final_numbers(folder: Path) -> dict[str, object]:
         record = json.loads(file.read_text())
         curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
         predictions = pd.read_parquet(file.parent / "predictions.parquet")
-        kept = ("dev", "best_epoch", "artifact_digest", "weights_sha256", "identity")
+        kept = ("dev", "best_epoch", "others", "unchanged", "artifact_digest", "weights_sha256", "identity")
         found[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
     return found
 

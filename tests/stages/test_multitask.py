@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,6 +16,7 @@ import torch
 
 from nano import save_backbone
 from pipeline.errors import PipelineError
+from pipeline.ledger import Ledger
 from pipeline.metrics import score
 from pipeline.recipe import Recipe
 from stages.multitask import MultitaskRun, build_multitask, multitask_run
@@ -178,3 +183,39 @@ def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, messag
 def test_another_backbone_is_another_run(workspace: Workspace, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
     assert make(other, quick).name != make(workspace, quick).name
+
+
+_TOGETHER = """
+import sys
+from pathlib import Path
+from pipeline.recipe import Recipe
+from stages.multitask import multitask_run
+from stages.workspace import Workspace
+
+backbone, data, folder, recipe = sys.argv[1:]
+workspace = Workspace(backbone, Path(data), Path(folder) / "store", Path(folder) / "reports")
+recipes = dict.fromkeys(("films", "pairs"), Recipe.model_validate_json(recipe))
+multitask_run(tuple(recipes), recipes, workspace, seed=1, limits={"films": None, "pairs": 35}).get()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """The halves of each task's batch add up, though a process may end its step with either task."""
+    recipe = Recipe(trainable="full", epochs=2, batch_size=10, learning_rate=1e-3, head_dropout=0.0)
+    recipes, limits = dict.fromkeys(("films", "pairs"), recipe), {"films": None, "pairs": 35}
+    alone = multitask_run(tuple(recipes), recipes, workspace, seed=1, limits=limits).get()
+    script = tmp_path / "train.py"
+    script.write_text(_TOGETHER)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    arguments = [str(backbone_folder), str(data_folder), str(tmp_path / "two"), recipe.model_dump_json()]
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, *launch, *arguments], capture_output=True, text=True, timeout=500, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = (Ledger(tmp_path / reports).curve(alone.run) for reports in ("reports", "two/reports"))
+    assert two["loss"].to_numpy() == pytest.approx(one["loss"].to_numpy(), rel=1e-3)
+    assert two["dev_pairs"].to_numpy() == pytest.approx(one["dev_pairs"].to_numpy(), abs=2e-3)
