@@ -22,7 +22,7 @@ from pipeline.reporting.tables import MARKS
 
 _EMPTY = {"", "-", "–", "—"}
 _FAILED = "Missing: "  # how notes about failed runs begin
-_WIDE = 1.9  # a picture with panels side by side: half a page's width would make its letters too small
+_WIDE = 640  # CSS pixels: in half the page's width the letters of a wider picture would be too small
 
 
 def write_page(report: Report, folder: Path) -> None:
@@ -111,7 +111,7 @@ def _picture(figure: Figure, folder: Path) -> Picture:
         figure,
         _data_address("image/svg+xml", svg),
         size,
-        size is not None and size[0] > _WIDE * size[1],
+        size is not None and size[0] > _WIDE,
         _data_address("text/csv", numbers.read_bytes()) if numbers.is_file() else None,
     )
 

@@ -155,7 +155,7 @@ def test_figures_stand_in_the_page_as_pictures_with_a_description_and_their_numb
         assert source.startswith("data:image/svg+xml;base64,")
         assert base64.b64decode(source.partition(",")[2]) == (folder / "figures" / f"{figure.name}.svg").read_bytes()
         assert picture["alt"] == f"{figure.title}. {figure.caption}"
-    assert [(a["width"], a["height"]) for a in page.all("img")] == [("213", "133"), ("533", "133")]
+    assert [(a["width"], a["height"]) for a in page.all("img")] == [("213", "133"), ("800", "133")]
     assert [a.get("class") for a in page.all("figure")] == [None, "wide"]
     downloads = {a["download"]: str(a["href"]) for a in page.all("a") if "download" in a}
     assert set(downloads) == {"pareto.csv", "curves.csv"}
