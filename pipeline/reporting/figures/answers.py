@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.colors import LogNorm
+from matplotlib.ticker import LogLocator, NullLocator
 
-from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
+from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
 
@@ -76,7 +77,7 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
         )
         error = (table["prediction"] - table["label"]).abs().to_numpy()
         example = table.iloc[int(error.argmax())]
-        name = str(example["id"])[:LONGEST_ID]
+        name = str(table["id"].iloc[int(error.argmax())])[:LONGEST_ID]
         axis.plot([example["label"]], [example["prediction"]], "o", color="#D55E00", markersize=9, fillstyle="none",
                   markeredgewidth=2)  # fmt: skip
         middle = table["label"].median()
@@ -88,20 +89,24 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
             ha="left" if example["label"] < middle else "right",
             va="center",
             color="#D55E00",
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
         )
         low, high = table["label"].min(), table["label"].max()
         axis.plot([low, high], [low, high], color="#888888", linewidth=1, linestyle="--")
-        axis.set_title(f"{runs.title(label)}, seed {scored.entry.seed}")
+        axis.set_title(runs.title(label))
         axis.set_xlabel("label")
-        axis.set_ylabel("prediction")
+        axis.label_outer()
         worst.append(f"{runs.title(label)}: example {name}, {example['prediction']:.2f} for {example['label']:.2f}")
         parts.append(table.assign(worst=np.arange(len(table)) == error.argmax()))
         parts[-1].insert(0, "method", label)
         parts[-1].insert(1, "seed", scored.entry.seed)
-    canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8)
+    axes[0].set_ylabel("prediction")
+    bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    bar.ax.yaxis.set_minor_locator(NullLocator())
     caption = (
-        f"Predictions against labels of {target} on dev, darker where few examples fall: {_said(runs, labels)}. The"
-        f" ring marks the example with the largest error ({'; '.join(worst)})."
+        f"Predictions of the first seed against labels of {target} on dev, darker where few examples fall:"
+        f" {_said(runs, labels)}. The ring marks the example with the largest error ({'; '.join(worst)})."
     )
     figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
     return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels
 from pipeline.reporting.low_resource import LowResource
@@ -25,6 +26,7 @@ def learning_curves(runs: StudyRuns, scores: pd.DataFrame) -> Drawing | None:
             look, means = look_of(name, runs.rows), own.groupby("epoch")["dev"].mean()
             axis.plot(means.index, means, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
                       label=runs.title(name))  # fmt: skip
+        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.set_title(target)
         axis.set_xlabel("epoch")
         axis.set_ylabel(f"dev {runs.metrics[target]}")

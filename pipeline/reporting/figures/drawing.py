@@ -73,6 +73,14 @@ def legend_below(canvas: Canvas, axes: Sequence[Axes], columns: int = 2) -> None
         canvas.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False)
 
 
+def short_number(value: float, _position: int | None = None) -> str:
+    """``20``, ``5k``, ``1.2M``: for ticks, since the usual labels of logarithmic axes are formulas."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
 def heat_map(
     axis: Axes,
     values: np.ndarray,

@@ -61,8 +61,8 @@ def transfer_map(runs: StudyRuns, gains: Sequence[Gain]) -> Drawing | None:
     for gain in gains:
         mark = {"better": " ↑", "worse": " ↓", "no difference seen": ""}[gain.comparison.verdict()]
         texts[labels.index(gain.row)][targets.index(gain.target)] += mark
-    canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(labels), width=2.2 + 0.8 * len(targets))
-    names = [f"{runs.title(label)} − {runs.title(_base(gains, label))}" for label in labels]
+    canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(labels), width=2.8 + 0.8 * len(targets))
+    names = [runs.title(label) for label in labels]
     image = heat_map(axis, 100 * values, names, targets, texts, cmap=DIVERGING_MAP, vmin=-100 * limit, vmax=100 * limit)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="gain, points")
@@ -80,10 +80,6 @@ def _numbers(gain: Gain) -> tuple[object, ...]:
     found = gain.comparison
     interval = found.interval or (None, None)
     return gain.row, gain.base, gain.sources, gain.target, found.difference, *interval, found.p_value, found.verdict()
-
-
-def _base(gains: Sequence[Gain], label: str) -> str:
-    return next(gain.base for gain in gains if gain.row == label)
 
 
 def _matrix(found: dict[tuple[str, str], float], rows: Sequence[str], columns: Sequence[str]) -> np.ndarray:

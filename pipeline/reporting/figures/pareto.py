@@ -6,8 +6,9 @@ import statistics
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import LogLocator, NullFormatter
 
-from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels
+from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns, row_of
 
@@ -37,6 +38,9 @@ def pareto(runs: StudyRuns) -> Drawing | None:
         steps = front["trainable_parameters"].clip(lower=1)
         axis.plot(steps, front["score"], drawstyle="steps-post", color="#888888", linewidth=1, zorder=0)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(numticks=5))
+        axis.xaxis.set_major_formatter(short_number)
+        axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_title(scope)
         axis.set_xlabel("trainable parameters")
         axis.set_ylabel("score on dev")
