@@ -14,6 +14,8 @@ Verdict = Literal["better", "worse", "no difference seen"]
 
 # Holm's correction multiplies p by up to the number of tests in a table, so p must be able to be small.
 RESAMPLES = 10_000
+# Enough for the quantiles of an interval.
+DRAWS = 2_000
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Resampled:
     null: np.ndarray
     """(R,) differences if the systems were exchangeable: each example's predictions swapped or not at random."""
     drawn: np.ndarray
-    """(R,) differences on examples drawn anew, with replacement."""
+    """(D,) differences on examples drawn anew, with replacement."""
 
     def comparison(self) -> Comparison:
         # The observed arrangement is one of the possible ones, hence + 1: p is never 0. Rounding must not split ties.
@@ -57,10 +59,11 @@ def compare_paired(
     labels: np.ndarray,
     *,
     resamples: int = RESAMPLES,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Comparison:
     """The paired test and the confidence interval of :func:`resample_paired`."""
-    return resample_paired(metric, system, reference, labels, resamples=resamples, seed=seed).comparison()
+    return resample_paired(metric, system, reference, labels, resamples=resamples, draws=draws, seed=seed).comparison()
 
 
 def resample_paired(
@@ -70,6 +73,7 @@ def resample_paired(
     labels: np.ndarray,
     *,
     resamples: int = RESAMPLES,
+    draws: int = DRAWS,
     seed: int = 0,
 ) -> Resampled:
     """Paired randomisation and paired bootstrap of two systems, each with predictions (S, B) on the same B examples.
@@ -81,6 +85,8 @@ def resample_paired(
 
     The bootstrap gives the interval: examples are drawn with replacement, the same for both systems and all seeds
     (Efron & Tibshirani 1993; Berg-Kirkpatrick et al. 2012).
+
+    There are ``resamples`` swaps (R) and ``draws`` (D).
 
     Both are about other examples from where these came from; how far other seeds would move the scores is what their
     deviation over seeds shows.
@@ -97,12 +103,12 @@ def resample_paired(
     swapping, drawing = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
     if metric == "accuracy":
         gain = ((ours == labels).astype(np.float64) - (theirs == labels)).mean(axis=0)  # (B,)
-        return Resampled(float(gain.mean()), _mean_swaps(gain, resamples, swapping), _means(gain, resamples, drawing))
+        return Resampled(float(gain.mean()), _mean_swaps(gain, resamples, swapping), _means(gain, draws, drawing))
     ours, theirs = _standardised(ours), _standardised(theirs)
     target = _standardised(labels.astype(np.float64))
     observed = float(((ours - theirs) @ target / len(target)).mean())
     null = _pearson_swaps(ours, theirs, target, resamples, swapping)
-    return Resampled(observed, null, _pearson_draws(ours, theirs, target, resamples, drawing))
+    return Resampled(observed, null, _pearson_draws(ours, theirs, target, draws, drawing))
 
 
 def mean_difference(parts: Sequence[Resampled]) -> Resampled:
@@ -124,10 +130,10 @@ def _mean_swaps(gain: np.ndarray, resamples: int, generator: np.random.Generator
     return np.tensordot(sizes, np.array(signs), axes=1) / len(gain)
 
 
-def _means(gain: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """(R,) means of ``gain`` over B examples drawn with replacement."""
+def _means(gain: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """(D,) means of ``gain`` over B examples drawn with replacement."""
     sizes, counts = np.unique(gain.round(9), return_counts=True)
-    return generator.multinomial(len(gain), counts / len(gain), resamples) @ sizes / len(gain)
+    return generator.multinomial(len(gain), counts / len(gain), draws) @ sizes / len(gain)
 
 
 def _standardised(predictions: np.ndarray) -> np.ndarray:
@@ -154,14 +160,14 @@ def _pearson_swaps(
 
 
 def _pearson_draws(
-    ours: np.ndarray, theirs: np.ndarray, target: np.ndarray, resamples: int, generator: np.random.Generator
+    ours: np.ndarray, theirs: np.ndarray, target: np.ndarray, draws: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """(R,) differences in mean r over examples drawn with replacement; arguments as in :func:`_pearson_swaps`."""
+    """(D,) differences in mean r over examples drawn with replacement; arguments as in :func:`_pearson_swaps`."""
     size = len(target)
     of_target = np.stack([target, target**2])  # (2, B)
     both = [np.stack([x, x**2, x * target]) for x in (ours, theirs)]  # (3, S, B)
     drawn = []
-    for rows in _blocks(resamples, size):
+    for rows in _blocks(draws, size):
         chosen = generator.integers(0, size, (rows, size))
         chosen += np.arange(rows)[:, None] * size
         times = np.bincount(chosen.ravel(), minlength=rows * size).reshape(rows, size).astype(np.float64)

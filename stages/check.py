@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pipeline.errors import PipelineError, raise_all
 from pipeline.recipe import Recipe
+from pipeline.reporting.published import published_mistakes
 from pipeline.store import why_recipe_not_fused
 from pipeline.study import Study
 from pipeline.tasks import Task
@@ -30,6 +31,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             known[name] = workspace.task(name)
         except PipelineError as error:
             problems[str(error)] = None
+    problems |= dict.fromkeys(published_mistakes(study))
     study = study.with_task_names(lambda name: known[name].name if name in known else _name_of(name, workspace))
     sizes = {}
     for task in known.values():

@@ -62,8 +62,9 @@ def low_resource_table(curve: LowResource, verdicts: Mapping[tuple[Line, str | N
     metrics = [f"{target} ({runs.metrics.get(target, MISSING)})" for target in curve.targets]
     columns = ("training rows", "method", *metrics, *(("mean",) if several else ()))
     rows = tuple(_line(curve, (row, point), verdicts, several) for point in curve.points for row in curve.rows)
+    sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
     notes = (
-        f"Training rows are those of the target; other tasks keep {runs.study.limit or 'all of'} theirs.",
+        f"Training rows are those of the target; other tasks keep {sources}.",
         f"Marks: against {runs.title(runs.study.reference)} on as many rows, Holm-corrected over this table."
         " Sequential tuning is the mean over its sources.",
     )

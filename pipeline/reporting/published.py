@@ -12,6 +12,7 @@ from pipeline.errors import PipelineError
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, number, points, score_text
+from pipeline.study import Study
 
 FILE = Path(__file__).with_name("published.csv")
 PERCENT = {"LiuShen", "Hayes"}
@@ -64,6 +65,27 @@ def published_values(report: str, table: str, split: str) -> tuple[Value, ...]:
         Value(line["row"], line["metric"], float(line["value"]) / scale if line["value"] else None, line["flag"])
         for line in found
     )
+
+
+def published_mistakes(study: Study) -> list[str]:
+    """What a study names that its published table does not have."""
+    source = study.published
+    if source is None:
+        return []
+    try:
+        values = published_values(source.report, source.table, source.split)
+    except PipelineError as error:
+        return [str(error)]
+    rows, columns = {value.row for value in values}, {value.metric for value in values}
+    named: dict[str, None] = {}
+    for name in study.methods:
+        found = study.row(name).published
+        named |= dict.fromkeys(found.values() if isinstance(found, dict) else [found] if found else [])
+    where = f"in {source.report}, {source.table} ({source.split})"
+    known_rows, known_columns = ", ".join(sorted(rows)), ", ".join(sorted(columns))
+    mistakes = [f"published: no row '{row}' {where}: there are {known_rows}" for row in named if row not in rows]
+    wrong = [column for column in source.tasks if column not in columns]
+    return mistakes + [f"published.tasks: no column '{name}' {where}: there are {known_columns}" for name in wrong]
 
 
 def published_tables(runs: StudyRuns) -> tuple[Table, ...]:

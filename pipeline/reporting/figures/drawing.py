@@ -124,4 +124,6 @@ def write(drawing: Drawing, folder: Path) -> None:
     for suffix, metadata in ((".svg", {"Date": None}), (".png", {})):
         with new_file(folder / f"{drawing.figure.name}{suffix}") as temporary:
             drawing.canvas.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata)
+        # Everything is in its place now: the next file need not be laid out again.
+        drawing.canvas.set_layout_engine("none")
     write_table(drawing.numbers, folder / f"{drawing.figure.name}.csv")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
-from pipeline.metrics import score
+from pipeline.metrics import accuracy, pearson
 from pipeline.recipe import Recipe
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.study import Study
@@ -42,6 +42,11 @@ def predictions_of(target: str, quality: float, seed: object, rows: int = ROWS) 
 
 def metric_of(target: str) -> Any:
     return "pearson" if target in SCORED else "accuracy"
+
+
+def score_of(target: str, predictions: np.ndarray) -> float:
+    function = pearson if target in SCORED else accuracy
+    return function(predictions, labels_of(target, len(predictions)))
 
 
 @dataclass
@@ -85,7 +90,7 @@ class Synthetic:
         if predictions is None:
             predictions = predictions_of(target, quality, (label, seed, rows))
         labels = labels_of(target, len(predictions))
-        dev = score(metric_of(target), predictions, labels)
+        dev = score_of(target, predictions)
         method = self.study.row(label.partition(":")[0]).method
         identity = {
             "label": label,
@@ -98,7 +103,7 @@ class Synthetic:
         scores = {
             task: OtherScore(
                 metric=metric_of(task),
-                dev=score(metric_of(task), values, labels_of(task)),
+                dev=score_of(task, values),
                 rows=ROWS,
                 train_rows=rows or 1000,
                 before=before,

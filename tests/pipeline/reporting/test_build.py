@@ -11,10 +11,12 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.reporting.build import build_report
-from pipeline.reporting.published import published_values
+from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
+from pipeline.study import study_names
 from stages.report import report as report_again
+from stages.studies import STUDIES, find_study
 from synthetic import Synthetic, make, predictions_of
 
 
@@ -194,6 +196,32 @@ def test_percentages_are_read_as_fractions() -> None:
 def test_a_published_table_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(PipelineError, match=r"no table 'Table 99' \(dev\) of 'Xu': there are .*Xu, Table 1 \(dev\)"):
         published_values("Xu", "Table 99", "dev")
+
+
+def test_every_shipped_study_names_what_its_published_table_has(whole: Synthetic) -> None:
+    for study in (whole.study, *(find_study(name) for name in study_names(STUDIES))):
+        assert published_mistakes(study) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"table": "Table 99"}, ["published: no table 'Table 99' (dev) of 'Xu'"]),
+        (
+            {"tasks": {"sst": "sst", "f1": "sts"}},
+            ["published.tasks: no column 'f1' in Xu, Table 1 (dev): there are"],
+        ),
+        ({"split": "test", "table": "Table 2"}, ["published: no row 'full FT, mean' in Xu, Table 2 (test)"] * 5),
+    ],
+)
+def test_what_the_published_table_does_not_have_is_told_before_training(
+    change: dict[str, object], told: list[str], whole: Synthetic
+) -> None:
+    assert whole.study.published is not None
+    published = whole.study.published.model_copy(update=change)
+    found = published_mistakes(whole.study.model_copy(update={"published": published}))
+    assert len(found) == len(told)
+    assert found[0].startswith(told[0])
 
 
 def test_the_low_resource_table_has_every_point_and_marks_of_its_own(report: Report, runs: StudyRuns) -> None:
