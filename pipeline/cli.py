@@ -80,6 +80,7 @@ def fuse(
     adapters: str | None = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
+    fusion: Literal["anchored", "standard"] | None = None,
     fusion_impl: Literal["fast", "stock"] | None = None,
     seed: int = 0,
     force: Flag = False,
@@ -99,6 +100,8 @@ def fuse(
         Kind of the adapters to fuse (houlsby).
     drop_layers
         Layers without fusion, such as 0-4 or 0,1,3 (those that the adapters leave out).
+    fusion
+        anchored: begins as the best single adapter, with few weights; standard: as Pfeiffer et al. 2021 (anchored).
     fusion_impl
         How fusion is computed: fast, or stock for AdapterHub's own code, which it equals to rounding (fast).
     seed
@@ -108,7 +111,7 @@ def fuse(
     """
     from stages.fuse import fuse as run
 
-    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion_impl=fusion_impl)
+    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     workspace = places.workspace(**running.settings())
     record = run(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
     _print_result(record, running.json)

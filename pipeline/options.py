@@ -44,9 +44,9 @@ class Training:
     """How a run trains; what is not given comes from --recipe, then from the task and the method."""
 
     epochs: int | None = None
-    "Passes over the training rows (head, adapter, full: 4; fusion: 2)."
+    "Passes over the training rows (head, adapter, full: 4; fusion: 3; standard fusion: 2)."
     learning_rate: float | None = None
-    "Peak learning rate (head, adapter: 1e-3; fusion: 5e-4; full: 5e-5)."
+    "Peak learning rate (head, adapter, fusion: 1e-3; standard fusion: 5e-4; full: 5e-5)."
     batch_size: int | None = None
     "Rows per optimiser step, over all processes (32)."
     gradient_accumulation_steps: int | None = None

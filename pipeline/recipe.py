@@ -15,12 +15,14 @@ from pipeline.tasks import Encoding, HeadKind, Pooling, Task
 
 Trainable = Literal["head", "adapter", "fusion", "full"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+FusionForm = Literal["anchored", "standard"]
 FusionImplementation = Literal["fast", "stock"]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
-LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "fusion": 5e-4, "full": 5e-5}
-EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 2, "full": 4}
+LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "fusion": 1e-3, "full": 5e-5}
+EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4}
+STANDARD_FUSION_LEARNING_RATE, STANDARD_FUSION_EPOCHS = 5e-4, 2  # many weights, each with little to do
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference"})
 
 # What of a recipe says how training goes, and has no effect where nothing trains.
@@ -35,6 +37,10 @@ _TRAINING = (
     "early_stopping_patience",
     "evaluations",
 )
+
+
+# What of a recipe belongs to one form of fusion.
+_ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
 
 
 def check_seed(seed: int) -> None:
@@ -58,7 +64,10 @@ class Recipe(BaseModel):
     bottleneck: int = Field(64, ge=1, description="adapter width m")
     drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
-    fusion_regularization: float = Field(0.01, ge=0, description="weight of ||V - I||^2 a fusion site")
+    fusion: FusionForm = Field("anchored", description="begins as one adapter; standard: Pfeiffer et al. 2021")
+    anchor: float = Field(5.0, ge=0, description="anchored: score of that adapter at the start, the others' are 0")
+    fusion_rank: int = Field(16, ge=1, description="anchored: rank of Q, K and V - I")
+    fusion_regularization: float = Field(0.01, ge=0, description="standard: weight of ||V - I||^2 a fusion site")
     fusion_impl: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
@@ -73,7 +82,7 @@ class Recipe(BaseModel):
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
     evaluations: int | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
-    score_start: bool = Field(False, description="score before the first step too: the start may be what is kept")
+    score_start: bool | None = Field(None, description="score the start too: it may be what is kept (anchored: yes)")
     precision: Precision = "auto"
 
     @field_validator("drop_layers", mode="before")
@@ -154,7 +163,13 @@ class Recipe(BaseModel):
         if self.trainable != "adapter":
             inert["train_layernorm"] = False
         if self.trainable != "fusion":
-            inert |= {name: getattr(defaults, name) for name in ("fusion_regularization", "fusion_impl", "head_start")}
+            inert |= {
+                name: getattr(defaults, name)
+                for name in (*_ANCHORED, *_STANDARD, "fusion", "fusion_impl", "head_start")
+            }
+        else:
+            other = _STANDARD if self.fusion == "anchored" else _ANCHORED
+            inert |= {name: getattr(defaults, name) for name in other}
         resolved = self.model_copy(
             update={
                 **inert,
@@ -165,11 +180,27 @@ class Recipe(BaseModel):
                 "precision": precision if self.precision == "auto" else self.precision,
             }
         )
+        anchored = self.trainable == "fusion" and self.fusion == "anchored"
         by_method = {
-            "epochs": resolved.epochs or EPOCHS[self.trainable],
-            "learning_rate": resolved.learning_rate or LEARNING_RATES[self.trainable],
+            "epochs": resolved.epochs or self.usual_epochs,
+            "learning_rate": resolved.learning_rate or self.usual_learning_rate,
+            "score_start": anchored if resolved.score_start is None else resolved.score_start,
         }
         return resolved.model_copy(update=by_method)
+
+    @property
+    def usual_epochs(self) -> int:
+        """What ``epochs`` of None means."""
+        return STANDARD_FUSION_EPOCHS if self._is_standard_fusion else EPOCHS[self.trainable]
+
+    @property
+    def usual_learning_rate(self) -> float:
+        """What ``learning_rate`` of None means."""
+        return STANDARD_FUSION_LEARNING_RATE if self._is_standard_fusion else LEARNING_RATES[self.trainable]
+
+    @property
+    def _is_standard_fusion(self) -> bool:
+        return self.trainable == "fusion" and self.fusion == "standard"
 
     def epochs_over(self, rows: int) -> int:
         """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""

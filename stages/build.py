@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from pipeline.errors import PipelineError
 from pipeline.layers import check_layers
+from pipeline.models.adaptation.anchored import anchor_fusion
 from pipeline.models.adaptation.fusion import (
     add_fusion,
     load_fusion,
@@ -27,6 +28,7 @@ from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.recipe import Recipe
 from pipeline.store import LAYERNORMS, Artifact, Store
 from pipeline.tasks import Task
+from stages.anchoring import same_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,10 +45,20 @@ class Built:
     without_decay: Collection[str] = ()
 
 
-def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone: Backbone, ledger: Ledger) -> Built:
+def build_for_training(
+    request: RunRequest,
+    recipe: Recipe,
+    task: Task,
+    backbone: Backbone,
+    ledger: Ledger,
+    anchor: Artifact | None = None,
+) -> Built:
     """A model with just the parameters of ``recipe.trainable`` and the head requiring gradients.
 
-    The same request and seed give the same initial weights.
+    The same request, seed and anchor give the same initial weights.
+
+    Args:
+        anchor: what an anchored fusion begins as, with its head (:func:`stages.anchoring.choose_anchor`).
     """
     torch.manual_seed(request.seed)
     encoder = backbone.load()
@@ -66,13 +78,20 @@ def build_for_training(request: RunRequest, recipe: Recipe, task: Task, backbone
         artifact.verify()
     sources = {artifact.manifest.task: artifact.folder for artifact in request.adapters}
     add_fusion(encoder, sources, recipe.drop_layers)
+    if recipe.fusion == "anchored":
+        bias = {anchor.manifest.task: recipe.anchor} if anchor is not None else {}
+        anchor_fusion(encoder, list(sources), recipe.fusion_rank, bias)
     use_fusion_implementation(encoder, recipe.fusion_impl)
     model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in request.adapters if artifact.manifest.task == task.name), None)
     if own is not None:
         _check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
-    if recipe.head_start and own is not None and _same_head(own.manifest.recipe, recipe):
-        own.load_head(model.head)
+    start = anchor if recipe.fusion == "anchored" else own
+    if recipe.head_start and start is not None and same_head(start.manifest.recipe, recipe):
+        start.load_head(model.head)
+    if recipe.fusion == "anchored":
+        # A bias pulled to zero would slowly loosen the anchor.
+        return Built(model, without_decay={name for name, _ in model.named_parameters() if name.endswith("score_bias")})
     return Built(
         model,
         penalties=[value_regularisation(encoder, recipe.fusion_regularization)],
@@ -214,7 +233,3 @@ def assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferMo
     )
     make_lean(encoder, recipe.pooling)
     return TransferModel(encoder, head, recipe.encoding, recipe.pooling)
-
-
-def _same_head(one: Recipe, other: Recipe) -> bool:
-    return (one.head, one.encoding, one.pooling) == (other.head, other.encoding, other.pooling)

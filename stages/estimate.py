@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import RunRecord
-from pipeline.recipe import EPOCHS, Recipe
+from pipeline.recipe import Recipe
 from stages.plan import Job
 from stages.workspace import Workspace
 
@@ -84,7 +84,7 @@ class Estimate:
     def _work_of(self, job: Job) -> _Work:
         data = [self.workspace.task_data(self.workspace.task(p.task), p.limit, job.seed) for p in job.parts]
         recipe = job.parts[0].recipe
-        recipe = recipe.model_copy(update={"epochs": recipe.epochs or EPOCHS[recipe.trainable]})
+        recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
         return _amount(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
 
 
@@ -102,5 +102,5 @@ def _joint(record: RunRecord) -> list[str]:
 def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     # Of several tasks the smallest decides how long an epoch is; each gives a batch a step.
     epochs = recipe.epochs_over(min(train))
-    scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + recipe.score_start
+    scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
     return _Work(trained=min(train) * len(train) * epochs, scored=scorings * sum(dev))

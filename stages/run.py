@@ -15,6 +15,7 @@ from pipeline.ledger import OtherScore, Parameters, RunRecord, SourceRun, run_na
 from pipeline.metrics import load_metric
 from pipeline.recipe import Recipe, check_seed
 from pipeline.tasks import Task
+from stages.anchoring import choose_anchor
 from stages.forgetting import score_source
 from stages.keeping import ARTIFACT_KINDS, cost_of, keep_weights, save_artifact
 from stages.once import get_or_train
@@ -117,7 +118,8 @@ class Run:
         tokenizer = self.backbone.tokenizer
         train = tokenise(self.data.train, tokenizer, recipe.encoding, recipe.max_length)
         scoring = scoring_of(task, self.data.dev, recipe, self.backbone, accelerator)
-        built = build_for_training(self.request, recipe, task, self.backbone, ledger)
+        anchor = choose_anchor(self, scoring)
+        built = build_for_training(self.request, recipe, task, self.backbone, ledger, anchor)
         model, objective = built.model, scoring.objective
         known_dev, known_train = self._caches(model, scoring.split, train, accelerator)
         scoring = replace(scoring, extend=known_dev.extend)
@@ -141,6 +143,7 @@ class Run:
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
         found = Findings(
+            anchor=anchor.manifest.task if anchor is not None else None,
             predictions=scoring.table(scoring.predict(model)),
             adapters=adapters,
             unchanged=unchanged_parts(model.backbone, self.backbone, adapters),
@@ -209,6 +212,7 @@ class Run:
             rows={"train": len(self.data.train), "dev": len(self.data.dev), "dev_in_train": self.data.dev_in_train},
             others={task: score for task, (score, _) in others.items()},
             unchanged=found.unchanged,
+            anchor=found.anchor,
             cost=cost_of(model, fitted),
             parameters=Parameters(
                 backbone=self.backbone.parameters, head=sum(p.numel() for p in model.head.parameters())
@@ -232,6 +236,7 @@ class Findings:
     unchanged: Mapping[str, str]
     source: tuple[OtherScore, pd.DataFrame] | None
     """Score and predictions on the task that sequential tuning came from."""
+    anchor: str | None = None
     attention: pd.DataFrame | None = None
 
 

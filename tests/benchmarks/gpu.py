@@ -73,7 +73,7 @@ def _rows(
             kind,
             folder,
             task="quora",
-            adapters=4 if kind == "fusion" else 0,
+            **({"adapters": 4, "fusion": "standard"} if kind == "fusion" else {}),
             batch_size=batch_size,
             precision="bf16",
         )

@@ -38,7 +38,7 @@ def _row(setting: Setting, count: int, size: int, drop_half: bool) -> Row:
     from stages.build import build_from_artifact, build_joint
 
     # Only for its adapters: nothing is fused.
-    run = make_run(setting, "fusion", given_or_minilm(setting), adapters=count)
+    run = make_run(setting, "fusion", given_or_minilm(setting), adapters=count, fusion="standard")
     rows, backbone = sst_rows(run, setting, size), run.backbone
     dropped = tuple(range(backbone.layers // 2)) if drop_half else ()
     chosen = [(artifact, source_task(number)) for number, artifact in enumerate(run.request.adapters)]

@@ -42,7 +42,7 @@ class Step:
 
 
 def fusion_run(setting: Setting, backbone: Path, adapters: int) -> Run:
-    return make_run(setting, "fusion", backbone, adapters=adapters)
+    return make_run(setting, "fusion", backbone, adapters=adapters, fusion="standard")
 
 
 def fusion_batch(run: Run, rows: int, tokens: int, device: str) -> Batch:

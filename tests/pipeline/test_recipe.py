@@ -148,8 +148,13 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
         ("full", {"head_start": False}),
         ("adapter", {"fusion_regularization": 0.5}),
         ("adapter", {"head_start": False}),
+        *((trainable, {"fusion": "standard"}) for trainable in ("head", "adapter", "full")),
+        *((trainable, {"fusion_rank": 5}) for trainable in ("head", "adapter", "full")),
         ("fusion", {"bottleneck": 8}),
         ("fusion", {"train_layernorm": True}),
+        ("fusion", {"fusion_regularization": 0.5}),
+        ("fusion", {"fusion": "standard", "anchor": 1.0}),
+        ("fusion", {"fusion": "standard", "fusion_rank": 5}),
         ("adapter", {"encoding": "siamese", "head": "cosine", "head_dropout": 0.4}),
     ],
     ids=str,
@@ -166,7 +171,11 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
         ("adapter", {"bottleneck": 8}),
         ("adapter", {"train_layernorm": True}),
         ("fusion", {"adapter": "pfeiffer"}),
-        ("fusion", {"fusion_regularization": 0.5}),
+        ("fusion", {"fusion": "standard"}),
+        ("fusion", {"fusion_rank": 5}),
+        ("fusion", {"anchor": 1.0}),
+        ("fusion", {"score_start": False}),
+        ("fusion", {"fusion": "standard", "fusion_regularization": 0.5}),
         ("fusion", {"head_start": False}),
         ("full", {"head_dropout": 0.4}),
         ("full", {"batch_size": 8}),
@@ -180,7 +189,15 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
     ids=str,
 )
 def test_a_setting_with_effect_tells_recipes_apart(trainable: str, effective: dict[str, Any]) -> None:
-    assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable)
+    without = {key: effective[key] for key in list(effective)[:-1]}
+    assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable, **without)
+
+
+def test_a_standard_fusion_has_epochs_and_a_learning_rate_of_its_own() -> None:
+    standard, anchored = (resolved(STS, trainable="fusion", fusion=form) for form in ("standard", "anchored"))
+    assert (standard.epochs, standard.learning_rate, standard.score_start) == (2, 5e-4, False)
+    assert (anchored.epochs, anchored.learning_rate) == (EPOCHS["fusion"], LEARNING_RATES["fusion"])
+    assert anchored.score_start
 
 
 def test_automatic_precision_is_what_the_machine_has() -> None:

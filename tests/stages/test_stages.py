@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -132,10 +133,11 @@ def test_fusion_starts_its_head_from_stage_one(
     from stages.build import build_for_training
 
     chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
-    for head_start in (True, False):
-        recipe = quick("fusion", head_start=head_start).resolve(workspace.task("films"), "fp32")
+    own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
+    for head_start, form in product((True, False), ("standard", "anchored")):
+        recipe = quick("fusion", head_start=head_start, fusion=form).resolve(workspace.task("films"), "fp32")
         request = RunRequest("fusion", "films", recipe, 1, adapters=chosen)
-        built = build_for_training(request, recipe, workspace.task("films"), workspace.backbone, workspace.ledger)
+        built = build_for_training(request, recipe, workspace.task("films"), workspace.backbone, workspace.ledger, own)
         head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
         assert torch.equal(built.model.head.out.weight, head["out.weight"]) == head_start
         assert len(built.without_decay) == 4

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from pipeline.models.adaptation.anchored import AnchoredFusion
 from pipeline.models.adaptation.bank import AdapterBank, fits_bank, join
 
 if TYPE_CHECKING:
@@ -87,16 +88,15 @@ class FusionSite:
         mix, attention = _Mix.apply(inner, cross, shift, factor, bank.activation, bank.size)
         if weights.value is not None:
             return mix @ weights.value, attention
-        return F.linear(mix @ bank.up, fusion.value.weight), attention
+        return F.linear(mix @ bank.up, _value(fusion)), attention
 
     def _projections(self, fusion: Any, bank: AdapterBank, tokens: int) -> _Projections:
         if torch.is_grad_enabled():
             # The step that may follow changes the weights, and fused optimisers raise no version.
             self._folded = None
-            return _project(fusion, bank, *cheapest_forms(tokens, bank))
+            return _project(fusion, bank, *cheapest_forms(tokens, bank, len(fusion.key.weight)))
         # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded.
-        parameters = [fusion.query.weight, fusion.query.bias, fusion.key.weight, fusion.key.bias, fusion.value.weight]
-        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in parameters)
+        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in fusion.parameters())
         if self._folded is None or self._folded[0] != stamp:
             self._folded = stamp, _project(fusion, bank, "folded", "folded")
         return self._folded[1]
@@ -113,17 +113,17 @@ class _Projections(NamedTuple):
     form: QueryForm
 
 
-def cheapest_forms(tokens: int, bank: AdapterBank) -> tuple[QueryForm, ValueForm]:
-    """The forms of fewest multiplications over forward and backward, in units of d^2.
+def cheapest_forms(tokens: int, bank: AdapterBank, rank: int) -> tuple[QueryForm, ValueForm]:
+    """The forms of fewest multiplications over forward and backward, in units of d^2; ``rank`` is that of Q and K.
 
     A product over tokens costs three times its forward pass when its weight trains, twice when it does not.
     """
     d = bank.down.shape[1]
-    across = tokens * bank.units / d
+    across, share = tokens * bank.units / d, rank / d
     query: dict[QueryForm, float] = {
-        "folded": 3 * across + 5 * bank.units,
-        "half": 3 * tokens + 2 * across + 3 * d,
-        "plain": 6 * tokens + 2 * across,
+        "folded": 3 * across + 5 * bank.units * share,
+        "half": 3 * tokens + 2 * across + 3 * d * share,
+        "plain": 6 * tokens * share + 2 * across,
     }
     value: dict[ValueForm, float] = {"folded": 3 * across + 2 * bank.units, "plain": 3 * tokens + 2 * across}
     return min(query, key=lambda form: query[form]), min(value, key=lambda form: value[form])
@@ -134,12 +134,16 @@ def _project(fusion: Any, bank: AdapterBank, query_form: QueryForm, value_form: 
     with torch.autocast(bank.up.device.type, enabled=False):
         query, query_bias = None, None
         if query_form == "folded":
-            keys = torch.addr(bank.up @ fusion.key.weight.T, bank.is_shift, fusion.key.bias)
+            keys = bank.up @ fusion.key.weight.T
+            if fusion.key.bias is not None:
+                keys = torch.addr(keys, bank.is_shift, fusion.key.bias)
             query, query_bias = keys @ fusion.query.weight, keys @ fusion.query.bias
+            if isinstance(fusion, AnchoredFusion):
+                query_bias = query_bias + _at_shifts(fusion.score_bias, bank)
         elif query_form == "half":
             query = fusion.key.weight.T @ fusion.query.weight
             query_bias = fusion.key.weight.T @ fusion.query.bias
-        value = bank.up @ fusion.value.weight.T if value_form == "folded" else None
+        value = bank.up @ _value(fusion).T if value_form == "folded" else None
     return _Projections(query, query_bias, value, query_form)
 
 
@@ -156,15 +160,25 @@ def _cross(query: Tensor, weights: _Projections, bank: AdapterBank, fusion: Any)
         return F.linear(query, weights.query, weights.query_bias), shift
     if weights.form == "half":
         assert weights.query is not None
-        if trains:
+        if trains and fusion.key.bias is not None:
             shift = query @ (fusion.key.bias @ fusion.query.weight) + fusion.key.bias @ fusion.query.bias
         in_key_space = F.linear(query, weights.query, weights.query_bias)
     else:
         queried = fusion.query(query)
-        if trains:
+        if trains and fusion.key.bias is not None:
             shift = queried @ fusion.key.bias.to(queried.dtype)
         in_key_space = queried @ fusion.key.weight
-    return F.linear(in_key_space, bank.up), shift
+    bias = _at_shifts(fusion.score_bias, bank) if isinstance(fusion, AnchoredFusion) else None
+    return F.linear(in_key_space, bank.up, bias), shift
+
+
+def _at_shifts(bias: Tensor, bank: AdapterBank) -> Tensor:
+    """``bias`` (N,) where the bank has its c_n, zero elsewhere: (N m + N')."""
+    return F.pad(bias, (bank.units, len(bank.is_shift) - bank.units - bank.size))
+
+
+def _value(fusion: Any) -> Tensor:
+    return fusion.value_weight() if isinstance(fusion, AnchoredFusion) else fusion.value.weight
 
 
 class _Mix(torch.autograd.Function):

@@ -15,6 +15,7 @@ from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 
+from pipeline.models.adaptation.anchored import ANCHORED_FILE, is_anchored, load_anchored, save_anchored
 from pipeline.models.adaptation.fast_fusion import FusionSite
 from pipeline.models.adaptation.houlsby import load_adapter
 from pipeline.recipe import FusionImplementation
@@ -85,8 +86,14 @@ def value_names(backbone: PreTrainedModel) -> set[str]:
 
 
 def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
-    """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does."""
-    backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
+    """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does.
+
+    An anchored fusion has a file of its own beside them (:func:`save_anchored`).
+    """
+    if is_anchored(backbone):
+        save_anchored(backbone, list(sources), folder)
+    else:
+        backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
 
 
 def load_fusion(
@@ -95,6 +102,11 @@ def load_fusion(
     """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``."""
     for name, source in sources.items():
         load_adapter(backbone, name, source, drop_layers)
-    backbone.load_adapter_fusion(str(folder), use_safetensors=True, set_active=True)
+    if (folder / ANCHORED_FILE).is_file():
+        backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
+        _remove_idle_sites(backbone)
+        load_anchored(backbone, list(sources), folder)
+    else:
+        backbone.load_adapter_fusion(str(folder), use_safetensors=True, set_active=True)
     _remove_idle_sites(backbone)
     backbone.requires_grad_(False)

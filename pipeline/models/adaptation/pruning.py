@@ -14,6 +14,7 @@ from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
 
+from pipeline.models.adaptation.anchored import AnchoredFusion
 from pipeline.models.adaptation.attention import site_attention
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collec
     for site in sites:
         site.adapter_fusion_layer.clear()
         if site in trained:
-            site.adapter_fusion_layer[part.name] = trained[site]
+            layer = trained[site]
+            if isinstance(layer, AnchoredFusion):
+                layer = layer.over([sources.index(name) for name in names])
+            site.adapter_fusion_layer[part.name] = layer
     backbone.set_active_adapters(part)
     return names

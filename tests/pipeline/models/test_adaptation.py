@@ -9,49 +9,14 @@ from pathlib import Path
 import adapters
 import pytest
 import torch
+from adapted import hidden, randomise, trainable
 from adapters.composition import Fuse
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
-from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, reduction_factor, save_adapter
+from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, reduction_factor
 from pipeline.models.backbone import Backbone
-
-IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
-
-
-def hidden(encoder: PreTrainedModel) -> Tensor:
-    encoder.eval()
-    with torch.no_grad():
-        return encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
-
-
-def trainable(encoder: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
-
-
-def randomise(encoder: nn.Module, *parts: str, seed: int = 0) -> None:
-    """Give the tensors whose name holds all ``parts`` values large enough to matter."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if all(part in name for part in parts):
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-
-
-@pytest.fixture
-def saved(backbone: Backbone, tmp_path: Path) -> Callable[..., Path]:
-    """A folder with an adapter of random weights."""
-
-    def save(name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8) -> Path:
-        encoder = backbone.load()
-        add_adapter(encoder, name, sites, bottleneck)  # type: ignore[arg-type]
-        randomise(encoder, f"adapters.{name}", seed=seed)
-        save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
-        return tmp_path / f"{name}-{seed}"
-
-    return save
 
 
 @pytest.mark.parametrize(("sites", "per_layer"), [("houlsby", 2), ("pfeiffer", 1)])

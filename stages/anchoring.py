@@ -1,0 +1,48 @@
+"""Which adapter an anchored fusion begins as."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.recipe import Recipe
+from pipeline.store import Artifact
+
+if TYPE_CHECKING:
+    from stages.run import Run
+    from stages.scoring import Scoring
+
+
+def choose_anchor(run: Run, scoring: Scoring) -> Artifact | None:
+    """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
+
+    With few target rows, a related task with many may have the better adapter; since its labels mean the same, its head
+    answers for the target as it is. Where there is nothing to choose, the target's own adapter; None if it has none.
+    """
+    adapters, recipe, task = run.request.adapters, run.recipe, run.task
+    if recipe.trainable != "fusion" or recipe.fusion != "anchored":
+        return None
+    own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)
+    able = [
+        adapter
+        for adapter in adapters
+        if (adapter.manifest.meaning, adapter.manifest.pair) == (task.meaning, task.is_pair)
+        and same_head(adapter.manifest.recipe, recipe)
+    ]
+    if not recipe.head_start or not able:
+        return own
+    if len(able) == 1:
+        return able[0]
+    # Of equal ones the target's own, then the first by name.
+    return max(able, key=lambda adapter: (_dev(run, adapter, scoring), adapter is own))
+
+
+def same_head(one: Recipe, other: Recipe) -> bool:
+    """Whether a head trained under one recipe fits a model of the other."""
+    return (one.head, one.encoding, one.pooling) == (other.head, other.encoding, other.pooling)
+
+
+def _dev(run: Run, adapter: Artifact, scoring: Scoring) -> float:
+    from stages.build import build_from_artifact
+
+    model = build_from_artifact(adapter, run.task, run.backbone, run.workspace.store, run.recipe.drop_layers)
+    return scoring.value(scoring.predict(model.to(scoring.accelerator.device)))

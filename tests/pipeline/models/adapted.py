@@ -1,0 +1,28 @@
+"""What tests of adapted models share: their outputs, their trainable parameters, and weights that matter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
+
+
+def hidden(encoder: PreTrainedModel) -> Tensor:
+    encoder.eval()
+    with torch.no_grad():
+        return encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
+
+
+def trainable(encoder: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
+
+
+def randomise(encoder: nn.Module, *parts: str, seed: int = 0) -> None:
+    """Give the tensors whose name holds all ``parts`` values large enough to matter."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if all(part in name for part in parts):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from adapted import randomise
+
+from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
+from pipeline.models.backbone import Backbone
+
+
+@pytest.fixture
+def saved(backbone: Backbone, tmp_path: Path) -> Callable[..., Path]:
+    """A folder with an adapter of random weights."""
+
+    def save(name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8) -> Path:
+        encoder = backbone.load()
+        add_adapter(encoder, name, sites, bottleneck)  # type: ignore[arg-type]
+        randomise(encoder, f"adapters.{name}", seed=seed)
+        save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
+        return tmp_path / f"{name}-{seed}"
+
+    return save

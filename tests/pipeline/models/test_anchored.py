@@ -1,0 +1,173 @@
+"""Anchored fusion: it begins as one adapter, its fast form is its plain one, and AdapterHub can run what it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import adapters
+import pytest
+import torch
+from adapted import hidden, randomise, trainable
+from adapters.composition import Fuse
+from test_fast_fusion import assert_same, fused_model
+from torch import nn
+
+from pipeline.errors import PipelineError
+from pipeline.models.adaptation import fast_fusion
+from pipeline.models.adaptation.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion
+from pipeline.models.adaptation.fast_fusion import FusionSite
+from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
+from pipeline.models.adaptation.houlsby import load_adapter
+from pipeline.models.adaptation.pruning import prune_fusion
+from pipeline.models.backbone import Backbone
+
+SOURCES = ("films", "pairs", "scores")
+
+
+@pytest.fixture
+def folders(saved: Callable[..., Path]) -> dict[str, Path]:
+    return {name: saved(name, seed) for seed, name in enumerate(SOURCES)}
+
+
+def anchored(backbone: Backbone, folders: dict[str, Path], bias: float = 3.0, rank: int = 4) -> Any:
+    encoder = backbone.load()
+    add_fusion(encoder, folders)
+    anchor_fusion(encoder, SOURCES, rank, {"pairs": bias})
+    return encoder
+
+
+def layers(encoder: nn.Module) -> list[AnchoredFusion]:
+    return [module for module in encoder.modules() if isinstance(module, AnchoredFusion)]
+
+
+def trained(encoder: nn.Module) -> Any:
+    """The fusion as training might leave it: every weight matters."""
+    randomise(encoder, "adapter_fusion_layer", seed=5)
+    with torch.no_grad():
+        for layer in layers(encoder):
+            layer.score_bias.copy_(torch.tensor([0.5, 2.0, -1.0]))
+    return encoder
+
+
+def alone(backbone: Backbone, folder: Path) -> torch.Tensor:
+    encoder = backbone.load()
+    load_adapter(encoder, "pairs", folder)
+    return hidden(encoder)
+
+
+@pytest.mark.parametrize("implementation", ["fast", "stock"])
+def test_it_begins_as_the_adapter_it_is_anchored_at(
+    implementation: Any, backbone: Backbone, folders: dict[str, Path]
+) -> None:
+    encoder = anchored(backbone, folders, bias=40.0)
+    use_fusion_implementation(encoder, implementation)
+    torch.testing.assert_close(hidden(encoder), alone(backbone, folders["pairs"]), atol=1e-5, rtol=0)
+
+
+def test_the_bias_is_the_score_it_begins_with(backbone: Backbone, folders: dict[str, Path]) -> None:
+    """exp(3) / (exp(3) + 2) = .9094 for the anchor, .0453 for each of the two others."""
+    encoder = anchored(backbone, folders)
+    use_fusion_implementation(encoder, "fast")
+    encoder.eval()
+    found = encoder(torch.tensor([[5, 6]]), output_adapter_fusion_attentions=True).adapter_fusion_attentions
+    for sites in found[Fuse(*SOURCES).name].values():
+        for attention in sites.values():
+            assert attention[0, 0] == pytest.approx([0.0453, 0.9094, 0.0453], abs=1e-4)
+
+
+def test_it_has_the_parameters_of_its_equation(backbone: Backbone, folders: dict[str, Path]) -> None:
+    encoder, rank, width = anchored(backbone, folders), 4, backbone.hidden_size
+    assert trainable(encoder) == 2 * backbone.layers * (4 * rank * width + rank + len(SOURCES))
+
+
+def anchored_model(rank: int, **settings: Any) -> Any:
+    model = fused_model(**settings)
+    names = next(iter(model.adapters_config.fusions)).split(",")
+    anchor_fusion(model, names, rank, {names[0]: 1.0})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "fusion" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.double()
+
+
+@pytest.mark.parametrize("forms", [(q, v) for q in ("folded", "half", "plain") for v in ("folded", "plain")])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("rank", [1, 5, 24])
+def test_every_fast_form_is_the_plain_one(
+    rank: int, dropout: float, forms: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    fuse = FusionSite._fuse
+    monkeypatch.setattr(FusionSite, "_fuse", lambda *given: calls.append(1) or fuse(*given))
+    monkeypatch.setattr(fast_fusion, "cheapest_forms", lambda *_: forms)
+    assert_same(anchored_model(rank, dropout=dropout))
+    assert len(calls) == 4
+
+
+def test_adapters_that_agree_are_one(backbone: Backbone, saved: Callable[..., Path]) -> None:
+    """Whatever Q, K and b say, the mean of equal outputs is that output."""
+    folder = saved("pairs", 1)
+    encoder = anchored(backbone, dict.fromkeys(SOURCES, folder))
+    randomise(encoder, "adapter_fusion_layer", "query")
+    randomise(encoder, "adapter_fusion_layer", "key")
+    use_fusion_implementation(encoder, "fast")
+    torch.testing.assert_close(hidden(encoder), alone(backbone, folder), atol=1e-4, rtol=0)
+
+
+def test_what_is_saved_is_what_was_trained(backbone: Backbone, folders: dict[str, Path], tmp_path: Path) -> None:
+    encoder = trained(anchored(backbone, folders))
+    expected = hidden(encoder)
+    save_fusion(encoder, SOURCES, tmp_path / "fusion")
+    torch.testing.assert_close(hidden(encoder), expected, atol=0, rtol=0)  # saving changes nothing
+    again = backbone.load()
+    load_fusion(again, folders, tmp_path / "fusion")
+    assert layers(again) and not trainable(again)
+    for found, kept in zip(layers(again), layers(encoder), strict=True):
+        torch.testing.assert_close(found.state_dict(), kept.state_dict(), atol=0, rtol=0)
+    torch.testing.assert_close(hidden(again), expected, atol=1e-4, rtol=0)
+
+
+def test_stock_adapterhub_runs_what_was_saved(backbone: Backbone, folders: dict[str, Path], tmp_path: Path) -> None:
+    encoder = trained(anchored(backbone, folders))
+    save_fusion(encoder, SOURCES, tmp_path / "fusion")
+    stock = backbone.load()
+    adapters.init(stock)
+    for name, folder in folders.items():
+        stock.load_adapter(str(folder), load_as=name, use_safetensors=True)
+    stock.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True, set_active=True)
+    assert not layers(stock)
+    torch.testing.assert_close(hidden(stock), hidden(encoder), atol=2e-4, rtol=0)
+
+
+def test_more_adapters_than_adapterhubs_layer_can_tell_apart(
+    backbone: Backbone, saved: Callable[..., Path], tmp_path: Path
+) -> None:
+    """N (m + 1) > d: there is no row of K that only sees the constants, so only our own file is written."""
+    bottleneck = backbone.hidden_size // 2
+    folders = {name: saved(name, seed, bottleneck=bottleneck) for seed, name in enumerate(SOURCES)}
+    encoder = trained(anchored(backbone, folders))
+    save_fusion(encoder, SOURCES, tmp_path / "fusion")
+    assert [file.name for file in (tmp_path / "fusion").iterdir()] == [ANCHORED_FILE]
+    again = backbone.load()
+    load_fusion(again, folders, tmp_path / "fusion")
+    torch.testing.assert_close(hidden(again), hidden(encoder), atol=1e-4, rtol=0)
+
+
+def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folders: dict[str, Path]) -> None:
+    encoder = trained(anchored(backbone, folders))
+    with torch.no_grad():
+        for layer in layers(encoder):
+            layer.score_bias[1] = -60.0  # not listened to, so leaving it out changes nothing
+    expected = hidden(encoder)
+    assert prune_fusion(encoder, SOURCES, ["scores", "films"]) == ["films", "scores"]
+    assert all(layer.score_bias.tolist() == [0.5, -1.0] for layer in layers(encoder))
+    use_fusion_implementation(encoder, "fast")
+    torch.testing.assert_close(hidden(encoder), expected, atol=1e-4, rtol=0)
+
+
+def test_a_rank_wider_than_the_backbone_is_refused(backbone: Backbone, folders: dict[str, Path]) -> None:
+    with pytest.raises(PipelineError, match="fusion_rank 999 is wider than the backbone"):
+        anchored(backbone, folders, rank=999)
