@@ -19,8 +19,9 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)
 	$(BIN)/python -m pipeline demo
 
+# A worker a core, each with one thread: small models gain nothing from more.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)
