@@ -439,8 +439,10 @@ def studies_list() -> None:
     from pipeline.study import study_names
     from stages.studies import STUDIES, find_study
 
-    for name in study_names(STUDIES):
-        print(f"{name:<14} {find_study(name).description}")
+    names = study_names(STUDIES)
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:<{width}} {find_study(name).description}")
 
 
 @studies.command(name="show")
