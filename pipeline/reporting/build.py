@@ -25,6 +25,7 @@ from pipeline.reporting.sentences import (
     main_sentences,
 )
 from pipeline.reporting.settings import settings_table
+from pipeline.reporting.text import backbone_text
 from pipeline.reporting.transfer import gains, transfer_table
 
 
@@ -52,7 +53,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path) -> Report:
     records = {record.run: record for record in _records(runs, shown)}
     return Report(
         study=result.study,
-        backbone=result.backbone,
+        backbone=backbone_text(result.backbone),
         summary=(
             *main_sentences(runs, verdicts),
             *low_resource_sentences(curve, curve_verdicts),

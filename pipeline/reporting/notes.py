@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pipeline.reporting.runs import StudyRuns, row_of
+from pipeline.reporting.text import backbone_text
 
 
 def notes(runs: StudyRuns) -> list[str]:
     study, main = runs.study, [scored for scored in runs.scored if scored.entry.rows is None]
-    told = [f"Backbone {runs.result.backbone}; dev scores at the epoch with the best dev score, so all are optimistic."]
+    backbone = backbone_text(runs.result.backbone)
+    told = [f"Backbone {backbone}; dev scores at the epoch with the best dev score, so all are optimistic."]
     train: dict[str, set[int]] = {target: set() for target in study.targets}
     dev: dict[str, set[int]] = {target: set() for target in study.targets}
     leaks: dict[str, int] = {}

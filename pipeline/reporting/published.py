@@ -11,7 +11,7 @@ from pathlib import Path
 from pipeline.errors import PipelineError
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, number, points, score_text
+from pipeline.reporting.text import MISSING, backbone_text, number, points, score_text
 from pipeline.study import Study
 
 FILE = Path(__file__).with_name("published.csv")
@@ -127,7 +127,7 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
 def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:
     setting = _SETTINGS.get(report, Setting(backbone=MISSING, seeds=MISSING))
     rows = [
-        (Cell("backbone"), Cell(setting.backbone), Cell(runs.result.backbone)),
+        (Cell("backbone"), Cell(setting.backbone), Cell(backbone_text(runs.result.backbone))),
         (Cell("seeds"), Cell(setting.seeds), Cell(str(len(runs.study.seeds)))),
     ]
     for task in tasks:

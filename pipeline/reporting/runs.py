@@ -14,6 +14,7 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.metrics import Metric
 from pipeline.paired import Resampled, resample_paired
+from pipeline.recipe import Recipe
 from pipeline.reporting.entries import Entry, StudyResult
 
 
@@ -46,12 +47,15 @@ class Scored:
         """The recipe for the target: a model of several tasks has one for each."""
         for other in self.record.identity.get("others", ()):
             if other["task"]["name"] == self.entry.target:
-                return other["recipe"]
+                # Kept as it was: a key that came later has its default.
+                return Recipe().model_dump(mode="json") | other["recipe"]
         return self.record.recipe.model_dump(mode="json")
 
     @property
     def epochs(self) -> int:
-        """The planned passes; of a model of several tasks those over the smallest."""
+        """The planned passes; of a model of several tasks those over the smallest, and none where nothing trains."""
+        if self.record.cost.trainable_parameters == 0:
+            return 0
         others = [other.train_rows for other in self.record.others.values() if other.train_rows is not None]
         return self.record.recipe.epochs_over(min([self.record.rows["train"], *others]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from pipeline.paired import Comparison
 
@@ -56,6 +57,11 @@ def percent(share: float) -> str:
     if value >= 10 or value == 0:
         return f"{value:.0f} %"
     return f"{value:.1f} %" if value >= 0.95 else f"{value:.2g} %"
+
+
+def backbone_text(name: str) -> str:
+    """A Hub id, or the folder's own name: where it stands on this machine says nothing about it."""
+    return Path(name).name if Path(name).is_absolute() else name
 
 
 def listed(items: Sequence[str]) -> str:

@@ -15,7 +15,8 @@ from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
 
 MOST_CLASSES = 12
-LONGEST_ID = 24
+LONGEST_ID = 10
+"""Longer ids are cut in the picture; the caption has them whole."""
 
 
 def confusions(runs: StudyRuns) -> Iterator[Drawing]:
@@ -77,12 +78,13 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
         )
         error = (table["prediction"] - table["label"]).abs().to_numpy()
         example = table.iloc[int(error.argmax())]
-        name = str(table["id"].iloc[int(error.argmax())])[:LONGEST_ID]
+        name = str(table["id"].iloc[int(error.argmax())])
+        short = name if len(name) <= LONGEST_ID else f"{name[:LONGEST_ID]}…"
         axis.plot([example["label"]], [example["prediction"]], "o", color="#D55E00", markersize=9, fillstyle="none",
                   markeredgewidth=2)  # fmt: skip
         middle = table["label"].median()
-        axis.annotate(
-            f"id {name}",
+        note = axis.annotate(
+            f"id {short}",
             (example["label"], example["prediction"]),
             xytext=(8 if example["label"] < middle else -8, 0),
             textcoords="offset points",
@@ -91,6 +93,7 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
             color="#D55E00",
             bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
         )
+        note.set_in_layout(False)
         low, high = table["label"].min(), table["label"].max()
         axis.plot([low, high], [low, high], color="#888888", linewidth=1, linestyle="--")
         axis.set_title(runs.title(label))

@@ -26,7 +26,11 @@ def learning_curves(runs: StudyRuns, scores: pd.DataFrame) -> Drawing | None:
             look, means = look_of(name, runs.rows), own.groupby("epoch")["dev"].mean()
             axis.plot(means.index, means, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
                       label=runs.title(name))  # fmt: skip
-        axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
+        if len(epochs) <= 6:
+            axis.set_xticks(epochs)
+        else:
+            axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axis.set_title(target)
         axis.set_xlabel("epoch")
         axis.set_ylabel(f"dev {runs.metrics[target]}")

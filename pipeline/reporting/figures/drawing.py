@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,7 +74,7 @@ def legend_below(canvas: Canvas, axes: Sequence[Axes], columns: int = 2) -> None
         canvas.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False)
 
 
-def short_number(value: float, _position: int | None = None) -> str:
+def short_number(value: float, _position: float | None = None) -> str:
     """``20``, ``5k``, ``1.2M``: for ticks, since the usual labels of logarithmic axes are formulas."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
@@ -115,7 +116,9 @@ def drawing_style() -> Iterator[None]:
         "axes.grid": False,
         "legend.fontsize": 9,
     }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        # A title in letters that the font lacks is drawn with boxes; its numbers are no worse.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
 
 

@@ -145,6 +145,37 @@ def test_different_epoch_budgets_and_settings_are_told(tmp_path: Path) -> None:
     assert set(settings[0]) == {"method", "learning rate"}
 
 
+def test_a_model_of_several_tasks_has_a_recipe_for_each_even_one_of_an_older_version(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "sts"])
+    for target in ("sst", "sts"):
+        study.add("full", target, 1, 1.0)
+    others = [{"task": {"name": "sts"}, "recipe": {"encoding": "siamese"}}]
+    shared = study.record("multitask", "sst", 1, others={"sts": (predictions_of("sts", 1.0, 3), None)})
+    changed = shared.model_copy(update={"identity": shared.identity | {"others": others}})
+    (study.ledger.folder(shared.run) / "run.json").write_text(changed.model_dump_json())
+    for target in ("sst", "sts"):
+        study.serve(shared, "multitask", target)
+    settings = rows_of(build_report(study.result, study.ledger, tmp_path / "out"), "settings")
+    assert settings[1]["encoding"].text == "- (sst); siamese (sts)"
+
+
+def test_a_run_that_only_scores_has_no_epochs(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "frozen"])
+    study.add("full", "sst", 1)
+    study.add("frozen", "sst", 1, trained=0)
+    main = rows_of(build_report(study.result, study.ledger, tmp_path / "out"), "main")
+    assert [row["epochs"].text for row in main] == ["4", "0"]
+
+
+def test_where_a_backbone_stands_on_this_machine_is_not_told(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.add("full", "sst", 1)
+    for name, told in (("/home/someone/nano", "nano"), ("google-bert/bert-base-uncased",) * 2):
+        report = build_report(study.result.model_copy(update={"backbone": name}), study.ledger, tmp_path / "out")
+        assert report.backbone == told
+        assert report.notes[0].startswith(f"Backbone {told};")
+
+
 # Holes.
 
 

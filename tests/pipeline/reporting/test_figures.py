@@ -1,0 +1,94 @@
+"""What the figures show is what their CSV files hold, and a name is a name whatever stands in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.reporting.build import build_report
+from pipeline.reporting.figures.drawing import look_of, short_number
+from pipeline.reporting.report import Report
+from pipeline.reporting.runs import StudyRuns
+from synthetic import CLASSES, ROWS, Synthetic, make
+
+
+def numbers(report: Report, folder: Path, name: str) -> pd.DataFrame:
+    assert name in [figure.name for figure in report.figures]
+    return pd.read_csv(folder / "figures" / f"{name}.csv")
+
+
+def test_no_other_row_beats_those_on_the_front(report: Report, folder: Path) -> None:
+    table = numbers(report, folder, "pareto")
+    assert list(dict.fromkeys(table["target"])) == ["mean", "sst", "sts"]
+    for _, own in table.groupby("target"):
+        for point in own.itertuples():
+            dearer = own[own["trainable_parameters"] <= point.trainable_parameters]
+            assert point.front == (point.score >= dearer["score"].max())
+    assert set(table[table["front"]]["method"]) == {"frozen", "adapter", "fusion"}
+
+
+def test_the_confusion_matrix_counts_every_example_of_every_seed(report: Report, folder: Path, runs: StudyRuns) -> None:
+    table = numbers(report, folder, "confusion-sst")
+    assert list(dict.fromkeys(table["method"])) == ["full", "fusion"]
+    for label, own in table.groupby("method"):
+        assert own["examples"].sum() == 2 * ROWS
+        right = own[own["label"] == own["prediction"]]["examples"].sum() / (2 * ROWS)
+        assert right == pytest.approx(np.mean([scored.value for scored in runs.cell(label, "sst")]))
+        assert set(own["label"]) == set(CLASSES)
+
+
+def test_the_scatter_marks_the_example_with_the_largest_error(report: Report, folder: Path) -> None:
+    table = numbers(report, folder, "scatter-sts")
+    caption = next(figure.caption for figure in report.figures if figure.name == "scatter-sts")
+    for _, own in table.groupby("method"):
+        (worst,) = own[own["worst"]].itertuples()
+        assert abs(worst.prediction - worst.label) == (own["prediction"] - own["label"]).abs().max()
+        assert f"example {worst.id}, " in caption
+
+
+def test_the_forgetting_map_shows_losses_and_proven_zeros(report: Report, folder: Path) -> None:
+    table = numbers(report, folder, "forgetting")
+    assert (table[table["method"] == "sequential"]["change"] < -0.1).all()
+    kept = table[table["method"] != "sequential"]
+    assert set(kept["change"]) == {0}
+    assert kept["unchanged"].notna().all()
+
+
+def test_the_low_resource_curve_ends_in_the_main_table(report: Report, folder: Path, runs: StudyRuns) -> None:
+    table = numbers(report, folder, "low-resource")
+    last = table[(table["method"] == "fusion") & (table["target"] == "sst")].iloc[-1]
+    assert last["train_rows"] == 1000
+    assert last["score"] == pytest.approx(np.mean([scored.value for scored in runs.cell("fusion", "sst")]))
+
+
+def test_attention_is_the_mean_over_seeds(report: Report, folder: Path) -> None:
+    table = numbers(report, folder, "attention-fusion-sst")
+    assert len(table) == 2 * 2 * 3
+    assert table.groupby(["site", "layer"])["weight"].sum().to_numpy() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("hostile", [r"$\frac{", "<b>&", "_x_^{2}$", "a\tb", "情感"])
+def test_a_title_is_drawn_as_it_is_written(hostile: str, tmp_path: Path) -> None:
+    study = make(tmp_path, rows={"adapter": {"title": hostile}})
+    study.add("full", "sst", 1)
+    study.add("adapter", "sst", 1, 0.9)
+    assert {figure.name for figure in build_report(study.result, study.ledger, tmp_path).figures} == {
+        "pareto", "learning-curves", "confusion-sst",
+    }  # fmt: skip
+
+
+def test_rows_keep_their_looks_and_no_two_are_alike(whole: Synthetic) -> None:
+    names = [f"row{number}" for number in range(40)]
+    looks = [look_of(name, names) for name in names]
+    assert len(set(looks)) == len(names)
+    assert len({look.colour for look in looks[:8]}) == 8
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1, "1"), (300, "300"), (10_000, "10k"), (1_500_000, "1.5M"), (2e9, "2G"), (0, "0")]
+)
+def test_ticks_are_short(value: float, text: str) -> None:
+    assert short_number(value) == text
