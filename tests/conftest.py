@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from stages.workspace import Workspace
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slow ones first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def token_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["PIPELINE_CACHE"] = str(tmp_path_factory.mktemp("tokens"))

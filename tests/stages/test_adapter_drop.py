@@ -62,7 +62,7 @@ def test_fusion_leaves_out_what_its_adapters_leave_out(workspace: Workspace, qui
         extract(task, quick("adapter", drop_layers="0"), workspace, seed=0)
     record = fuse("films", quick("fusion"), workspace, seed=0)
     assert record.recipe.drop_layers == (0,)
-    assert record.cost.trainable_parameters == 2 * (3 * 32**2 + 2 * 32) + 2 * 32 + 2
+    assert record.cost.trainable_parameters == 2 * (4 * 16 * 32 + 16 + 2) + 2 * 32 + 2
     assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).run == record.run
 
 
