@@ -1,6 +1,11 @@
-"""How a step of stage two grows with adapters, length and rows."""
+"""How a step of stage two grows with adapters, length and rows, and a study's planning with its runs."""
 
 from __future__ import annotations
+
+from pipeline.demo_tasks import write_tasks
+from pipeline.study import Study
+from stages.compare import dry_run
+from stages.workspace import Workspace
 
 from .backbones import FOUR_OF_BERT_BASE, MINILM, NANO, Shape, backbone_folder
 from .report import Report
@@ -16,14 +21,16 @@ def run(setting: Setting) -> Report:
     lengths = [8, 16] if setting.quick else [32, 64, 128, 256, 512]
     sizes = [2, 4] if setting.quick else [4, 8, 16, 32, 64]
     rows, tokens = (2, 8) if setting.quick else (8, 64)
+    seeds = [1, 2] if setting.quick else [1, 5, 25]
     wide, many = (NANO, (2, 8)) if setting.quick else (FOUR_OF_BERT_BASE, (32, 64))
     return Report(
         (
             f"d = {NANO.width if setting.quick else MINILM.width}, random weights, fp32; the first table with {rows}"
             f" inputs of {tokens} tokens, the second with {rows} inputs, the third with {tokens} tokens. MB kept"
             " for the backward pass.",
-            f"The last table is of a model of d = {wide.width} and {wide.layers} layers, {many[0]} inputs of {many[1]}"
+            f"The fourth table is of a model of d = {wide.width}, {wide.layers} layers, {many[0]} inputs of {many[1]}"
             " tokens, all its rows measured in turn.",
+            "The last is of planning: data and recipes read and checked, every run looked up in an empty ledger.",
             "Medians (lowest to highest); peers of a row ran in turn.",
         ),
         (
@@ -31,6 +38,7 @@ def run(setting: Setting) -> Report:
             [_ours(setting, rows, length) for length in lengths],
             [_ours(setting, size, tokens) for size in sizes],
             _by_count(setting, wide, counts, *many),
+            _by_study(setting, seeds),
         ),
     )
 
@@ -70,4 +78,33 @@ def _by_count(setting: Setting, shape: Shape, counts: list[int], rows: int, toke
     return [
         {"N": count, "ours, ms": sample, f"against N = {counts[0]}": ratio(sample, first)}
         for count, sample in zip(counts, found.values(), strict=True)
+    ]
+
+
+def _by_study(setting: Setting, counts: list[int]) -> list[Row]:
+    """``compare --dry-run`` of the demo's tasks with ever more seeds."""
+    data = setting.scratch / "growth-data"
+    tasks = write_tasks(data)
+    folder = str(backbone_folder(setting, NANO))
+    found, runs = {}, {}
+    for count in counts:
+        methods = ("frozen", "full", "sequential", "adapter", "fusion")
+        values = {"name": "growth", "methods": methods, "targets": tasks[:2], "sources": tasks[2:]}
+        study = Study.parse({**values, "seeds": range(count), "limit": 100}, "growth")
+
+        def plan(study: Study = study) -> int:
+            # A workspace of its own each time: nothing is remembered from the round before.
+            places = Workspace(folder, data, setting.scratch / "growth-store", setting.scratch / "growth-reports")
+            return sum(row.runs for row in dry_run(study, places).rows)
+
+        runs[count], found[str(count)] = plan(), milliseconds(plan)
+    samples = interleave(found, setting.repeats)
+    return [
+        {
+            "seeds": count,
+            "runs": runs[count],
+            "planning, ms": samples[str(count)],
+            "ms a run": samples[str(count)].median / runs[count],
+        }
+        for count in counts
     ]
