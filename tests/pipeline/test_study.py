@@ -143,7 +143,7 @@ def test_aliases_become_their_tasks_everywhere() -> None:
 def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> None:
     study = read_study("xu-2024", STUDIES, {"targets": ["sst", "sts"], "seeds": [1], "limit": 300})
     assert study.recipe_for("full", "sts").head == "cosine"
-    assert study.all_tasks == ("sst", "sts", "imdb")
+    assert study.all_tasks == ("sst", "sts", "imdb", "quora")
     alone = read_study("default", STUDIES, {"targets": ["sst"], "methods": ["frozen", "full"]})
     assert alone.targets_of("siamese") == ()
     assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
