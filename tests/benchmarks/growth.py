@@ -90,7 +90,8 @@ def _by_study(setting: Setting, counts: list[int]) -> list[Row]:
     for count in counts:
         methods = ("frozen", "full", "sequential", "adapter", "fusion")
         values = {"name": "growth", "methods": methods, "targets": tasks[:2], "sources": tasks[2:]}
-        study = Study.parse({**values, "seeds": range(count), "limit": 100}, "growth")
+        sizes = {"seeds": range(count), "limit": 100, "recipe": {"bottleneck": 8}}
+        study = Study.parse(values | sizes, "growth")
 
         def plan(study: Study = study) -> int:
             # A workspace of its own each time: nothing is remembered from the round before.
