@@ -52,20 +52,6 @@ class Resampled:
         return Comparison(self.difference, (extreme + 1) / (len(self.null) + 1), (float(low), float(high)))
 
 
-def compare_paired(
-    metric: Metric,
-    system: Sequence[np.ndarray],
-    reference: Sequence[np.ndarray],
-    labels: np.ndarray,
-    *,
-    resamples: int = RESAMPLES,
-    draws: int = DRAWS,
-    seed: int = 0,
-) -> Comparison:
-    """The paired test and the confidence interval of :func:`resample_paired`."""
-    return resample_paired(metric, system, reference, labels, resamples=resamples, draws=draws, seed=seed).comparison()
-
-
 def resample_paired(
     metric: Metric,
     system: Sequence[np.ndarray],

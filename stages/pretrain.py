@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.atomic import new_folder
-from pipeline.data.batches import Batch, Piece, collate, evaluation_order, training_batches
+from pipeline.data.batches import BACKBONE_INPUTS, Batch, Piece, collate, evaluation_order, training_batches
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
 from pipeline.recipe import Recipe
 from pipeline.training.devices import make_accelerator
@@ -144,7 +144,7 @@ def pretrain(
 
 
 def _logits(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
-    inputs = {name: batch[name].to(device) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    inputs = {name: batch[name].to(device) for name in BACKBONE_INPUTS}
     return model(**inputs).logits
 
 

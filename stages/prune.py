@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.batches import collate, evaluation_order
-from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.errors import PipelineError
 from pipeline.ledger import Cost, RunRecord, SourceRun, run_name
-from pipeline.metrics import score
 from pipeline.store import Artifact, Manifest
 from pipeline.tasks import Task
-from stages.scoring import prediction_table
+from stages.scoring import scoring_of
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from torch import Tensor
-
     from pipeline.models.transfer_model import TransferModel
-    from pipeline.training.objectives import Prediction
-
-_BATCH_SIZE = 64
 
 
 def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False) -> RunRecord:
@@ -106,18 +96,17 @@ class Pruning:
         model = build_from_artifact(self.fusion, self.task, workspace.backbone, workspace.store)
         model = accelerator.prepare(model)
         recipe, rows = manifest.recipe, workspace.task_data(self.task, None, 0).dev
-        assert recipe.encoding is not None and recipe.max_length is not None
-        dev = tokenise(rows, workspace.backbone.tokenizer, recipe.encoding, recipe.max_length)
+        scoring = scoring_of(self.task, rows, recipe, workspace.backbone, accelerator)
         reset_peak_memory()
         started = time.perf_counter()
         tasks = [source.task for source in manifest.sources]
-        shares = source_shares(model.backbone, tasks, self._inputs(dev, accelerator))
+        shares = source_shares(model.backbone, tasks, scoring.inputs())
         # Of equal shares the first in the fusion's order.
         kept = prune_fusion(model.backbone, tasks, sorted(tasks, key=lambda name: -shares[name])[: self.keep])
-        scoring = time.perf_counter()
-        prediction = self._predict(model, dev, accelerator)
+        predicting = time.perf_counter()
+        prediction = scoring.predict(model)
         ended = time.perf_counter()
-        dev_score = score(self.task.metric, prediction.values, rows["label"].to_numpy())
+        dev_score = scoring.value(prediction)
         sources = tuple(source for source in manifest.sources if source.task in kept)
         artifact = self._save(model, dev_score, sources)
         record = RunRecord(
@@ -137,7 +126,7 @@ class Pruning:
             cost=Cost(
                 trainable_parameters=_trained_parameters(model),
                 seconds=round(ended - started, 3),
-                examples_per_second=round(len(rows) / (ended - scoring), 2),
+                examples_per_second=round(len(rows) / (ended - predicting), 2),
                 peak_memory_mb=peak_memory_mb(),
             ),
             artifact=str(artifact.folder),
@@ -145,29 +134,8 @@ class Pruning:
             provenance=provenance(),
         )
         curve = [{"epoch": 0.0, "dev": dev_score, **{f"share of {name}": share for name, share in shares.items()}}]
-        workspace.ledger.finish(record, curve, prediction_table(rows, prediction))
+        workspace.ledger.finish(record, curve, scoring.table(prediction))
         return record
-
-    def _inputs(self, dev: TokenisedSplit, accelerator: Accelerator) -> Iterator[dict[str, Tensor]]:
-        for rows in evaluation_order(dev.lengths, _BATCH_SIZE):
-            batch = collate(dev, rows, self.workspace.backbone.tokenizer.pad_token_id)
-            names = ("input_ids", "attention_mask", "token_type_ids")
-            yield {name: batch[name].to(accelerator.device) for name in names if name in batch}
-
-    def _predict(self, model: TransferModel, dev: TokenisedSplit, accelerator: Accelerator) -> Prediction:
-        from pipeline.training.objectives import objective_for
-        from pipeline.training.predict import predict_split
-
-        head = self.fusion.manifest.recipe.head
-        assert head is not None
-        return predict_split(
-            model,
-            dev,
-            objective_for(self.task, head),
-            batch_size=_BATCH_SIZE,
-            pad_token_id=self.workspace.backbone.tokenizer.pad_token_id,
-            accelerator=accelerator,
-        )
 
     def _save(self, model: TransferModel, dev_score: float, sources: tuple[SourceRun, ...]) -> Artifact:
         from pipeline.models.adaptation.fusion import save_fusion

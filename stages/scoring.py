@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from pipeline.data.batches import collate, evaluation_order
+from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.metrics import score
 from pipeline.recipe import Recipe
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pipeline.models.backbone import Backbone
     from pipeline.training.objectives import Objective, Prediction
     from pipeline.training.predict import Encoder, Extend
-
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Scoring:
         """What a backbone reads of all rows, in batches of like length on its device."""
         for rows in evaluation_order(self.split.lengths, self.batch_size):
             batch = collate(self.split, rows, self.pad_token_id)
-            yield {name: batch[name].to(self.accelerator.device) for name in _INPUTS if name in batch}
+            yield {name: batch[name].to(self.accelerator.device) for name in BACKBONE_INPUTS if name in batch}
 
 
 def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> Scoring:

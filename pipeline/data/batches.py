@@ -12,6 +12,9 @@ from pipeline.data.tokens import TokenisedSplit
 
 Batch = dict[str, torch.Tensor]
 
+# What of a batch the backbone reads; not every family knows token types.
+BACKBONE_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
 
 @dataclass(frozen=True)
 class Piece:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pipeline.data.batches import Batch, collate, evaluation_order, sentences_of
+from pipeline.data.batches import BACKBONE_INPUTS, Batch, collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pipeline.models.transfer_model import TransferModel
 
 _NUMBER_BYTES = 4
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def frozen_depth(backbone: nn.Module) -> int:
@@ -121,7 +120,7 @@ class PrefixCache:
         lengths = self._inputs.lengths
         for rows in evaluation_order(lengths[self._kept], self._batch_size):
             batch = collate(self._inputs, self._kept[rows], self._pad_token_id)
-            inputs = {name: batch[name].to(self._accelerator.device) for name in _INPUTS if name in batch}
+            inputs = {name: batch[name].to(self._accelerator.device) for name in BACKBONE_INPUTS if name in batch}
             # Mixed precision belongs to the model's `forward`, which is not called here.
             with self._accelerator.autocast():
                 outputs = prefix_output(self._model, inputs).cpu()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from pipeline.metrics import Metric, score
-from pipeline.paired import Comparison, compare_paired, holm, mean_difference, resample_paired
+from pipeline.paired import Comparison, holm, mean_difference, resample_paired
 
 NO_DIFFERENCE = "no difference seen"
 
 Systems = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def compare_paired(*systems: Any, **settings: Any) -> Comparison:
+    return resample_paired(*systems, **settings).comparison()
 
 
 def classifiers(generator: np.random.Generator, rows: int = 100, seeds: int = 1) -> Systems:

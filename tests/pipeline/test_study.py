@@ -48,7 +48,8 @@ def test_the_recipes_of_a_shipped_study_fit_its_tasks(name: str) -> None:
     for row in study.methods:
         tasks = study.all_tasks if study.row(row).method == "multitask" else study.targets_of(row)
         for task in tasks:
-            study.recipe_for(row, task).resolve(built_in_tasks()[task], "fp32", longest=512, depth=6)
+            recipe = study.recipe_for(row, task).resolve(built_in_tasks()[task], "fp32", longest=512, depth=6)
+            assert None not in (recipe.encoding, recipe.pooling, recipe.head, recipe.epochs, recipe.learning_rate)
 
 
 @pytest.mark.parametrize("name", SHIPPED)

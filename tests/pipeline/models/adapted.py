@@ -19,10 +19,10 @@ def trainable(encoder: nn.Module) -> int:
     return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
 
 
-def randomise(encoder: nn.Module, *parts: str, seed: int = 0) -> None:
+def randomise(encoder: nn.Module, *parts: str, seed: int = 0, scale: float = 0.3) -> None:
     """Give the tensors whose name holds all ``parts`` values large enough to matter."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in encoder.named_parameters():
             if all(part in name for part in parts):
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)

@@ -9,38 +9,19 @@ from typing import Any
 import adapters
 import pytest
 import torch
+from adapted import IDS, hidden, randomise, trainable
 from adapters.composition import Fuse
 from safetensors import safe_open
-from torch import Tensor, nn
-from transformers import BertModel, PreTrainedModel
+from transformers import BertModel
 
 from nano import save_backbone
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
 from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
 from pipeline.models.backbone import Backbone, open_backbone
 
-IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
 SITE = 2 * 32 * 8 + 32 + 8
 FUSION_SITE = 3 * 32**2 + 2 * 32
 Save = Callable[..., Path]
-
-
-def hidden(encoder: PreTrainedModel) -> Tensor:
-    encoder.eval()
-    with torch.no_grad():
-        return encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
-
-
-def trainable(encoder: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
-
-
-def randomise(encoder: nn.Module, part: str, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in encoder.named_parameters():
-            if part in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
 
 
 def keys(file: Path) -> set[str]:
@@ -59,7 +40,7 @@ def saved(backbone: Backbone, tmp_path: Path) -> Save:
     def save(name: str, seed: int, drop_layers: tuple[int, ...] = ()) -> Path:
         encoder = backbone.load()
         add_adapter(encoder, name, "houlsby", 8, drop_layers)
-        randomise(encoder, f"adapters.{name}", seed)
+        randomise(encoder, f"adapters.{name}", seed=seed, scale=0.1)
         save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
         return tmp_path / f"{name}-{seed}"
 
@@ -106,7 +87,7 @@ def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, b
     add_fusion(fused, sources, drop_layers)
     assert trainable(fused) == 2 * FUSION_SITE
     assert len(value_names(fused)) == 2
-    randomise(fused, "adapter_fusion_layer", 3)
+    randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
     values = [p for name, p in fused.named_parameters() if name in value_names(fused)]
     expected = sum((value - torch.eye(32)).square().sum().item() for value in values)
     assert value_regularisation(fused, 1.0)().item() == pytest.approx(expected, rel=1e-5)
@@ -137,7 +118,7 @@ def test_fusion_layers_are_dropped_from_a_trained_fusion(saved: Save, backbone: 
     sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
     fused = backbone.load()
     add_fusion(fused, sources)
-    randomise(fused, "adapter_fusion_layer", 3)
+    randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
     save_fusion(fused, sources, tmp_path / "fusion")
     dropped = backbone.load()
     load_fusion(dropped, sources, tmp_path / "fusion", (0,))

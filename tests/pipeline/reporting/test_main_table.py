@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.metrics import overall
-from pipeline.paired import compare_paired, holm
+from pipeline.paired import holm, resample_paired
 from pipeline.reporting.main_table import main_table, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
@@ -102,9 +102,9 @@ def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs
                 [runs.predictions(s.record.run, target)["prediction"].to_numpy() for s in side]
                 for side in (group, [reference[s.entry.seed] for s in group])
             )
-            singles[label, target] = compare_paired(
+            singles[label, target] = resample_paired(
                 runs.metrics[target], ours, theirs, labels_of(target), seed=position
-            )
+            ).comparison()
     assert {key for key in verdicts if key[1] is not None} == set(singles)
     for key, single in singles.items():
         assert verdicts[key].difference == pytest.approx(single.difference)
