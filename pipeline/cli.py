@@ -152,11 +152,13 @@ def compare(
     *,
     study: str = "default",
     targets: str | None = None,
+    sources: str | None = None,
     seeds: str | None = None,
     methods: str | None = None,
     target_limit: int | None = None,
     dev_limit: int | None = None,
     curve: bool | None = None,
+    curve_rows: str | None = None,
     dry_run: Flag = False,
     places: Places = Places(),
     training: Training = Training(),
@@ -172,6 +174,8 @@ def compare(
         A shipped study (see studies list) or a TOML file.
     targets
         Tasks to compare on, such as sst,sts (from the study).
+    sources
+        Tasks beside the targets that knowledge comes from, such as imdb,sick (from the study).
     seeds
         Such as 1,2,3 (from the study).
     methods
@@ -182,6 +186,8 @@ def compare(
         Score on only N dev rows of every task, the same for all runs (from the study).
     curve
         Whether to run the low-resource curve: the rows again on few training rows of each target (from the study).
+    curve_rows
+        How many rows those are at each point, such as 100,300 (from the study).
     dry_run
         Check everything and say what would be run and how long it would take; train nothing.
     """
@@ -191,12 +197,14 @@ def compare(
     chosen = find_study(
         study,
         targets=_listed(targets),
+        sources=_listed(sources),
         seeds=_listed(seeds, "--seeds", int),
         methods=_listed(methods),
         limit=running.limit,
         target_limit=target_limit,
         dev_limit=dev_limit,
         curve=curve,
+        curve_rows=_listed(curve_rows, "--curve-rows", int),
     ).with_recipe(**training.values())
     workspace = places.workspace(**running.settings())
     if dry_run:

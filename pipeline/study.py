@@ -188,8 +188,9 @@ class Study(BaseModel):
 def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     """The study called ``name`` in ``folder``, or in the file it names, with ``overrides`` in place of its keys.
 
-    ``curve`` may be overridden by a bool: False for none, True for the study's own or the usual one. What the file
-    says about tasks, rows and sizes that the overrides leave out holds for nothing.
+    ``curve`` may be overridden by a bool: False for none, True for the study's own or the usual one; ``curve_rows``
+    are the points in place of its own. What the file says about tasks, rows and sizes that the overrides leave out
+    holds for nothing.
 
     Raises:
         PipelineError: there is no such study, or it has mistakes.
@@ -204,8 +205,14 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
         raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
     values.setdefault("name", file.stem)
     chosen = {**values, **overrides}
+    points = chosen.pop("curve_rows", None)
     if isinstance(overrides.get("curve"), bool):
         chosen["curve"] = values.get("curve", {}) if overrides["curve"] else None
+    if points is not None:
+        if overrides.get("curve") is False:
+            raise PipelineError("--curve-rows with --no-curve: give one of them")
+        own = chosen.get("curve")
+        chosen["curve"] = {**(own if isinstance(own, Mapping) else {}), "rows": points}
     if "methods" in overrides and values.get("reference") not in overrides["methods"]:
         chosen.pop("reference", None)
     own = [values.get(key) for key in ("targets", "sources")]

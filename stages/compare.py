@@ -115,6 +115,7 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
 
 
 def _prepare(study: Study, workspace: Workspace) -> tuple[Study, list[Cell], Jobs]:
+    workspace = replace(workspace, held_out=study.targets)
     if study.dev_limit is not None:
         workspace = replace(workspace, dev_limit=study.dev_limit)
     study, sizes = checked(study, workspace)

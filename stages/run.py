@@ -243,8 +243,8 @@ class Findings:
 def tell_overlap(data: TaskData, task: Task) -> None:
     """Say on stderr which rows stand both in train and in dev, and what came of them."""
     name = task.name
-    if data.dropped:
-        print(f"{name}: {data.dropped} rows that also stand in dev are dropped from train", file=sys.stderr)
+    for other, rows in data.dropped.items():
+        print(f"{name}: {rows} training rows that also stand in dev of {other} are left out", file=sys.stderr)
     if data.dev_in_train:
         print(
             f"{name}: {data.dev_in_train} rows of dev also stand in train (--drop-overlap drops those from train)",

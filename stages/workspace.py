@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.load import TaskData, check_limit, load_all_rows
+from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
 from pipeline.store import Store
 from pipeline.tasks import Task, find_task
@@ -37,10 +38,13 @@ class Workspace:
     cache_gb: float = 2.0
     dev_limit: int | None = None
     """Score and select on so many dev rows of each task, the same for every run; part of a run's data."""
+    held_out: tuple[str, ...] = ()
+    """Tasks whose dev rows no task trains on: what a study scores must not have been a source's training row."""
     _rows: dict[tuple[str, int | None, int], TaskData] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _whole: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _all: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _usable: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -64,14 +68,31 @@ class Workspace:
         """Checked rows of a task; read once a command, however many runs use them and samples are drawn."""
         check_limit(limit)
         name = task.model_dump_json()
-        whole = self._whole.get(name)
-        if whole is None:
-            whole = self._whole[name] = load_all_rows(task, self.data, drop_overlap=self.drop_overlap)
+        if name not in self._usable:
+            self._usable[name] = self._without_held_out(task)
+        whole = self._usable[name]
         limit = limit if limit is not None and limit < len(whole.train) else None
         key = (name, limit, seed if limit is not None else 0)  # all rows are all rows
         if key not in self._rows:
             self._rows[key] = whole.sample(task, limit, seed, self.dev_limit)
         return self._rows[key]
+
+    def _without_held_out(self, task: Task) -> TaskData:
+        rows = self._read(task)
+        for name in self.held_out:
+            if (other := self.task(name)).name != task.name:  # what a task's own splits share is --drop-overlap's
+                dev = self._read(other).dev
+                try:
+                    rows = rows.without(dev, other.name)
+                except PipelineError as error:
+                    raise PipelineError(f"task '{task.name}': {error}") from None
+        return rows
+
+    def _read(self, task: Task) -> TaskData:
+        name = task.model_dump_json()
+        if name not in self._all:
+            self._all[name] = load_all_rows(task, self.data, drop_overlap=self.drop_overlap)
+        return self._all[name]
 
 
 @cache

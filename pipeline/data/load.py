@@ -7,8 +7,8 @@ score; absent in unlabelled rows).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ class TaskData:
 
     train: pd.DataFrame
     dev: pd.DataFrame
-    dropped: int
-    """Training rows left out because their text stands in dev."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """How many training rows are left out because their text stands in dev, by the task whose dev it is."""
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -43,6 +43,23 @@ class TaskData:
     def dev_in_train(self) -> int:
         """Rows of dev whose text also stands in these training rows."""
         return int(overlapping_rows(self.train, self.dev)[1].sum())
+
+    def without(self, dev: pd.DataFrame, name: str) -> TaskData:
+        """The same without the training rows whose text stands in ``dev``, which is that of task ``name``.
+
+        Raises:
+            PipelineError: too little is left to train on.
+        """
+        in_train, _ = overlapping_rows(self.train, dev)
+        if not in_train.any():
+            return self
+        train = self.train[~in_train].reset_index(drop=True)
+        if train["label"].nunique() < 2:
+            raise PipelineError(
+                f"without the rows that stand in dev of '{name}', {len(train)} training rows are left, too few to"
+                " train on: give rows that dev does not have"
+            )
+        return TaskData(train, self.dev, {**self.dropped, name: int(in_train.sum())})
 
     def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
         """A stratified sample: ``limit`` training rows drawn by ``seed``, and the same ``dev_limit`` dev rows for all.
@@ -101,15 +118,8 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) 
             )
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
-    dropped = 0
-    if drop_overlap:
-        in_train, _ = overlapping_rows(train, dev)
-        train, dropped = train[~in_train].reset_index(drop=True), int(in_train.sum())
-        if train["label"].nunique() < 2:
-            raise PipelineError(
-                f"--drop-overlap leaves {len(train)} training rows of '{task.name}', too few to train on"
-            )
-    return TaskData(train, dev, dropped)
+    loaded = TaskData(train, dev)
+    return loaded.without(dev, task.name) if drop_overlap else loaded
 
 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:

@@ -166,6 +166,9 @@ def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
     file.write_text(file.read_text() + "[curve]\nrows = [7]\n")
     assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (7,)
     assert read_study(str(file), STUDIES, {"curve": False}).curve is None
+    assert read_study(str(file), STUDIES, {"curve_rows": [3, 9]}).curve_points == (3, 9)
+    with pytest.raises(PipelineError, match="--curve-rows with --no-curve"):
+        read_study(str(file), STUDIES, {"curve_rows": [3], "curve": False})
 
 
 def test_overrides_stand_in_place_of_the_files_keys() -> None:

@@ -265,6 +265,31 @@ def test_a_sample_of_one_class_is_told_before_training(limit, workspace: Workspa
         compare(study(**limit), dataclasses.replace(workspace, data=data))
 
 
+def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    assert workspace.data is not None
+    shutil.copytree(workspace.data, data)
+    meals, films = (pd.read_csv(data / name / "train.csv") for name in ("meals", "films"))
+    dev = pd.read_csv(data / "films" / "dev.csv")
+    leaked = dev.head(7).assign(id=[f"leaked {row}" for row in range(7)])
+    leaked["sentence"] = leaked["sentence"].str.upper() + " !"
+    meals = meals[~meals["sentence"].isin(dev["sentence"])].reset_index(drop=True)
+    pd.concat([leaked, meals]).to_csv(data / "meals" / "train.csv", index=False)
+    workspace = dataclasses.replace(workspace, data=data)
+    # Over the limit a sample is drawn of what is left; a task that is scored itself keeps its own rows.
+    small = study(methods=["full", "sequential"], sources=["meals"], recipe=QUICK | {"epochs": 1}, dev_limit=20)
+    result, _ = compare(small, workspace)
+    record = workspace.ledger.find(next(e.run for e in result.entries if e.method == "sequential:meals"))
+    source = workspace.ledger.find(record.sources[0].run)
+    assert (record.rows["train"], source.rows["train"]) == (len(films), len(meals))
+    assert "meals: 7 training rows that also stand in dev of films are left out" in capsys.readouterr().err
+
+    dev.assign(sentence=meals["sentence"].head(len(dev))).to_csv(data / "films" / "dev.csv", index=False)
+    meals.head(len(dev)).to_csv(data / "meals" / "train.csv", index=False)
+    with pytest.raises(PipelineError, match="task 'meals': without the rows that stand in dev of 'films', 0 training"):
+        compare(small, dataclasses.replace(workspace))
+
+
 def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspace: Workspace) -> None:
     result, _ = compare(study(methods=["frozen"], targets=["pairs"], recipe=QUICK | {"head": "cosine"}), workspace)
     (entry,) = result.entries

@@ -252,8 +252,8 @@ def test_rows_in_both_splits_are_counted_and_dropped_from_train_alone_when_asked
     dev = pd.DataFrame({"text": ["A good one!", "a GOOD one", "new", "newer"], "label": [1, 1, 0, 1]})
     write(tmp_path, "mood", {"train": train, "dev": dev})
     kept, dropped = (load_task_data(task(), tmp_path, drop_overlap=drop) for drop in (False, True))
-    assert (kept.dev_in_train, kept.dropped) == (2, 0)
-    assert (dropped.dev_in_train, dropped.dropped) == (0, 1)
+    assert (kept.dev_in_train, kept.dropped) == (2, {})
+    assert (dropped.dev_in_train, dropped.dropped) == (0, {"mood": 1})
     assert len(kept.train) == 4
     assert dropped.train["text_a"].tolist() == ["bad", "so so", "other"]
     assert len(dropped.dev) == len(kept.dev) == 4
