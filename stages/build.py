@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from pipeline.models.adaptation.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
-from pipeline.models.transfer_model import JointModel, TransferModel
+from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.recipe import Recipe
 from pipeline.store import LAYERNORMS, Artifact, Store
 from pipeline.tasks import Task
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
     from pipeline.ledger import Ledger, RunRecord
     from pipeline.training.fit import Penalty
+    from stages.multitask import Part
     from stages.request import RunRequest
+    from stages.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,23 @@ def build_joint(
     models = [assemble(encoder, artifact.manifest.recipe, task) for artifact, task in chosen]
     for (artifact, _), model in zip(chosen, models, strict=True):
         artifact.load_head(model.head)
-    poolings = {model.pooling for model in models}
-    # The last layer may answer for the first token alone only where no task reads the others.
-    make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
+    _make_lean_for_all(encoder, models)
     return JointModel(models).requires_grad_(False).eval()
+
+
+def build_multitask(parts: Mapping[str, Part], workspace: Workspace, seed: int) -> MultitaskModel:
+    """The backbone with a fresh head for each task. The same seed gives the same weights, those of ``full`` for one."""
+    torch.manual_seed(seed)
+    encoder = workspace.backbone.load()
+    models = {name: assemble(encoder, part.recipe, part.task) for name, part in parts.items()}
+    _make_lean_for_all(encoder, models.values())
+    return MultitaskModel(models)
+
+
+def _make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel]) -> None:
+    """The last layer may answer for the first token alone only where no task reads the others."""
+    poolings = {model.pooling for model in models}
+    make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
 
 
 def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger: Ledger) -> TransferModel:

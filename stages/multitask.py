@@ -97,6 +97,7 @@ class MultitaskRun:
         from pipeline.training.devices import make_accelerator
         from pipeline.training.fit import fit
         from pipeline.training.mixing import Simultaneous, mixed
+        from stages.build import build_multitask
 
         recipe, ledger = self.first.recipe, self.workspace.ledger
         accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
@@ -240,20 +241,3 @@ def _mistakes(parts: Sequence[Part]) -> list[str]:
             listed = ", ".join(f"{name}: {value}" for name, value in values.items())
             problems.append(f"{key} must be the same for all tasks ({listed})")
     return problems
-
-
-def build_multitask(parts: Mapping[str, Part], workspace: Workspace, seed: int) -> MultitaskModel:
-    """The backbone with a fresh head for each task. The same seed gives the same weights, those of ``full`` for one."""
-    import torch
-
-    from pipeline.models.lean import make_lean
-    from pipeline.models.transfer_model import MultitaskModel
-    from stages.build import assemble
-
-    torch.manual_seed(seed)
-    encoder = workspace.backbone.load()
-    models = {name: assemble(encoder, part.recipe, part.task) for name, part in parts.items()}
-    poolings = {model.pooling for model in models.values()}
-    # The last layer may answer for the first token alone only where no task reads the others.
-    make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
-    return MultitaskModel(models)

@@ -19,7 +19,8 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
 from pipeline.metrics import score
 from pipeline.recipe import Recipe
-from stages.multitask import MultitaskRun, build_multitask, multitask_run
+from stages.build import build_multitask
+from stages.multitask import MultitaskRun, multitask_run
 from stages.request import RunRequest
 from stages.run import Run
 from stages.workspace import Workspace
