@@ -45,14 +45,16 @@ class Checkpoint:
     best_weights: dict[str, Tensor]
     optimizer: dict[int, dict[str, Tensor]]
     scaler: dict[str, Any]
+    companions: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
 
 def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
     """Write by rename: a kill at any moment leaves the old file or the new one, never half of one."""
     tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
     tensors |= {f"best/{name}": tensor for name, tensor in checkpoint.best_weights.items()}
-    for index, state in checkpoint.optimizer.items():
-        tensors |= {f"optimizer/{index}/{key}": value.contiguous() for key, value in state.items()}
+    for part, states in (("optimizer", checkpoint.optimizer), ("companions", checkpoint.companions)):
+        for index, state in states.items():
+            tensors |= {f"{part}/{index}/{key}": value.contiguous() for key, value in state.items()}
     progress = asdict(checkpoint.progress)
     # JSON has no infinity: before the first evaluation there is no best score.
     progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
@@ -67,7 +69,7 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
         return None
     weights: dict[str, Tensor] = {}
     best: dict[str, Tensor] = {}
-    optimizer: dict[int, dict[str, Tensor]] = {}
+    numbered: dict[str, dict[int, dict[str, Tensor]]] = {"optimizer": {}, "companions": {}}
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
@@ -83,7 +85,7 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
                     best[name] = tensor
                 else:
                     index, _, field_name = name.partition("/")
-                    optimizer.setdefault(int(index), {})[field_name] = tensor
+                    numbered[part].setdefault(int(index), {})[field_name] = tensor
         written = json.loads(metadata["progress"])
         if written["best_score"] is None:
             written["best_score"] = float("-inf")
@@ -92,4 +94,4 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
     except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
         print(f"warning: {file} cannot be read ({error}): this run starts from its beginning", file=sys.stderr)
         return None
-    return Checkpoint(progress, weights, best, optimizer, scaler)
+    return Checkpoint(progress, weights, best, numbered["optimizer"], scaler, numbered["companions"])

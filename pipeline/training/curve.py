@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from pipeline.training.checkpoint import Progress
 
@@ -11,13 +12,21 @@ Scores = float | Mapping[str, float]
 """Of a model on dev, higher is better; of several tasks by name, of which the mean decides."""
 
 
-def add_point(progress: Progress, epoch: int, loss: float | None, scores: Scores, learning_rate: float) -> bool:
+def add_point(
+    progress: Progress,
+    epoch: int,
+    loss: float | None,
+    scores: Scores,
+    learning_rate: float,
+    measured: Mapping[str, float | None] = MappingProxyType({}),
+) -> bool:
     """Write a score into the curve; returns whether it is the best so far, of equal ones the first.
 
     Args:
         epoch: that has ended; 0 is the start, before any step.
         loss: mean over the epoch's steps; None at the start.
         learning_rate: of the last step.
+        measured: further columns, the same at every point.
     """
     each = {f"dev_{name}": value for name, value in scores.items()} if isinstance(scores, Mapping) else {}
     score = sum(scores.values()) / len(scores) if isinstance(scores, Mapping) else scores
@@ -31,6 +40,7 @@ def add_point(progress: Progress, epoch: int, loss: float | None, scores: Scores
             "dev": score,
             **each,
             "learning_rate": learning_rate,
+            **measured,
             "examples": progress.examples,
             "seconds": round(progress.train_seconds + progress.evaluation_seconds, 3),
         }

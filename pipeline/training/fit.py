@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from accelerate import Accelerator
@@ -23,6 +24,7 @@ from pipeline.data.prefetch import prefetched
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
 from pipeline.training.checkpoint import Progress
+from pipeline.training.companion import Companion
 from pipeline.training.cost import peak_memory_mb, reset_peak_memory
 from pipeline.training.curve import Scores, add_point, is_over
 from pipeline.training.optim import linear_schedule, parameter_groups
@@ -70,6 +72,7 @@ def fit(
     title: str,
     penalties: Sequence[Penalty] = (),
     without_decay: Collection[str] = (),
+    companions: Sequence[Companion] = (),
     checkpoint_file: Path | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Fitted:
@@ -86,6 +89,7 @@ def fit(
             evaluation mode after each epoch that ``recipe`` scores, and before the first step if it scores the start.
         penalties: terms added to the loss once a step, such as a regulariser of weights.
         without_decay: names of parameters that weight decay leaves alone.
+        companions: told of the start and of every step; the checkpoint keeps what they hold.
         checkpoint_file: where the state is kept, every ``checkpoint_seconds`` and at the end; training goes on from
             it when it is there.
 
@@ -100,7 +104,7 @@ def fit(
         return _scored_as_it_is(model.to(accelerator.device), evaluate)
     optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay), lr=recipe.learning_rate, fused=True)
     plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
-    state = Resumption(checkpoint_file, checkpoint_seconds, plain, optimizer, accelerator)
+    state = Resumption(checkpoint_file, checkpoint_seconds, plain, optimizer, accelerator, companions)
     progress = state.progress
     total = data.epochs * data.batches_per_epoch
 
@@ -108,7 +112,8 @@ def fit(
         # The module itself, not its distributed wrapper: that one synchronises buffers at each forward pass, and a
         # process without a dev batch would not take part. Mixed precision is part of the module.
         rate = optimizer.param_groups[0]["lr"] if epoch else 0.0
-        best = _score(plain, evaluate, progress, epoch, mean_loss, rate)
+        measured = {name: value for companion in companions for name, value in companion.measured().items()}
+        best = _score(plain, evaluate, progress, epoch, mean_loss, rate, measured)
         if best:
             state.remember_best()
         progress.done = epoch > 0 and is_over(progress, data.epochs, recipe.early_stopping_patience)
@@ -143,6 +148,8 @@ def fit(
                 fine = torch.isfinite(step_loss) & (torch.isfinite(norm) if accelerator.scaler is None else True)
                 broken_at = torch.where((broken_at < 0) & ~fine, progress.step, broken_at)
                 progress.step += 1
+                for companion in companions:
+                    companion.after_step(progress.step, total)
                 progress.batch += 1
                 progress.loss_count += 1
                 progress.examples += sum(map(len, pieces))
@@ -182,6 +189,7 @@ def _score(
     epoch: int,
     loss: float | None,
     learning_rate: float,
+    measured: Mapping[str, float | None] = MappingProxyType({}),
 ) -> bool:
     """Score the model into the curve; returns whether it is the best so far."""
     started = time.perf_counter()
@@ -189,7 +197,7 @@ def _score(
     scores = evaluate(model)
     progress.evaluation_seconds += time.perf_counter() - started
     progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-    return add_point(progress, epoch, loss, scores, learning_rate)
+    return add_point(progress, epoch, loss, scores, learning_rate, measured)
 
 
 def _fitted(progress: Progress) -> Fitted:

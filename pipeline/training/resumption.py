@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
+from pipeline.training.companion import Companion
 
 
 class Resumption:
@@ -20,13 +22,21 @@ class Resumption:
         file: of the checkpoint; None keeps nothing.
         seconds: after how many of them the state is :attr:`due` to be kept again.
         model: unwrapped.
+        companions: started as soon as the model stands; they must be the same ones in the same order each time.
     """
 
     def __init__(
-        self, file: Path | None, seconds: float, model: nn.Module, optimizer: AdamW, accelerator: Accelerator
+        self,
+        file: Path | None,
+        seconds: float,
+        model: nn.Module,
+        optimizer: AdamW,
+        accelerator: Accelerator,
+        companions: Sequence[Companion] = (),
     ) -> None:
         self._file, self._seconds = file, seconds
         self._model, self._optimizer, self._accelerator = model, optimizer, accelerator
+        self._companions = companions
         self.progress = Progress()
         self._best: dict[str, Tensor] = {}
         resumed = load_checkpoint(file) if file is not None else None
@@ -36,6 +46,10 @@ class Resumption:
             _load_optimizer(optimizer, resumed.optimizer)
             if accelerator.scaler is not None and resumed.scaler:
                 accelerator.scaler.load_state_dict(resumed.scaler)
+        else:
+            resumed = None
+        for index, companion in enumerate(companions):
+            companion.start(resumed.companions.get(index, {}) if resumed is not None else {})
         self._kept_at = time.monotonic()
 
     @property
@@ -48,7 +62,8 @@ class Resumption:
             scaler = self._accelerator.scaler.state_dict() if self._accelerator.scaler is not None else {}
             weights = {name: tensor.detach() for name, tensor in trainable(self._model).items()}
             optimizer = {index: dict(state) for index, state in self._optimizer.state_dict()["state"].items()}
-            save_checkpoint(self._file, Checkpoint(self.progress, weights, self._best, optimizer, scaler))
+            held = {index: companion.state() for index, companion in enumerate(self._companions)}
+            save_checkpoint(self._file, Checkpoint(self.progress, weights, self._best, optimizer, scaler, held))
         self._kept_at = time.monotonic()
 
     def remember_best(self) -> None:
