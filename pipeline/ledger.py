@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.atomic import canonical_json, make_folder, sha256_text, write_json, write_text
+from pipeline.data.load import Added
 from pipeline.data.tables import write_table
 from pipeline.errors import PipelineError, validation_problems, writing
 from pipeline.recipe import Recipe
@@ -48,7 +49,7 @@ class Parameters(BaseModel):
 
 
 class SourceRun(BaseModel):
-    """A run this one is built on: an adapter of a fusion, or the first step of sequential tuning."""
+    """A run this one is built on: an adapter of a fusion, or the step before in sequential tuning."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -67,7 +68,8 @@ class OtherScore(BaseModel):
     dev: float = Field(description="the metric on dev at the kept epoch")
     rows: int = Field(description="dev rows")
     train_rows: int | None = Field(None, description="its training rows, where this run trained on it")
-    before: float | None = Field(None, description="the score before this run trained: forgetting is before - dev")
+    added: dict[Name, Added] = Field({}, description="of these, those of other tasks, and what was left out of them")
+    before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
 
 
 class RunRecord(BaseModel):
@@ -90,8 +92,9 @@ class RunRecord(BaseModel):
     dev: float = Field(description="the metric on dev at the kept epoch")
     best_epoch: int
     rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")
+    added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     others: dict[Name, OtherScore] = Field(
-        {}, description="the other tasks of a multitask model, or the source that sequential tuning came from"
+        {}, description="the other tasks of a multitask model, or those that sequential tuning came from"
     )
     unchanged: dict[str, str] = Field(
         {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"

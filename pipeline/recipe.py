@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 
 from pipeline.errors import PipelineError, raise_all, validation_problems
 from pipeline.layers import check_layers, parse_layers
-from pipeline.tasks import Encoding, HeadKind, Pooling, Task
+from pipeline.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task
+from pipeline.tasks.extra import Extra, extra_table, parse_extra
 
-Trainable = Literal["head", "adapter", "fusion", "full"]
+Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 FusionForm = Literal["anchored", "standard"]
 FusionImplementation = Literal["fast", "stock"]
+Schedule = Literal["linear", "noam"]
+Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled"]
+GradientSurgery = Literal["none", "pcgrad", "upgrad"]
+SmartDirection = Literal["reference", "gradient"]
+PairOrder = Literal["given", "random"]
+Truncation = Literal["head", "head-and-tail"]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
-LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "adapter": 1e-3, "fusion": 1e-3, "full": 5e-5}
-EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4}
+LEARNING_RATES: dict[Trainable, float] = {
+    "head": 1e-3,
+    "adapter": 1e-3,
+    "fusion": 1e-3,
+    "full": 5e-5,
+    "full+adapter": 5e-5,
+}
+EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4, "full+adapter": 4}
 STANDARD_FUSION_LEARNING_RATE, STANDARD_FUSION_EPOCHS = 5e-4, 2  # many weights, each with little to do
-PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference"})
 
 # What of a recipe says how training goes, and has no effect where nothing trains.
 _TRAINING = (
@@ -32,15 +45,26 @@ _TRAINING = (
     "learning_rate",
     "gradient_accumulation_steps",
     "weight_decay",
+    "schedule",
     "warmup_ratio",
     "max_grad_norm",
     "early_stopping_patience",
     "evaluations",
+    "pair_order",
+    "smart",
+    "smart_direction",
+    "smart_radius",
+    "bregman",
+    "extra",
 )
 
 
 # What of a recipe belongs to one form of fusion.
 _ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
+
+# What of a recipe says how the pretrained weights themselves train, and how several tasks train together.
+_BACKBONE = ("backbone_learning_rate", "layer_decay", "embedding_learning_rate", "freeze_embeddings")
+_JOINT = ("mixing", "steps_per_epoch", "loss_weight", "gradient_surgery")
 
 
 def check_seed(seed: int) -> None:
@@ -58,12 +82,18 @@ class Recipe(BaseModel):
     encoding: Encoding | None = Field(None, description="pairs as one input (cross) or two (siamese)")
     pooling: Pooling | None = Field(None, description="sentence vector: first token, or mean over tokens")
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
+    cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
+    one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
     max_length: int | None = Field(None, ge=4, description="longest input, tokens")
+    extra: tuple[Extra, ...] = Field((), description="tasks whose training rows are added to the target's")
 
-    adapter: Literal["houlsby", "pfeiffer"] = Field("houlsby", description="after attention and FFN, or FFN only")
+    adapter: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds")
     bottleneck: int = Field(64, ge=1, description="adapter width m")
     drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
+    pal_size: int = Field(204, ge=1, description="width s of a projected attention layer")
+    pal_heads: int = Field(12, ge=1, description="its attention heads; they divide pal_size")
+    prefix_length: int = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
     fusion: FusionForm = Field("anchored", description="begins as one adapter; standard: Pfeiffer et al. 2021")
     anchor: float = Field(5.0, ge=0, description="anchored: score of that adapter at the start, the others' are 0")
     fusion_rank: int = Field(16, ge=1, description="anchored: rank of Q, K and V - I")
@@ -75,9 +105,15 @@ class Recipe(BaseModel):
     epochs: int | None = Field(None, ge=1, description="passes over the training rows")
     min_steps: int = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
     learning_rate: float | None = Field(None, gt=0, description="peak learning rate")
+    backbone_learning_rate: float | None = Field(None, gt=0, description="of pretrained weights, if another")
+    head_learning_rate: float | None = Field(None, gt=0, description="of heads, if another")
+    layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a pretrained layer over that of the one above")
+    embedding_learning_rate: float | None = Field(None, gt=0, description="if not that of a layer below the lowest")
+    freeze_embeddings: bool = Field(False, description="full training leaves the embeddings as they were pretrained")
     batch_size: int = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: int = Field(1, ge=1, description="pieces a batch is run in, to save memory")
     weight_decay: float = Field(0.01, ge=0)
+    schedule: Schedule = Field("linear", description="how rates fall after warm-up; noam: inverse square root of steps")
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
@@ -85,10 +121,32 @@ class Recipe(BaseModel):
     score_start: bool | None = Field(None, description="score the start too: it may be what is kept (anchored: yes)")
     precision: Precision = "auto"
 
+    pair_order: PairOrder = Field("given", description="random: cross-encoded pairs train in a random order each epoch")
+    average_orders: bool = Field(False, description="cross-encoded pairs are scored as the mean of both orders")
+    truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
+    smart: float = Field(0.0, ge=0, description="lambda of SMART, smoothness against perturbed embeddings; 0 is off")
+    smart_direction: SmartDirection = Field("reference", description="as its authors' code, or along the gradient")
+    smart_radius: float = Field(1.0, gt=0, description="largest entry of a token's perturbation")
+    bregman: float = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
+
+    mixing: Mixing = Field("simultaneous", description="joint training: which tasks' batches make up a step")
+    steps_per_epoch: int | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")
+    loss_weight: float = Field(1.0, gt=0, description="joint training: weight of this task's loss")
+    gradient_surgery: GradientSurgery = Field("none", description="joint training: how tasks' gradients are combined")
+
     @field_validator("drop_layers", mode="before")
     @classmethod
     def _parse_layers(cls, value: Any) -> tuple[int, ...]:
         return parse_layers(value)
+
+    @field_validator("extra", mode="before")
+    @classmethod
+    def _parse_extra(cls, value: Any) -> Any:
+        return parse_extra(value)
+
+    @field_serializer("extra")
+    def _extra_table(self, value: tuple[Extra, ...]) -> dict[str, Any]:
+        return extra_table(value)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -103,7 +161,7 @@ class Recipe(BaseModel):
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
         """Every mistake in ``values``, each with its key."""
-        problems = _pairing_problems(values.get("encoding"), values.get("head"))
+        problems = _pairing_problems(values.get("encoding"), values.get("head")) + _mixing_problems(values)
         try:
             cls.model_validate(dict(values))
         except ValidationError as error:
@@ -120,12 +178,19 @@ class Recipe(BaseModel):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
 
-    def resolve(self, task: Task, precision: Precision, longest: int | None = None, depth: int | None = None) -> Self:
+    def resolve(
+        self,
+        task: Task,
+        precision: Precision,
+        longest: int | None = None,
+        depth: int | None = None,
+        joint: bool = False,
+    ) -> Self:
         """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
 
         ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
         task's length, while a longer ``max_length`` that was asked for is an error. ``depth`` is its number of layers:
-        ``drop_layers`` must leave one. Settings without effect are brought to one value (the encoding of a task with
+        ``drop_layers`` must leave one. ``joint`` says that it trains together with other tasks. Settings without effect are brought to one value (the encoding of a task with
         one text, adapter settings of full fine-tuning), so they cannot tell runs apart.
         """
         if task.is_pair:
@@ -142,6 +207,9 @@ class Recipe(BaseModel):
         raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
         if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
             raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
+        _check_one_logit(self.one_logit, head, task)
+        if any(source.task in (task.name, *task.aliases) for source in self.extra):
+            raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
         if self.max_length is not None and longest is not None and self.max_length > longest:
             raise PipelineError(
                 f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
@@ -155,9 +223,23 @@ class Recipe(BaseModel):
             check_layers(self.drop_layers, depth)
         if self.trainable == "fusion":
             inert["bottleneck"] = defaults.bottleneck
+        if not (task.is_pair and encoding == "cross"):
+            inert |= {name: getattr(defaults, name) for name in ("pair_order", "average_orders")}
+        if task.is_pair:
+            inert["truncation"] = defaults.truncation
+        if not self.smart:
+            inert |= {name: getattr(defaults, name) for name in ("smart_direction", "smart_radius")}
         if head == "cosine":
             inert["head_dropout"] = defaults.head_dropout
-        if head == "cosine" and self.trainable == "head":
+        if head != "cosine" or task.kind != "score":
+            inert["cosine_scale"] = defaults.cosine_scale
+        if not joint:
+            inert |= {name: getattr(defaults, name) for name in _JOINT}
+        if "full" not in self.trainable:
+            inert |= {name: getattr(defaults, name) for name in _BACKBONE}
+        elif self.freeze_embeddings:
+            inert["embedding_learning_rate"] = None
+        if head == "cosine" and self.trainable == "head" and not joint:
             # A cosine has no weights: the model is scored as it was pretrained, and nothing of training has an effect.
             inert |= {name: getattr(defaults, name) for name in _TRAINING} | {"score_start": True}
         if self.trainable != "adapter":
@@ -183,10 +265,34 @@ class Recipe(BaseModel):
         anchored = self.trainable == "fusion" and self.fusion == "anchored"
         by_method = {
             "epochs": resolved.epochs or self.usual_epochs,
-            "learning_rate": resolved.learning_rate or self.usual_learning_rate,
+            **resolved._rates(has_weights=head != "cosine" or joint),
             "score_start": anchored if resolved.score_start is None else resolved.score_start,
         }
         return resolved.model_copy(update=by_method)
+
+    def _rates(self, has_weights: bool) -> dict[str, float | None]:
+        """The learning rates of a resolved recipe: None where one is that of the modules, ``learning_rate``.
+
+        Where there are no modules, ``learning_rate`` is what does train: the backbone, or the head alone.
+
+        Args:
+            has_weights: whether the head has.
+        """
+        usual = self.learning_rate or self.usual_learning_rate
+        head = (self.head_learning_rate or usual) if has_weights else usual
+        backbone = self.backbone_learning_rate or usual
+        modules = {"full": backbone, "head": head}.get(self.trainable, usual)
+        if not has_weights:
+            head = modules
+        embeddings = self.embedding_learning_rate
+        if embeddings == backbone and self.layer_decay == 1:
+            embeddings = None
+        return {
+            "learning_rate": modules,
+            "backbone_learning_rate": None if backbone == modules else backbone,
+            "head_learning_rate": None if head == modules else head,
+            "embedding_learning_rate": embeddings,
+        }
 
     @property
     def usual_epochs(self) -> int:
@@ -219,6 +325,14 @@ class Recipe(BaseModel):
         count = min(self.evaluations or epochs, epochs)
         return epoch * count // epochs > (epoch - 1) * count // epochs
 
+    def joint_steps(self, batches: Collection[int]) -> int:
+        """Steps of an epoch of joint training, from the batches that a pass over each task has."""
+        if self.steps_per_epoch is not None:
+            return self.steps_per_epoch
+        if self.mixing in ("simultaneous", "round-robin"):
+            return min(batches) * (1 if self.mixing == "simultaneous" else len(batches))
+        return sum(batches)
+
     def steps_over(self, rows: int) -> int:
         """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""
         return -(-rows // self.batch_size)
@@ -226,6 +340,26 @@ class Recipe(BaseModel):
 
 def _default_head(encoding: Encoding | None) -> HeadKind:
     return "difference" if encoding == "siamese" else "linear"
+
+
+def _check_one_logit(one_logit: bool, head: HeadKind, task: Task) -> None:
+    if not one_logit:
+        return
+    if len(task.classes) != 2:
+        what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
+        raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
+    if head == "cosine":
+        raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
+
+
+def _mixing_problems(values: Mapping[str, Any]) -> list[str]:
+    surgery, mixing = values.get("gradient_surgery", "none"), values.get("mixing", "simultaneous")
+    if surgery != "none" and mixing != "simultaneous":
+        return [
+            f"gradient_surgery: '{surgery}' combines the gradients of several tasks, but with mixing = '{mixing}' a"
+            " step has one: use mixing = 'simultaneous'"
+        ]
+    return []
 
 
 def _pairing_problems(encoding: Any, head: Any) -> list[str]:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from stages.scoring import Scoring
 
 
+_HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
+
+
 def choose_anchor(run: Run, scoring: Scoring) -> Artifact | None:
     """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
 
@@ -38,7 +41,7 @@ def choose_anchor(run: Run, scoring: Scoring) -> Artifact | None:
 
 def same_head(one: Recipe, other: Recipe) -> bool:
     """Whether a head trained under one recipe fits a model of the other."""
-    return (one.head, one.encoding, one.pooling) == (other.head, other.encoding, other.pooling)
+    return all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
 
 
 def _dev(run: Run, adapter: Artifact, scoring: Scoring) -> float:

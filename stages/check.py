@@ -67,8 +67,10 @@ def _job_problems(job: Job, workspace: Workspace) -> Iterator[str]:
             joint_run(job, workspace)
         else:
             (part,) = job.parts
-            recipe = Run(RunRequest(job.kind, part.task, part.recipe, job.seed, part.limit), workspace).recipe
-            yield from _misfits(job, recipe, workspace)
+            run = Run(RunRequest(job.kind, part.task, part.recipe, job.seed, part.limit), workspace)
+            if run.recipe.extra:
+                workspace.task_data(run.task, part.limit, job.seed, run.recipe.extra)
+            yield from _misfits(job, run.recipe, workspace)
     except PipelineError as error:
         yield f"{job.row} on {job.task}: {error}"
 

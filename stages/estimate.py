@@ -82,7 +82,9 @@ class Estimate:
         return work.trained * train_seconds / max(trained, 1) + work.scored * score_seconds / max(scored, 1)
 
     def _work_of(self, job: Job) -> _Work:
-        data = [self.workspace.task_data(self.workspace.task(p.task), p.limit, job.seed) for p in job.parts]
+        data = [
+            self.workspace.task_data(self.workspace.task(p.task), p.limit, job.seed, p.recipe.extra) for p in job.parts
+        ]
         recipe = job.parts[0].recipe
         recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
         return _amount(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])

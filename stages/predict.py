@@ -170,7 +170,7 @@ def _outputs(
     accelerator: Accelerator,
 ) -> list[Prediction]:
     """One forward pass over the rows, as the objective of each target reads it."""
-    from pipeline.training.objectives import objective_for
+    from pipeline.training.objectives import objective_of
     from pipeline.training.predict import split_outputs
     from stages.build import outputs_of
 
@@ -186,11 +186,8 @@ def _outputs(
     # The next pass has a model of its own.
     accelerator.free_memory()
     parts = outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1)
-    found = []
-    for target, part in zip(targets, parts, strict=True):
-        assert target.recipe.head is not None
-        found.append(objective_for(target.task, target.recipe.head).predict(part))
-    return found
+    each = zip(targets, parts, strict=True)
+    return [objective_of(target.task, target.recipe).predict(part) for target, part in each]
 
 
 def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:

@@ -67,14 +67,14 @@ class Scoring:
 
 def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> Scoring:
     """How a model of a resolved ``recipe`` is scored on ``rows``."""
-    from pipeline.training.objectives import objective_for
+    from pipeline.training.objectives import objective_of
 
     assert recipe.encoding is not None and recipe.head is not None and recipe.max_length is not None
     return Scoring(
         task=task,
         rows=rows,
         split=tokenise(rows, backbone.tokenizer, recipe.encoding, recipe.max_length),
-        objective=objective_for(task, recipe.head),
+        objective=objective_of(task, recipe),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,

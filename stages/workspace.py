@@ -18,6 +18,8 @@ from pipeline.tasks import Task, find_task
 
 if TYPE_CHECKING:
     from pipeline.models.backbone import Backbone
+    from pipeline.recipe import Recipe
+    from pipeline.tasks.extra import Extra
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,7 @@ class Workspace:
     """Score and select on so many dev rows of each task, the same for every run; part of a run's data."""
     held_out: tuple[str, ...] = ()
     """Tasks whose dev rows no task trains on: what a study scores must not have been a source's training row."""
-    _rows: dict[tuple[str, int | None, int], TaskData] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _rows: dict[tuple[Any, ...], TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
     _all: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
     _usable: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -64,9 +64,28 @@ class Workspace:
         """A task by name, alias or file."""
         return find_task(name, self.data)
 
-    def task_data(self, task: Task, limit: int | None, seed: int) -> TaskData:
-        """Checked rows of a task; read once a command, however many runs use them and samples are drawn."""
+    def resolve(self, recipe: Recipe, task: Task) -> Recipe:
+        """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
+        from pipeline.training.devices import resolve_precision
+
+        named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
+        recipe = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
+        precision = resolve_precision(recipe.precision)
+        return recipe.resolve(task, precision, self.backbone.max_length, self.backbone.layers)
+
+    def task_data(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
+        """Checked rows of a task; read once a command, however many runs use them and samples are drawn.
+
+        Args:
+            limit: training rows of the task, and of each source of extra data; None is all.
+            extra: tasks whose training rows are added, without those that the task or a held-out one is scored on.
+        """
         check_limit(limit)
+        if extra:
+            wanted = (task.model_dump_json(), limit, seed, extra)
+            if wanted not in self._rows:
+                self._rows[wanted] = self._with_extra(task, limit, seed, extra)
+            return self._rows[wanted]
         name = task.model_dump_json()
         if name not in self._usable:
             self._usable[name] = self._without_held_out(task)
@@ -76,6 +95,26 @@ class Workspace:
         if key not in self._rows:
             self._rows[key] = whole.sample(task, limit, seed, self.dev_limit)
         return self._rows[key]
+
+    def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
+        from pipeline.data.extra import add_extra, extra_rows
+        from pipeline.data.load import read_test_texts
+
+        data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data)
+        others = [other for other in map(self.task, self.held_out) if other.name != task.name]
+        for each in extra:
+            source = self.task(each.task)
+            data = add_extra(
+                data,
+                source.name,
+                extra_rows(source, self._read(source).train, task, each),
+                dev=self._read(task).dev,
+                test=test,
+                held_out=[self._read(other).dev for other in others],
+                limit=limit,
+                seed=seed,
+            )
+        return data
 
     def _without_held_out(self, task: Task) -> TaskData:
         rows = self._read(task)

@@ -27,6 +27,22 @@ _DEV_SEED = 20240101
 
 
 @dataclass(frozen=True)
+class Added:
+    """What became of the rows of a source of extra data."""
+
+    rows: int
+    """Added to the training rows."""
+    in_dev: int = 0
+    """Left out, because their text stands in dev of the target."""
+    in_test: int = 0
+    """Left out, because it stands in its test texts, as far as these can be read."""
+    in_other_dev: int = 0
+    """Left out, because it stands in dev of another task that is scored."""
+    in_train: int = 0
+    """Of those added: their text also stands in the target's own training rows."""
+
+
+@dataclass(frozen=True)
 class TaskData:
     """The labelled rows one run trains on and is selected by."""
 
@@ -34,6 +50,8 @@ class TaskData:
     dev: pd.DataFrame
     dropped: Mapping[str, int] = field(default_factory=dict)
     """How many training rows are left out because their text stands in dev, by the task whose dev it is."""
+    added: Mapping[str, Added] = field(default_factory=dict)
+    """Training rows of other tasks that stand after the task's own, by task."""
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -59,7 +77,7 @@ class TaskData:
                 f"without the rows that stand in dev of '{name}', {len(train)} training rows are left, too few to"
                 " train on: give rows that dev does not have"
             )
-        return TaskData(train, self.dev, {**self.dropped, name: int(in_train.sum())})
+        return TaskData(train, self.dev, {**self.dropped, name: int(in_train.sum())}, self.added)
 
     def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
         """A stratified sample: ``limit`` training rows drawn by ``seed``, and the same ``dev_limit`` dev rows for all.
@@ -69,14 +87,14 @@ class TaskData:
         """
         train, dev = self.train, self.dev
         if limit is not None and limit < len(train):
-            train = train.iloc[_stratified(train["label"], limit, seed)].reset_index(drop=True)
+            train = train.iloc[stratified(train["label"], limit, seed)].reset_index(drop=True)
             if train["label"].nunique() < 2:
                 raise PipelineError(f"--limit {limit} leaves a single class of task '{task.name}': raise it")
         if dev_limit is not None and dev_limit < len(dev):
-            dev = dev.iloc[_stratified(dev["label"], dev_limit, _DEV_SEED)].reset_index(drop=True)
+            dev = dev.iloc[stratified(dev["label"], dev_limit, _DEV_SEED)].reset_index(drop=True)
             if dev["label"].nunique() < 2:
                 raise PipelineError(f"--dev-limit {dev_limit} leaves a single class of task '{task.name}': raise it")
-        return TaskData(train, dev, self.dropped)
+        return TaskData(train, dev, self.dropped, self.added)
 
 
 def load_task_data(
@@ -108,7 +126,7 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) 
     if source.dev_fraction is not None:
         rows = load_split(task, data, "train")
         dev_size = max(1, round(len(rows) * source.dev_fraction))
-        chosen = _stratified(rows["label"], dev_size, _DEV_SEED)
+        chosen = stratified(rows["label"], dev_size, _DEV_SEED)
         train, dev = rows.drop(index=rows.index[chosen]).reset_index(drop=True), rows.iloc[chosen]
         dev = dev.reset_index(drop=True)
         if train["label"].nunique() < 2:
@@ -131,6 +149,26 @@ def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
         return canonical_rows(task, read_hub_split(hub, split), f"{hub.dataset}:{hub.splits[split]}", source=hub)
     file = _split_file(task, data, split)
     return canonical_rows(task, read_table(file), str(file), source=task.files)
+
+
+def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
+    """The texts of the test split in canonical form, with or without labels; None where there are none to read.
+
+    Files beside ``train`` and ``dev``: ``test``, or ``test_unlabelled`` as some releases publish it.
+    """
+    if data is None:
+        hub = _hub_of(task)
+        if "test" not in hub.splits:
+            return None
+        from pipeline.data.hub import read_hub_split
+
+        where = f"{hub.dataset}:{hub.splits['test']}"
+        return canonical_rows(task, read_hub_split(hub, "test"), where, source=hub, labelled=False)
+    folder = _task_folder(task, data)
+    stems = (task.files.test, f"{task.files.test}_unlabelled")
+    files = [file for stem in stems for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
+    tables = [canonical_rows(task, read_table(file), str(file), source=task.files, labelled=False) for file in files]
+    return pd.concat(tables, ignore_index=True) if tables else None
 
 
 def canonical_rows(
@@ -193,19 +231,24 @@ def _hub_of(task: Task) -> Hub:
     return task.hub
 
 
-def _split_file(task: Task, data: Path, split: Split) -> Path:
+def _task_folder(task: Task, data: Path) -> Path:
     if not data.is_dir():
         raise PipelineError(f"{data}: no such folder (--data)")
     folders = [data / name for name in (task.name, *task.aliases) if (data / name).is_dir()]
     if not folders:
         raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
+    return folders[0]
+
+
+def _split_file(task: Task, data: Path, split: Split) -> Path:
+    folder = _task_folder(task, data)
     files: Files = task.files
     stem = getattr(files, split)
-    found = [folders[0] / f"{stem}{suffix}" for suffix in SUFFIXES if (folders[0] / f"{stem}{suffix}").is_file()]
+    found = [folder / f"{stem}{suffix}" for suffix in SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
     if not found:
-        raise PipelineError(f"{folders[0]}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
+        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
     if len(found) > 1:
-        raise PipelineError(f"{folders[0]}: split '{split}' is ambiguous: {', '.join(f.name for f in found)}: keep one")
+        raise PipelineError(f"{folder}: split '{split}' is ambiguous: {', '.join(f.name for f in found)}: keep one")
     return found[0]
 
 
@@ -240,10 +283,12 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
 
 
 def _labels(task: Task, values: list[Any], column: str, source: Source | None, problems: list[str]) -> pd.Series:
-    mapping = {_key(raw): label for raw, label in source.labels.items()} if source is not None else {}
+    mapping = {label_key(raw): label for raw, label in source.labels.items()} if source is not None else {}
     if mapping:
-        _report(problems, f"column '{column}': label not in {list(mapping)}", values, lambda v: _key(v) not in mapping)
-        numbers = [mapping.get(_key(value), np.nan) for value in values]
+        _report(
+            problems, f"column '{column}': label not in {list(mapping)}", values, lambda v: label_key(v) not in mapping
+        )
+        numbers = [mapping.get(label_key(value), np.nan) for value in values]
     else:
         _report(problems, f"column '{column}': label is not a number", values, lambda v: np.isnan(_number(v)))
         numbers = [_number(value) for value in values]
@@ -263,7 +308,7 @@ def _labels(task: Task, values: list[Any], column: str, source: Source | None, p
     return pd.Series(numbers, dtype="float64").clip(low, high)
 
 
-def _key(value: Any) -> str:
+def label_key(value: Any) -> str:
     """How a raw label is written in a TOML table of labels: 1, 1.0 and "1" are the same."""
     number = _number(value)
     return str(int(number)) if not np.isnan(number) and number == int(number) else str(value)
@@ -277,7 +322,7 @@ def _number(value: Any) -> float:
     return number if np.isfinite(number) else float("nan")
 
 
-def _stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
+def stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
     """``size`` row positions in file order, each class (or fifth of the score range) in its share.
 
     Shares are rounded by largest remainder, so they add up to ``size`` exactly.

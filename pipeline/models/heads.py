@@ -47,6 +47,19 @@ class DifferenceHead(nn.Module):
         return self.out(self.dropout(torch.cat([u, v, (u - v).abs()], dim=-1)))
 
 
+class DifferenceMlpHead(nn.Module):
+    """``W2 relu(W1 dropout([u; v; |u - v|]) + b1) + b2``, hidden layer of the backbone's width (Liu & Shen 2023)."""
+
+    def __init__(self, width: int, outputs: int, vectors: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(3 * width, width)
+        self.out = nn.Linear(width, outputs)
+
+    def forward(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.out(F.relu(self.hidden(self.dropout(torch.cat([u, v, (u - v).abs()], dim=-1)))))
+
+
 class CosineHead(nn.Module):
     """``cos(u, v)`` as (B, 1), unclamped; it has no weights (Xu 2024, figures 1 and 2)."""
 
@@ -61,6 +74,7 @@ _HEADS: dict[HeadKind, type[nn.Module]] = {
     "linear": LinearHead,
     "mlp": MlpHead,
     "difference": DifferenceHead,
+    "difference-mlp": DifferenceMlpHead,
     "cosine": CosineHead,
 }
 
@@ -70,7 +84,7 @@ def build_head(kind: HeadKind, width: int, outputs: int, vectors: int, dropout: 
 
     Args:
         width: size d of a sentence vector.
-        outputs: one a class, or 1 for a score.
+        outputs: one a class, or 1 for a score and for two classes by one logit.
         vectors: sentence vectors an example has: 1, or 2 for a siamese pair.
         dropout: on the sentence vectors.
     """

@@ -13,9 +13,19 @@ from pipeline.errors import PipelineError, raise_all, validation_problems
 
 Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean"]
-HeadKind = Literal["linear", "mlp", "cosine", "difference"]
+"""The first token's state or the mean over tokens.
+
+Not BERT's pooler, ``tanh(W cls + b)``, which the reports call pooled CLS: it is trained for next-sentence prediction,
+families after BERT have none, and a frozen one would not be part of what identifies the backbone. An ``mlp`` head on
+"cls" has such a layer, trained.
+"""
+HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
+CosineScale = Literal["clamped", "shifted"]
 Split = Literal["train", "dev", "test"]
 Metric = Literal["accuracy", "pearson"]
+
+PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp"})
+"""The heads that compare two sentence vectors, which siamese encoding alone gives."""
 
 BUILT_IN = Path(__file__).parent
 
@@ -148,7 +158,7 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
         problems.append(f"text: the two columns are the same (got {text!r})")
     if raw.get("label") in columns:
         problems.append(f"label: column {raw['label']!r} is also a text column")
-    paired = raw.get("head") in ("cosine", "difference")
+    paired = isinstance(raw.get("head"), str) and raw["head"] in PAIR_HEADS
     if len(columns) == 1 and (paired or raw.get("encoding") == "siamese"):
         problems.append("encoding/head: siamese encoding and its heads need two text columns")
     elif paired and raw.get("encoding", "cross") == "cross":

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.tasks import HeadKind, Task
+from pipeline.tasks import CosineScale, HeadKind, Task
+
+if TYPE_CHECKING:
+    from pipeline.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,30 @@ class Objective:
     predict: Callable[[Tensor], Prediction]
 
 
-def objective_for(task: Task, head: HeadKind) -> Objective:
-    """The objective of a task under a head."""
+def objective_for(
+    task: Task, head: HeadKind, cosine_scale: CosineScale = "clamped", one_logit: bool = False
+) -> Objective:
+    """The objective of a task under a head.
+
+    Args:
+        cosine_scale: how the cosine head gives a score.
+        one_logit: two classes are told apart by one number, not by two; not with the cosine head.
+    """
     if task.kind == "classes":
-        return _COSINE_CLASSES if head == "cosine" else _CLASSES
+        if head == "cosine":
+            return _COSINE_CLASSES
+        return _ONE_LOGIT if one_logit else _CLASSES
     assert task.range is not None
     low, high = task.range
-    return _cosine_score(low, high) if head == "cosine" else _score(low, high)
+    if head != "cosine":
+        return _score(low, high)
+    return _clamped_cosine(low, high) if cosine_scale == "clamped" else _shifted_cosine(low, high)
+
+
+def objective_of(task: Task, recipe: Recipe) -> Objective:
+    """The objective of a task under a resolved recipe."""
+    assert recipe.head is not None
+    return objective_for(task, recipe.head, recipe.cosine_scale, recipe.one_logit)
 
 
 def _predict_classes(outputs: Tensor) -> Prediction:
@@ -47,6 +68,20 @@ def _predict_classes(outputs: Tensor) -> Prediction:
 
 
 _CLASSES = Objective(loss=lambda outputs, labels: F.cross_entropy(outputs, labels), predict=_predict_classes)
+
+
+def _predict_one_logit(outputs: Tensor) -> Prediction:
+    """Class 1 iff its probability is above one half; exactly one half is class 0."""
+    positive = outputs.squeeze(-1).sigmoid()
+    probabilities = torch.stack([1 - positive, positive], dim=-1)
+    return Prediction((positive > 0.5).long().numpy(), probabilities.numpy())
+
+
+_ONE_LOGIT = Objective(
+    loss=lambda outputs, labels: F.binary_cross_entropy_with_logits(outputs.squeeze(-1), labels.to(outputs.dtype)),
+    predict=_predict_one_logit,
+)
+"""Two classes by the Bernoulli loss on one logit (Liu & Shen 2023, Hayes 2024)."""
 
 
 def cosine_embedding_loss(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -79,8 +114,8 @@ def _score(low: float, high: float) -> Objective:
     return Objective(loss, lambda outputs: Prediction(middle + half * outputs.squeeze(-1).double().numpy(), None))
 
 
-def _cosine_score(low: float, high: float) -> Objective:
-    """Squared error of the cosine against the score brought to 0..1 (score / 5 for sts).
+def _clamped_cosine(low: float, high: float) -> Objective:
+    """Squared error of the cosine against the score brought to 0..1 (score / 5 for sts; Xu 2024).
 
     The cosine is clamped only when predicting, ``low + (high - low) max(0, cos)``: inside the loss it would have no
     gradient for cos < 0.
@@ -93,3 +128,11 @@ def _cosine_score(low: float, high: float) -> Objective:
         return Prediction(low + (high - low) * outputs.squeeze(-1).clamp(min=0).double().numpy(), None)
 
     return Objective(loss, predict)
+
+
+def _shifted_cosine(low: float, high: float) -> Objective:
+    """``low + (high - low) (cos + 1) / 2``, that is 5 (cos + 1) / 2 for sts (Liu & Shen 2023).
+
+    It is what a score head is trained with: the score brought to -1..1, where the cosine is by itself.
+    """
+    return _score(low, high)

@@ -75,6 +75,7 @@ def test_resolving_twice_changes_nothing() -> None:
         (STS, {}, "cross", "linear"),
         (STS, {"head": "cosine"}, "siamese", "cosine"),
         (STS, {"head": "difference"}, "siamese", "difference"),
+        (STS, {"head": "difference-mlp"}, "siamese", "difference-mlp"),
         (QUORA, {"head": "cosine"}, "siamese", "cosine"),
         (STS, {"encoding": "siamese"}, "siamese", "difference"),
         (STS, {"encoding": "siamese", "head": "linear"}, "siamese", "linear"),
@@ -98,7 +99,7 @@ def test_the_encoding_of_a_task_with_one_text_has_no_effect(encoding: str, head:
     assert resolved(SST, encoding=encoding, head=head) == resolved(SST, head=head)
 
 
-@pytest.mark.parametrize("head", ["cosine", "difference"])
+@pytest.mark.parametrize("head", ["cosine", "difference", "difference-mlp"])
 @pytest.mark.parametrize("encoding", [None, "siamese"])
 def test_a_task_with_one_text_cannot_have_a_head_that_compares_two(head: str, encoding: str | None) -> None:
     with pytest.raises(PipelineError, match=f"head '{head}' compares two sentences, but task 'sst' has one"):
@@ -156,6 +157,12 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
         ("fusion", {"fusion": "standard", "anchor": 1.0}),
         ("fusion", {"fusion": "standard", "fusion_rank": 5}),
         ("adapter", {"encoding": "siamese", "head": "cosine", "head_dropout": 0.4}),
+        *(
+            (trainable, {"head": head, "cosine_scale": "shifted"})
+            for trainable in TRAINABLE
+            for head in ("linear", "mlp", "difference", "difference-mlp")
+        ),
+        ("head", {"head": "cosine", "extra": {"sick": {}}}),
     ],
     ids=str,
 )
@@ -185,12 +192,64 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
         ("full", {"min_steps": 10**4}),
         ("full", {"early_stopping_patience": 1}),
         ("full", {"precision": "bf16"}),
+        ("full", {"head": "cosine", "cosine_scale": "shifted"}),
+        ("full", {"extra": {"sick": {}}}),
+        ("head", {"extra": {"sick": {}}}),
+        ("full", {"head": "difference-mlp"}),
     ],
     ids=str,
 )
 def test_a_setting_with_effect_tells_recipes_apart(trainable: str, effective: dict[str, Any]) -> None:
     without = {key: effective[key] for key in list(effective)[:-1]}
     assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable, **without)
+
+
+def test_a_cosine_over_classes_has_no_scale() -> None:
+    assert resolved(QUORA, head="cosine", cosine_scale="shifted") == resolved(QUORA, head="cosine")
+
+
+def test_one_logit_is_for_two_classes() -> None:
+    assert resolved(QUORA, one_logit=True) != resolved(QUORA)
+    for task, what in ((SST, "5 classes"), (STS, "a score")):
+        with pytest.raises(PipelineError, match=f"one_logit tells two classes apart; task '{task.name}' has {what}"):
+            resolved(task, one_logit=True)
+    with pytest.raises(PipelineError, match="one_logit: the cosine of 'quora' is one number already"):
+        resolved(QUORA, one_logit=True, head="cosine")
+
+
+def test_extra_data_is_the_same_however_it_is_written() -> None:
+    written = {"sick": {"scale": [1.25, -1.25]}, "quora": {"labels": {1: 4.0, 0: 1}}}
+    again = {"quora": {"labels": {"0": 1.0, "1": 4}}, "sick": {"scale": (1.25, -1.25)}}
+    first, second = resolved(STS, extra=written), resolved(STS, extra=again)
+    assert first == second
+    assert hash(first) == hash(second)
+    assert canonical_json(first.model_dump(mode="json")) == canonical_json(second.model_dump(mode="json"))
+    assert Recipe.model_validate_json(first.model_dump_json()) == first
+    assert [str(source) for source in first.extra] == ["quora (0 as 1, 1 as 4)", "sick (1.25 x -1.25)"]
+
+
+def test_a_task_is_no_extra_data_of_its_own() -> None:
+    for name in ("sts", "stsb"):
+        with pytest.raises(PipelineError, match="extra: 'sts' is the task itself"):
+            resolved(STS, extra={name: {}})
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"sick": 1}, "'sick': write a table, such as extra = { sick = {} }"),
+        ({"sick": {"weight": 2}}, "unknown key"),
+        ({"sick": {"labels": {"0": 1}, "scale": [1, 0]}}, "give one of them"),
+        ({"sick": {"labels": {"0": "good"}}}, "valid number"),
+        ({"sick": {"scale": [1, math.inf]}}, "finite number"),
+        ({"Sick!": {}}, "match pattern"),
+        ("sick", "valid tuple"),
+    ],
+)
+def test_extra_data_that_is_no_table_of_sources_is_refused(extra: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match="extra") as caught:
+        Recipe.parse({"extra": extra}, "test")
+    assert message in str(caught.value)
 
 
 def test_a_standard_fusion_has_epochs_and_a_learning_rate_of_its_own() -> None:

@@ -19,6 +19,12 @@ OBJECTIVES: dict[str, tuple[Objective, int, Any]] = {
     "classes": (objective_for(SST, "linear"), 5, torch.tensor([0, 4, 2, 2, 1, 3])),
     "cosine classes": (objective_for(QUORA, "cosine"), 1, torch.tensor([0, 1, 1, 0, 0, 1])),
     "score": (objective_for(STS, "linear"), 1, torch.tensor([0.0, 5.0, 2.5, 1.0, 4.2, 3.3], dtype=torch.float64)),
+    "one logit": (objective_for(QUORA, "linear", one_logit=True), 1, torch.tensor([0, 1, 1, 0, 0, 1])),
+    "shifted cosine": (
+        objective_for(STS, "cosine", "shifted"),
+        1,
+        torch.tensor([0, 5, 2.5, 1, 4.2, 3.3], dtype=torch.float64),
+    ),
     "cosine score": (objective_for(STS, "cosine"), 1, torch.tensor([0, 5, 2.5, 1, 4.2, 3.3], dtype=torch.float64)),
 }
 
@@ -133,3 +139,56 @@ def test_following_the_gradient_leads_to_predicting_the_labels(name: str) -> Non
         (gradient,) = torch.autograd.grad(objective.loss(outputs, labels), outputs)
         outputs = (outputs - gradient).detach().requires_grad_()
     assert objective.predict(outputs.detach()).values == pytest.approx(labels.numpy(), abs=0.01)
+
+
+# The three ways to read one number that the recipes of the reports need.
+
+
+def test_one_logit_tells_two_classes_apart_by_the_bernoulli_loss() -> None:
+    objective = objective_for(QUORA, "linear", one_logit=True)
+    logits, labels = torch.tensor([[2.0], [-1.0], [0.3]]), torch.tensor([1, 0, 0])
+    probabilities = 1 / (1 + np.exp(-logits.numpy().ravel()))
+    expected = -(np.log(probabilities[0]) + np.log(1 - probabilities[1]) + np.log(1 - probabilities[2])) / 3
+    assert objective.loss(logits, labels).item() == pytest.approx(expected, rel=1e-6)
+    prediction = objective.predict(logits)
+    assert prediction.values.tolist() == [1, 0, 1]
+    assert prediction.values.dtype == np.int64
+    assert prediction.probabilities is not None
+    assert prediction.probabilities[:, 1] == pytest.approx(probabilities)
+
+
+def test_one_logit_is_cross_entropy_over_two_of_which_one_is_0() -> None:
+    """The same loss and gradient, prediction and probabilities: sigmoid(z) is softmax(0, z)."""
+    one, two = objective_for(QUORA, "linear", one_logit=True), objective_for(QUORA, "linear")
+    logits = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)).mul(3).requires_grad_()
+    both = torch.cat([torch.zeros_like(logits), logits], dim=-1)
+    labels = torch.arange(64) % 2
+    losses = [one.loss(logits, labels), two.loss(both, labels)]
+    assert losses[0].item() == pytest.approx(losses[1].item(), rel=1e-6)
+    first, second = (torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in losses)
+    torch.testing.assert_close(first, second)
+    read = [one.predict(logits.detach()), two.predict(both.detach())]
+    assert np.array_equal(read[0].values, read[1].values)
+    assert read[0].probabilities == pytest.approx(read[1].probabilities, abs=1e-6)
+
+
+def test_a_logit_of_exactly_0_is_no_duplicate() -> None:
+    prediction = objective_for(QUORA, "mlp", one_logit=True).predict(torch.zeros(1, 1))
+    assert prediction.values.tolist() == [0]
+
+
+@pytest.mark.parametrize("cos", [-1.0, -0.5, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("low", "high"), [(0.0, 5.0), (1.0, 5.0)])
+def test_a_shifted_cosine_brings_its_whole_range_to_that_of_the_score(cos: float, low: float, high: float) -> None:
+    objective = objective_for(scored(low, high), "cosine", "shifted")
+    expected = low + (high - low) * (cos + 1) / 2
+    assert objective.predict(torch.tensor([[cos]])).values == pytest.approx([expected])
+    label = torch.tensor([expected], dtype=torch.float64)
+    assert objective.loss(torch.tensor([[cos]]), label).item() == pytest.approx(0, abs=1e-12)
+
+
+def test_the_two_scales_of_a_cosine_agree_at_its_upper_end_alone() -> None:
+    clamped, shifted = (objective_for(STS, "cosine", scale) for scale in ("clamped", "shifted"))
+    outputs = torch.tensor([[1.0], [0.5], [0.0], [-1.0]])
+    assert clamped.predict(outputs).values == pytest.approx([5, 2.5, 0, 0])
+    assert shifted.predict(outputs).values == pytest.approx([5, 3.75, 2.5, 0])

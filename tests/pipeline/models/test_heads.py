@@ -1,0 +1,113 @@
+"""Heads: what each reads, its size on BERT-base, and whether the order of two sentences counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pipeline.models.heads import build_head
+from pipeline.recipe import Recipe
+from pipeline.tasks import PAIR_HEADS, find_task
+from stages.build import outputs_of
+
+SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp")
+
+
+def base_head(task: str, **values: Any) -> nn.Module:
+    """The head that a recipe gives a task on a backbone of BERT-base's width."""
+    of = find_task(task)
+    recipe = Recipe.parse(values, "test").resolve(of, "fp32")
+    assert recipe.head is not None
+    vectors = 2 if recipe.encoding == "siamese" else 1
+    return build_head(recipe.head, 768, outputs_of(recipe, of), vectors, recipe.head_dropout)
+
+
+def parameters(heads: dict[str, dict[str, Any]]) -> int:
+    return sum(p.numel() for task, values in heads.items() for p in base_head(task, **values).parameters())
+
+
+APART = {"encoding": "siamese"}
+DIFFERENCE = {"head": "difference-mlp", "pooling": "mean"}
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [
+        pytest.param(
+            {
+                "sst": {"head": "mlp"},
+                "quora": {"head": "mlp", "one_logit": True, **APART},
+                "sts": {"head": "mlp", **APART},
+            },
+            2_956_807,
+            id="Base",
+        ),
+        pytest.param(
+            {
+                "sst": {"head": "mlp"},
+                "quora": {"one_logit": True, **DIFFERENCE},
+                "sts": {"head": "cosine", "cosine_scale": "shifted"},
+            },
+            2_365_446,
+            id="SBERT",
+        ),
+        pytest.param(
+            {"sst": {"head": "mlp"}, "quora": {"one_logit": True, **DIFFERENCE}, "sts": DIFFERENCE},
+            4_136_455,
+            id="best",
+        ),
+        pytest.param({"sst": {"head": "linear"}}, 768 * 5 + 5, id="single"),
+        pytest.param({"sst": {"head": "linear"}, "quora": {"head": "linear", "one_logit": True, **APART},
+                      "sts": {"head": "linear", **APART}}, 6_919, id="Base with single heads"),
+    ],
+)  # fmt: skip
+def test_the_heads_of_liu_and_shen_have_the_parameters_of_their_table(
+    heads: dict[str, dict[str, Any]], expected: int
+) -> None:
+    assert parameters(heads) == expected
+
+
+def test_the_difference_heads_read_three_vectors() -> None:
+    assert base_head("quora", head="difference").out.in_features == 2304
+    assert base_head("quora", head="difference-mlp").hidden.in_features == 2304
+
+
+def test_the_double_difference_head_is_two_layers_over_both_vectors_and_their_distance() -> None:
+    head = build_head("difference-mlp", 8, 3, 2, 0.5).eval()
+    u, v = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    joined = torch.cat([u, v, (u - v).abs()], dim=-1)
+    expected = F.relu(joined @ head.hidden.weight.T + head.hidden.bias) @ head.out.weight.T + head.out.bias
+    torch.testing.assert_close(head(u, v), expected)
+
+
+@pytest.mark.parametrize("kind", SIAMESE)
+def test_the_cosine_head_alone_does_not_mind_the_order_of_two_sentences(kind: Any) -> None:
+    torch.manual_seed(0)
+    head = build_head(kind, 8, 1, 2, 0.0)
+    u, v = torch.randn(2, 4, 8).unbind()
+    assert torch.allclose(head(u, v), head(v, u)) == (kind == "cosine")
+
+
+@pytest.mark.parametrize("kind", SIAMESE)
+def test_dropout_is_on_the_sentence_vectors_and_while_training_alone(kind: Any) -> None:
+    torch.manual_seed(0)
+    head = build_head(kind, 8, 2, 2, 0.9)
+    u, v = torch.randn(2, 4, 8).unbind()
+    assert torch.equal(head(u, v), head(u, v)) == (kind == "cosine")
+    head.eval()
+    torch.testing.assert_close(head(u, v), head(u, v), rtol=0, atol=0)
+
+
+def test_a_recipe_knows_which_heads_compare_two_sentences() -> None:
+    """Each of them has one input for each sentence, and the others take one alone."""
+    for kind in SIAMESE:
+        head = build_head(kind, 8, 1, 1, 0.0)
+        if kind in PAIR_HEADS:
+            with pytest.raises(TypeError, match="missing 1 required positional argument: 'v'"):
+                head(torch.zeros(4, 8))
+        else:
+            assert head(torch.zeros(4, 8)).shape == (4, 1)
