@@ -1,0 +1,85 @@
+"""Bregman proximal point: each step stays close to a running mean of the weights (Jiang et al. 2020, section 2.2).
+
+The term is ``mu l(f(x; theta), f(x; theta~))`` with the divergence l of SMART. The teacher theta~ is the running mean:
+``theta~ <- beta theta~ + (1 - beta) theta`` after each optimiser step, beta = 0.99 for the first tenth of the steps
+and 0.999 from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from pipeline.data.batches import Piece
+from pipeline.training.divergence import Divergence
+from pipeline.training.resumption import trainable
+from pipeline.training.terms import Forward
+
+EARLY, LATE, EARLY_SHARE = 0.99, 0.999, 0.1
+
+
+class Proximal:
+    """The term for :func:`pipeline.training.terms.loss_with`, and the companion that keeps the teacher.
+
+    Of the teacher only the trainable tensors are copies; what is frozen, it shares. It runs in evaluation mode, without
+    gradients, and starts as the model does, heads included. Costs a forward pass a step.
+
+    Args:
+        weight: mu, at least 0.
+        model: unwrapped.
+        forward: as the loss runs the model.
+        divergence: l, by the task of a batch.
+    """
+
+    def __init__(
+        self, weight: float, model: nn.Module, forward: Forward, divergence: Callable[[str], Divergence]
+    ) -> None:
+        self._weight, self._model = weight, model
+        self._forward, self._divergence = forward, divergence
+        self._means = {beta: get_ema_multi_avg_fn(beta) for beta in (EARLY, LATE)}
+        self.teacher: dict[str, Tensor] = {}
+
+    def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
+        """``mu l`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
+
+        def teacher(*arguments: Any, **keywords: Any) -> Any:
+            return functional_call(self._model, self.teacher, arguments, keywords)
+
+        with torch.no_grad(), _evaluating(self._model):
+            before = self._forward(teacher, piece)
+        return self._weight * self._divergence(piece.task)(outputs, before)
+
+    def start(self, kept: Mapping[str, Tensor]) -> None:
+        self.teacher = {
+            name: kept.get(name, live).detach().to(live.device, copy=True)
+            for name, live in trainable(self._model).items()
+        }
+
+    def after_step(self, step: int, total: int) -> None:
+        beta = EARLY if step <= EARLY_SHARE * total else LATE
+        live = [parameter.detach() for parameter in trainable(self._model).values()]
+        self._means[beta](list(self.teacher.values()), live, step)
+
+    def measured(self) -> dict[str, float | None]:
+        return {}
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.teacher)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while; each module then has its own mode again."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

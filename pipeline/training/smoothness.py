@@ -1,0 +1,129 @@
+"""SMART: a prediction should not change when the embedded tokens change a little (Jiang et al. 2020).
+
+The term is ``lambda R`` with ``R = l(f(e + delta), f(e))``: e is what the embedding layer puts out after its LayerNorm
+(fed in as ``inputs_embeds``, it would get positions and LayerNorm twice), l a divergence, and delta comes from one
+step of ascent: ``delta_0 = 1e-5 N(0, 1)``, ``g`` the gradient of ``l(f(e + delta_0), f(e))`` with f(e) held fixed.
+
+- ``reference`` is what the authors' code computes: ``delta = (delta_0 + 1e-3 g) / (|.|_inf + 1e-6)``, the norm taken
+  over each token. Its last number only guards a division: delta has a largest entry of about 1, whatever the noise
+  was. As g is tiny beside delta_0, that is mostly random noise: the curve's column ``smart_cosine``, the cosine between
+  delta_0 and delta, says how much.
+- ``gradient`` drops the noise from the result: ``delta = g / |g|_inf``. With a radius of 1e-5 it is the paper's
+  projection onto so small a ball, and R about ten orders of magnitude smaller.
+
+Both are scaled by ``radius``. The model stays in the mode it trains in, as in the authors' code: the passes draw
+dropout masks of their own, so R also asks for predictions that dropout does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.data.batches import Piece
+from pipeline.recipe import SmartDirection
+from pipeline.training.divergence import Divergence
+from pipeline.training.terms import Forward
+
+NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
+"""sigma, eta and epsilon of the authors' code."""
+
+
+class Smoothness:
+    """The term for :func:`pipeline.training.terms.loss_with`; costs a forward pass and a forward-backward pass a step.
+
+    It is a companion of the training too: the mean of its cosines since the last evaluation goes into the curve.
+
+    Args:
+        weight: lambda, at least 0.
+        forward: as the loss runs the model. The inputs must be run from their embeddings on: with a cached prefix
+            nothing would be perturbed, which is an error.
+        divergence: l, by the task of a batch.
+        embeddings: the embedding layer, by the task of a batch.
+        radius: largest entry of a token's perturbation, about.
+    """
+
+    def __init__(
+        self,
+        weight: float,
+        forward: Forward,
+        divergence: Callable[[str], Divergence],
+        embeddings: Callable[[str], nn.Module],
+        direction: SmartDirection = "reference",
+        radius: float = 1.0,
+    ) -> None:
+        self._weight, self._forward = weight, forward
+        self._divergence, self._embeddings = divergence, embeddings
+        self._direction, self._radius = direction, radius
+        self._cosines = torch.zeros(2)
+
+    def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
+        """``lambda R`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
+        divergence, embeddings = self._divergence(piece.task), self._embeddings(piece.task)
+        with perturbed(embeddings, lambda states: (NOISE * torch.randn_like(states)).requires_grad_()) as noise:
+            ascent = divergence(self._forward(model, piece), outputs.detach())
+        (gradient,) = torch.autograd.grad(ascent, noise[0])
+        start = noise[0].detach()
+        delta = perturbation(start, gradient, self._direction, self._radius)
+        self._measure(start, delta, piece)
+        with perturbed(embeddings, lambda _: delta):
+            return self._weight * divergence(self._forward(model, piece), outputs)
+
+    def _measure(self, start: Tensor, delta: Tensor, piece: Piece) -> None:
+        """Add up the mean cosine over the tokens that are not padding."""
+        cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T)
+        mask = piece.batch.get("attention_mask")
+        mean = cosine.mean() if mask is None else (cosine * mask).sum() / mask.sum()
+        # Stays on the device: reading it would make the host wait for a GPU.
+        self._cosines = self._cosines.to(cosine.device) + torch.stack([mean, torch.ones_like(mean)])
+
+    def start(self, kept: Mapping[str, Tensor]) -> None:
+        self._cosines = kept.get("cosines", torch.zeros(2))
+
+    def after_step(self, step: int, total: int) -> None:
+        pass
+
+    def measured(self) -> dict[str, float | None]:
+        total, count = self._cosines.tolist()
+        self._cosines = torch.zeros(2)
+        return {"smart_cosine": total / count if count else None}
+
+    def state(self) -> dict[str, Tensor]:
+        return {"cosines": self._cosines.clone()}
+
+
+def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, radius: float = 1.0) -> Tensor:
+    """delta (B, T, d) from the noise delta_0 and the gradient there, one norm a token; see above for both directions.
+
+    A token without gradient, such as padding, is left alone by ``gradient``.
+    """
+    if direction == "reference":
+        moved = start + STEP * gradient
+        return radius * moved / (moved.abs().amax(dim=-1, keepdim=True) + GUARD)
+    # No guard of 1e-6 here: gradients at so small a noise are themselves about that small.
+    largest = gradient.abs().amax(dim=-1, keepdim=True)
+    return radius * gradient / largest.clamp(min=torch.finfo(gradient.dtype).tiny)
+
+
+@contextmanager
+def perturbed(embeddings: nn.Module, delta_for: Callable[[Tensor], Tensor]) -> Iterator[list[Tensor]]:
+    """Let ``embeddings`` put out ``e + delta_for(e)``, in fp32: 1e-5 beside 1 is nothing in bf16. Yields the deltas."""
+    added: list[Tensor] = []
+
+    def add(_: nn.Module, __: Any, states: Tensor) -> Tensor:
+        states = states.float()
+        added.append(delta_for(states.detach()))
+        return states + added[-1]
+
+    hook = embeddings.register_forward_hook(add)
+    try:
+        yield added
+    finally:
+        hook.remove()
+    if not added:
+        raise RuntimeError("nothing was perturbed: the model did not run its embeddings")

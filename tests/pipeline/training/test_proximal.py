@@ -1,0 +1,175 @@
+"""Bregman proximal point: the teacher is a running mean of its own, and the term pulls towards it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.data.batches import Piece
+from pipeline.recipe import Recipe
+from pipeline.training.divergence import squared_error
+from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.proximal import Proximal
+from pipeline.training.terms import loss_with
+
+ROWS, BATCH, EPOCHS = 40, 8, 3
+X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.arange(6.0) + 1
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def make_model(dropout: float = 0.2) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+def forward(model: Any, piece: Piece) -> Tensor:
+    return model(X[piece.batch["rows"]])
+
+
+def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
+    return Proximal(weight, model, forward, lambda _: squared_error)
+
+
+def batches(epoch: int, first: int) -> Any:
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch)).split(BATCH)
+    for rows in order[first:]:
+        yield [Piece({"rows": part}) for part in rows.chunk(2)]
+
+
+def train(model: nn.Module, weight: float | None, watch: Callable[[], None] = lambda: None, **settings: Any) -> Fitted:
+    terms = [] if weight is None else [proximal(model, weight)]
+
+    def objective(outputs: Tensor, piece: Piece) -> Tensor:
+        watch()
+        return F.mse_loss(outputs.squeeze(-1), Y[piece.batch["rows"]])
+
+    return fit(
+        model,
+        recipe=Recipe(trainable="full", epochs=EPOCHS, batch_size=BATCH, learning_rate=1e-2),
+        seed=1,
+        data=TrainingData(batches, ROWS // BATCH, EPOCHS),
+        loss=loss_with(forward, objective, terms),
+        evaluate=lambda model: -F.mse_loss(model(X).squeeze(-1), Y).item(),
+        metric="score",
+        accelerator=Accelerator(cpu=True),
+        title="test",
+        companions=terms,
+        **settings,
+    )
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_the_term_is_zero_before_the_first_step_in_evaluation_mode() -> None:
+    model = make_model().eval()
+    term, piece = proximal(model), Piece({"rows": torch.arange(8)})
+    term.start({})
+    assert term(model, piece, forward(model, piece)).item() == 0
+    model.train()  # its dropout is the student's alone
+    assert term(model, piece, forward(model, piece)).item() > 0
+
+
+def test_after_a_step_the_teacher_is_the_mean_that_the_formula_gives() -> None:
+    model = make_model()
+    term, before = proximal(model), weights(model)
+    term.start({})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    after = weights(model)
+    term.after_step(1, 100)
+    for teacher, old, new in zip(term.teacher.values(), before, after, strict=True):
+        torch.testing.assert_close(teacher, 0.99 * old + 0.01 * new)
+    assert equal(weights(model), after)
+
+
+@pytest.mark.parametrize(("step", "beta"), [(1, 0.99), (10, 0.99), (11, 0.999), (100, 0.999)])
+def test_the_mean_is_slower_after_a_tenth_of_the_steps(step: int, beta: float) -> None:
+    model = nn.Linear(1, 1, bias=False)
+    term = proximal(model)
+    nn.init.zeros_(model.weight)
+    term.start({})
+    nn.init.ones_(model.weight)
+    term.after_step(step, 100)
+    assert term.teacher["weight"].item() == pytest.approx(1 - beta, rel=1e-4)
+
+
+def test_the_teacher_shares_what_is_frozen_and_nothing_that_trains() -> None:
+    model = make_model()
+    model[0].requires_grad_(False)
+    term = proximal(model)
+    term.start({})
+    assert set(term.teacher) == {"2.weight", "2.bias"}
+    live = dict(model.named_parameters())
+    assert all(tensor.data_ptr() != live[name].data_ptr() for name, tensor in term.teacher.items())
+    assert not any(tensor.requires_grad for tensor in term.teacher.values())
+
+
+def test_it_leaves_modes_gradients_of_the_teacher_and_random_numbers_alone() -> None:
+    model = make_model().train()
+    model[2].eval()  # as the frozen layers of a model are while the rest trains
+    term, piece = proximal(model), Piece({"rows": torch.arange(8)})
+    term.start({})
+    outputs = forward(model, piece)
+    state = torch.get_rng_state()
+    value = term(model, piece, outputs)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [module.training for module in model] == [True, True, False]
+    value.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    # The gradient is that of the outputs' distance from a constant.
+    grads = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    fixed = make_model().eval()(X[:8]).detach()
+    squared_error(outputs := outputs.detach().requires_grad_(), fixed).backward()
+    torch.testing.assert_close(grads[-1], outputs.grad.sum(0))  # type: ignore[union-attr]
+
+
+def test_it_keeps_training_near_its_own_past() -> None:
+    plain, near = make_model(0.0), make_model(0.0)
+    train(plain, None)
+    train(near, 100.0)
+    start = weights(make_model())
+    moved = [sum((a - b).norm() for a, b in zip(weights(model), start, strict=True)) for model in (plain, near)]
+    assert moved[1] < 0.5 * moved[0]
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 14, 21])
+def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
+    whole = make_model()
+    expected = train(whole, 1.0)
+    pieces = 0
+
+    def stop() -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces == stop_at:
+            raise Stopped
+
+    settings = {"checkpoint_file": tmp_path / "state.safetensors"}
+    with pytest.raises(Stopped):
+        train(make_model(), 1.0, stop, checkpoint_seconds=0.0, **settings)
+    resumed = make_model()
+    found = train(resumed, 1.0, **settings)
+    assert equal(weights(resumed), weights(whole))
+    assert [row["loss"] for row in found.curve] == [row["loss"] for row in expected.curve]
+    other = make_model()
+    train(other, None)
+    assert not equal(weights(other), weights(whole))

@@ -1,0 +1,246 @@
+"""SMART: the worked one-dimensional case, what it costs, and that it leaves everything else alone."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from pipeline.data.batches import Piece, inputs_of
+from pipeline.models.adaptation.fusion import use_fusion_implementation
+from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.models.heads import build_head
+from pipeline.models.lean import make_lean
+from pipeline.models.transfer_model import TransferModel
+from pipeline.training.divergence import class_divergence, squared_error
+from pipeline.training.smoothness import GUARD, Smoothness, perturbation, perturbed
+
+IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
+BATCH = {
+    "input_ids": IDS, "attention_mask": (IDS != 0).long(), "token_type_ids": torch.zeros_like(IDS),
+    "rows": torch.arange(4), "labels": torch.tensor([0, 1, 1, 0]),
+}  # fmt: skip
+
+
+def forward(model: Any, piece: Piece) -> Tensor:
+    return model(**inputs_of(piece.batch))
+
+
+class Doubling(nn.Module):
+    """f(e) = 2 e, from an embedding of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.Embedding(2, 1)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        return 2 * self.embeddings(input_ids)[:, 0]
+
+
+def noise_of(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randn_like", lambda like: torch.full_like(like, value / 1e-5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "delta", "expected"),
+    [
+        ({}, 0.909747, 3.310561),
+        ({"direction": "gradient", "radius": 1e-5}, 1e-5, 4e-10),  # the paper's algorithm: ten orders smaller
+        ({"radius": 0.5}, 0.454874, 0.827640),
+    ],
+)
+def test_the_worked_case_in_one_dimension(settings, delta, expected, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    noise_of(1e-5, monkeypatch)
+    model, piece = Doubling(), Piece({"input_ids": torch.tensor([[1]]), "rows": torch.tensor([0])})
+    seen: list[Tensor] = []
+    model.embeddings.register_forward_hook(lambda *_: seen.append(torch.tensor(0)))
+    term = Smoothness(1.0, forward, lambda _: squared_error, lambda _: model.embeddings, **settings)
+    outputs = forward(model, piece)
+    value = term(model, piece, outputs)
+    assert value.item() == pytest.approx(expected, rel=1e-5 if expected > 1e-3 else 0.3)  # e + 1e-5 has fp32's rounding
+    # f(e + delta) - f(e) = 2 delta: its square is the value, so delta is what the formula says.
+    assert math.sqrt(expected) / 2 == pytest.approx(delta, rel=1e-5)
+    assert len(seen) == 3
+
+
+def test_the_reference_has_its_largest_entry_just_below_one_for_each_token() -> None:
+    start = 1e-5 * torch.randn(3, 4, 64, generator=torch.Generator().manual_seed(0))
+    gradient = 1e-7 * torch.randn(3, 4, 64, generator=torch.Generator().manual_seed(1))
+    moved = start + 1e-3 * gradient
+    delta = perturbation(start, gradient, "reference")
+    largest = moved.abs().amax(-1)
+    torch.testing.assert_close(delta.abs().amax(-1), largest / (largest + GUARD))
+    assert 0.9 < delta.abs().amax() < 1
+    torch.testing.assert_close(perturbation(start, gradient, "reference", 0.25), 0.25 * delta)
+    # Hardly any of it is ascent.
+    assert F.cosine_similarity(start, delta, dim=-1).min() > 0.999999
+
+
+def test_the_gradients_direction_keeps_its_radius_however_small_it_is_and_spares_padding() -> None:
+    gradient = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    scales = torch.tensor([[1.0, 1e-9, 1e-30], [1.0, 1.0, 0.0]])
+    delta = perturbation(torch.zeros_like(gradient), gradient * scales[..., None], "gradient", 0.5)
+    assert delta.abs().amax(-1).flatten().tolist() == pytest.approx([0.5] * 5 + [0.0])
+    torch.testing.assert_close(F.cosine_similarity(delta[0], gradient[0], dim=-1), torch.ones(3))
+
+
+def build(encoder: PreTrainedModel, trainable: str, encoding: str = "cross", head: str = "linear") -> TransferModel:
+    torch.manual_seed(0)
+    if trainable != "full":
+        encoder.requires_grad_(False)
+    if trainable == "adapter":
+        add_adapter(encoder, "films", "houlsby", 8)
+    make_lean(encoder, "mean")
+    outputs, vectors = (1, 1) if head == "cosine" else (2, 2 if encoding == "siamese" else 1)
+    module = build_head(head, encoder.config.hidden_size, outputs, vectors, 0.0)  # type: ignore[arg-type]
+    return TransferModel(encoder, module, encoding, "mean").eval()  # type: ignore[arg-type]
+
+
+def smart(model: TransferModel, divergence: Callable[..., Tensor] = class_divergence, **settings: Any) -> Smoothness:
+    return Smoothness(
+        settings.pop("weight", 1.0), forward, lambda _: divergence, lambda _: model.backbone.embeddings, **settings
+    )
+
+
+@pytest.mark.parametrize("trainable", ["full", "adapter", "head"])
+def test_it_costs_one_forward_and_one_forward_backward_pass_more_than_a_plain_step(trainable, encoder) -> None:  # type: ignore[no-untyped-def]
+    model = build(encoder, trainable)
+    passes = Counter[str]()
+    top = model.backbone.encoder.layer[-1]
+    top.register_forward_hook(lambda *_: passes.update(["forward"]))
+    top.register_full_backward_hook(lambda *_: passes.update(["backward"]))
+    piece = Piece(BATCH)
+    outputs = forward(model, piece)
+    (F.cross_entropy(outputs, BATCH["labels"]) + smart(model)(model, piece, outputs)).backward()
+    # What trains goes backward from the clean and the perturbed outputs; where nothing in the backbone does, ascent
+    # alone goes through it.
+    assert passes == {"forward": 3, "backward": 1 if trainable == "head" else 3}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "encoding", "head"),
+    [
+        (trainable, encoding, head)
+        for trainable in ("full", "adapter", "head")
+        for encoding, head in (("cross", "linear"), ("siamese", "difference"), ("siamese", "cosine"))
+        if (trainable, head) != ("head", "cosine")  # has no weights
+    ],
+)
+@pytest.mark.parametrize("direction", ["reference", "gradient"])
+def test_it_is_the_divergence_under_its_perturbation_and_trains_what_trains(  # type: ignore[no-untyped-def]
+    trainable, encoding, head, direction, encoder
+) -> None:
+    model = build(encoder, trainable, encoding, head)
+    divergence = squared_error if head == "cosine" else class_divergence
+    piece = Piece(BATCH)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    hooks = len(model.backbone.embeddings._forward_hooks)
+    plain = forward(model, piece)
+    torch.manual_seed(3)
+    value = smart(model, divergence, weight=2.0, direction=direction)(model, piece, plain)
+    value.backward()
+
+    torch.manual_seed(3)
+    states = model.backbone.embeddings(BATCH["input_ids"], BATCH["token_type_ids"]).detach()
+    start = (1e-5 * torch.randn_like(states)).requires_grad_()
+    with perturbed(model.backbone.embeddings, lambda _: start):
+        ascent = divergence(forward(model, piece), plain.detach())
+    (gradient,) = torch.autograd.grad(ascent, start)
+    delta = perturbation(start.detach(), gradient, direction)
+    with perturbed(model.backbone.embeddings, lambda _: delta):
+        expected = divergence(forward(model, piece), plain)
+    assert value.item() == pytest.approx(2 * expected.item(), rel=1e-5)
+    assert value.item() > 0
+    for parameter in model.parameters():
+        assert parameter.requires_grad or parameter.grad is None
+    assert any(parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert len(model.backbone.embeddings._forward_hooks) == hooks
+
+
+def test_ascent_along_the_gradient_raises_the_divergence_more_than_noise_does(encoder) -> None:  # type: ignore[no-untyped-def]
+    model, piece = build(encoder, "adapter"), Piece(BATCH)
+    outputs = forward(model, piece)
+    values = {}
+    for direction in ("reference", "gradient"):
+        torch.manual_seed(0)
+        values[direction] = smart(model, direction=direction, radius=0.05)(model, piece, outputs).item()
+    assert values["gradient"] > 2 * values["reference"]
+
+
+def test_gradients_reach_the_embeddings_through_frozen_adapters_and_fusion(encoder) -> None:  # type: ignore[no-untyped-def]
+    """The fast form of fusion gives perturbations the gradient that AdapterHub's own does."""
+    from adapters.composition import Fuse
+
+    names = ["films", "meals"]
+    for name in names:
+        add_adapter(encoder, name, "houlsby", 8)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if "adapter_up" in name or "adapter_down" in name:
+                parameter.normal_(0, 0.3)
+    encoder.add_adapter_fusion(Fuse(*names))
+    encoder.set_active_adapters(Fuse(*names))
+    encoder.requires_grad_(False)
+    found, weights = {}, torch.randn(32, generator=torch.Generator().manual_seed(6))
+    for implementation in ("stock", "fast"):
+        use_fusion_implementation(encoder, implementation)  # type: ignore[arg-type]
+        states: list[Tensor] = []
+
+        def free(output: Tensor, states: list[Tensor] = states) -> Tensor:
+            states.append(torch.zeros_like(output).requires_grad_())
+            return states[-1]
+
+        with perturbed(encoder.embeddings, free):
+            hidden = encoder(**{k: BATCH[k] for k in ("input_ids", "attention_mask")}).last_hidden_state
+        (found[implementation],) = torch.autograd.grad((hidden @ weights).sum(), states[0])
+    assert found["fast"].abs().amax() > 1e-3
+    torch.testing.assert_close(found["fast"], found["stock"], rtol=1e-3, atol=1e-4)
+
+
+def test_the_perturbation_is_in_fp32_where_the_model_computes_in_bf16(encoder) -> None:  # type: ignore[no-untyped-def]
+    model = build(encoder, "full")
+    seen: list[Tensor] = []
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with perturbed(model.backbone.embeddings, lambda states: torch.full_like(states, 1e-5)) as added:
+            model.backbone.embeddings.register_forward_hook(lambda _, __, output: seen.append(output))
+            outputs = forward(model, Piece(BATCH))
+        forward(model, Piece(BATCH))
+        value = smart(model)(model, Piece(BATCH), outputs)
+    assert added[0].dtype == seen[0].dtype == torch.float32
+    assert (seen[0] - seen[1]).abs().amax().item() == pytest.approx(1e-5, rel=0.1)
+    assert torch.isfinite(value)
+
+
+def test_the_cosine_says_what_of_the_direction_is_noise(encoder) -> None:  # type: ignore[no-untyped-def]
+    model, piece = build(encoder, "adapter"), Piece(BATCH)
+    outputs = forward(model, piece)
+    cosines = {}
+    for direction in ("reference", "gradient"):
+        term = smart(model, direction=direction)
+        assert term.measured() == {"smart_cosine": None}
+        for _ in range(3):
+            term(model, piece, outputs)
+        kept = term.state()
+        cosines[direction] = term.measured()["smart_cosine"]
+        assert term.measured() == {"smart_cosine": None}
+        term.start(kept)
+        assert term.measured() == {"smart_cosine": cosines[direction]}
+    assert cosines["reference"] == pytest.approx(1.0, abs=1e-4)
+    assert abs(cosines["gradient"]) < 0.9  # type: ignore[arg-type]
+
+
+def test_a_model_whose_embeddings_do_not_run_is_an_error(encoder) -> None:  # type: ignore[no-untyped-def]
+    """As with states from the cache: there is nothing to perturb, and the term would be nothing without a word."""
+    model = build(encoder, "head")
+    known = {**BATCH, "known": torch.randn(4, 32)}
+    with pytest.raises(RuntimeError, match="did not run its embeddings"):
+        smart(model)(model, Piece(known), forward(model, Piece(known)))
