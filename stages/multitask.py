@@ -1,24 +1,27 @@
-"""Joint training: one backbone and a head a task, a batch of every task in each step."""
+"""Joint training: one backbone and a head a task, trained on all tasks by a mixing rule."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.batches import inputs_of
 from pipeline.data.load import TaskData
-from pipeline.data.tokens import tokenise
 from pipeline.errors import raise_all
 from pipeline.ledger import OtherScore, Parameters, RunRecord, run_name
 from pipeline.metrics import load_metric
 from pipeline.recipe import Recipe, check_seed
+from pipeline.study_rows import MAY_TRAIN
 from pipeline.tasks import Task
+from stages.inputs import training_splits
 from stages.keeping import cost_of
 from stages.once import get_or_train
 from stages.run import tell_overlap, training_data
 from stages.scoring import Scoring, scoring_of
+from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
@@ -26,12 +29,14 @@ if TYPE_CHECKING:
 
     from pipeline.data.batches import Piece
     from pipeline.models.transfer_model import MultitaskModel
-    from pipeline.training.fit import Fitted
+    from pipeline.training.fit import Fitted, GradientRule
     from pipeline.training.objectives import Prediction
 
 # What of a recipe each task has for itself; the rest is about the one model and its training.
-_OWN = frozenset({"encoding", "pooling", "head", "head_dropout", "max_length", "batch_size"})
-_MIXING = "simultaneous"
+_OWN = frozenset(
+    {"encoding", "pooling", "head", "cosine_scale", "one_logit", "extra", "head_dropout", "max_length", "batch_size"}
+    | {"loss_weight", "pair_order", "average_orders", "truncation"}
+)
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,17 @@ class Part:
 
 
 class MultitaskRun:
-    """A model for several tasks: its identity, and its training if the ledger does not have it yet."""
+    """A model for several tasks: its identity, and its training if the ledger does not have it yet.
 
-    def __init__(self, parts: Sequence[Part], workspace: Workspace, seed: int) -> None:
+    Args:
+        wanted_surgery: whether gradient surgery was asked for, though with one task it has no effect.
+    """
+
+    def __init__(self, parts: Sequence[Part], workspace: Workspace, seed: int, wanted_surgery: bool = False) -> None:
         self.workspace, self.seed = workspace, seed
         self.backbone = workspace.backbone
         self.parts = {part.task.name: part for part in sorted(parts, key=lambda part: part.task.name)}
+        self.wanted_surgery = wanted_surgery
 
     @property
     def first(self) -> Part:
@@ -71,7 +81,6 @@ class MultitaskRun:
             "kind": "multitask",
             **first,
             "others": others,
-            "mixing": _MIXING,
             "seed": self.seed,
             "backbone": self.backbone.identity,
         }
@@ -95,8 +104,10 @@ class MultitaskRun:
     def train(self) -> RunRecord:
         """Train, score every task and write everything; see :meth:`get`."""
         from pipeline.training.devices import make_accelerator
+        from pipeline.training.divergence import divergence_of
         from pipeline.training.fit import fit
-        from pipeline.training.mixing import Simultaneous, mixed
+        from pipeline.training.mixing import mixed
+        from pipeline.training.terms import loss_with
         from stages.build import build_multitask
 
         recipe, ledger = self.first.recipe, self.workspace.ledger
@@ -113,12 +124,22 @@ class MultitaskRun:
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
         data = {name: self._data(part, accelerator.num_processes) for name, part in self.parts.items()}
-        mixing = Simultaneous({name: each.batches_per_epoch for name, each in data.items()})
+        rows = {name: len(part.data.train) for name, part in self.parts.items()}
         model = build_multitask(self.parts, self.workspace, self.seed)
+        combine = self._surgery(model)
+
+        def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
+            return model(piece.task, **inputs_of(piece.batch))
+
+        def objective(outputs: Tensor, piece: Piece) -> Tensor:
+            return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
+
+        divergences = {name: divergence_of(part.task, part.recipe) for name, part in self.parts.items()}
+        terms = terms_of(recipe, model, forward, divergences.__getitem__, lambda task: model.of(task).backbone)
+        regularised = loss_with(forward, objective, terms)
 
         def loss(model: nn.Module, piece: Piece) -> Tensor:
-            outputs = model(piece.task, **inputs_of(piece.batch))
-            return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
+            return regularised(model, piece) * self.parts[piece.task].recipe.loss_weight
 
         def predict(name: str) -> Prediction:
             return scorings[name].predict(model.of(name))
@@ -127,12 +148,15 @@ class MultitaskRun:
             model,
             recipe=recipe,
             seed=self.seed,
-            data=mixed(data, mixing, recipe.epochs_of(mixing.steps)),
+            data=mixed(data, rows, recipe, self.seed),
             loss=loss,
             evaluate=lambda _: {name: scoring.value(predict(name)) for name, scoring in scorings.items()},
             metric="mean",
             accelerator=accelerator,
             title=self.title,
+            pretrained=self.backbone.tensor_names,
+            combine=combine,
+            companions=terms,
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
@@ -146,11 +170,28 @@ class MultitaskRun:
         assert record is not None
         return record
 
+    def _surgery(self, model: MultitaskModel) -> GradientRule | None:
+        """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
+        from pipeline.training.cost import check_memory
+        from pipeline.training.devices import is_main_process
+        from pipeline.training.surgery import Surgery, weighting_of
+
+        surgery, encoder = self.first.recipe.gradient_surgery, model.of(self.first.task.name).backbone
+        own = set(self.backbone.tensor_names)
+        shared = [p for name, p in encoder.named_parameters() if name in own and p.requires_grad]
+        if surgery == "none" or not shared:
+            if self.wanted_surgery and is_main_process():
+                why = "the tasks share nothing that trains" if len(self.parts) > 1 else "there is one task"
+                print(f"{self.title}: gradient surgery has no effect, since {why}", file=sys.stderr)
+            check_memory(model, self.title)
+            return None
+        check_memory(model, self.title, held=(len(self.parts) - 1) * sum(parameter.nbytes for parameter in shared))
+        return Surgery(weighting_of(surgery, len(self.parts)), model.parameters())
+
     def _data(self, part: Part, processes: int) -> Any:
         recipe, tokenizer = part.recipe, self.backbone.tokenizer
-        assert recipe.encoding is not None and recipe.max_length is not None
-        split = tokenise(part.data.train, tokenizer, recipe.encoding, recipe.max_length)
-        return training_data(split, recipe, self.seed, tokenizer.pad_token_id, processes)
+        splits = training_splits(part.data.train, recipe, tokenizer)
+        return training_data(splits, recipe, self.seed, tokenizer.pad_token_id, processes)
 
     def _finish(
         self,
@@ -175,12 +216,14 @@ class MultitaskRun:
             dev=dev[first],
             best_epoch=fitted.best_epoch,
             rows={"train": len(data.train), "dev": len(data.dev), "dev_in_train": data.dev_in_train},
+            added=dict(data.added),
             others={
                 name: OtherScore(
                     metric=self.parts[name].task.metric,
                     dev=dev[name],
                     rows=len(self.parts[name].data.dev),
                     train_rows=len(self.parts[name].data.train),
+                    added=dict(self.parts[name].data.added),
                 )
                 for name in others
             },
@@ -209,32 +252,39 @@ def multitask_run(
 
     Args:
         recipes: one a task; they may differ in what a task has for itself (encoding, pooling, head and its dropout,
-            length, batch size) and in nothing else.
+            length, batch size, weight of its loss) and in nothing else.
         limits: training rows of each task; None is all.
 
     Raises:
-        PipelineError: no task, one named twice, recipes that differ otherwise or that do not train the whole model.
+        PipelineError: no task, one named twice, recipes that differ otherwise or that train what tasks cannot share,
+            gradient surgery in several processes.
     """
-    from pipeline.training.devices import resolve_precision
-
     check_seed(seed)
-    backbone = workspace.backbone
     parts = []
     for name in tasks:
         task, recipe = workspace.task(name), recipes[name]
-        resolved = recipe.resolve(task, resolve_precision(recipe.precision), backbone.max_length, backbone.layers)
-        parts.append(Part(task, resolved, limits[name], workspace.task_data(task, limits[name], seed)))
+        resolved = workspace.resolve(recipe, task, joint=True)
+        if len(tasks) == 1:  # there is nothing to mix or to combine
+            resolved = resolved.model_copy(update={"mixing": "simultaneous", "gradient_surgery": "none"})
+        data = workspace.task_data(task, limits[name], seed, resolved.extra)
+        parts.append(Part(task, resolved, limits[name], data))
     raise_all("multitask", _mistakes(parts))
-    return MultitaskRun(parts, workspace, seed)
+    wanted_surgery = any(recipes[name].gradient_surgery != "none" for name in tasks)
+    return MultitaskRun(parts, workspace, seed, wanted_surgery)
 
 
 def _mistakes(parts: Sequence[Part]) -> list[str]:
+    from pipeline.training.devices import process_count
+
     if not parts:
         return ["no task to train on"]
     names = [part.task.name for part in parts]
     problems = [f"task '{name}' is named more than once" for name in sorted(set(names)) if names.count(name) > 1]
-    if any(part.recipe.trainable != "full" for part in parts):
-        problems.append("joint training trains the whole model: trainable = 'full'")
+    for trainable in sorted({part.recipe.trainable for part in parts} - set(MAY_TRAIN["multitask"])):
+        allowed = ", ".join(f"'{name}'" for name in MAY_TRAIN["multitask"])
+        problems.append(f"joint training cannot have trainable = '{trainable}': use one of {allowed}")
+    if process_count() > 1 and any(part.recipe.gradient_surgery != "none" for part in parts):
+        problems.append("gradient_surgery works in one process only: launch one, or leave it out")
     for key in sorted(set(Recipe.model_fields) - _OWN):
         values = {part.task.name: getattr(part.recipe, key) for part in parts}
         if len(set(values.values())) > 1:

@@ -12,14 +12,14 @@ import pandas as pd
 from pipeline.atomic import canonical_json
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
-from pipeline.data.tokens import tokenise
 from pipeline.errors import PipelineError, raise_all
 from pipeline.layers import layers_option
 from pipeline.ledger import RunRecord
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.recipe import Precision, Recipe
+from pipeline.recipe import BOTTLENECKS, Precision, Recipe
 from pipeline.store import Artifact
 from pipeline.tasks import Task
+from stages.inputs import scored_splits
 from stages.scoring import prediction_table
 from stages.workspace import Workspace
 
@@ -34,7 +34,7 @@ R = TypeVar("R")
 KINDS = ("auto", "fusion", "adapter")
 
 # What of a recipe decides an adapter's inputs and sites; adapters that agree in it can share a forward pass.
-_SHARED = {"encoding", "max_length", "adapter", "drop_layers"}
+_SHARED = {"encoding", "max_length", "truncation", "average_orders", "adapter", "drop_layers"}
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def parse_targets(text: str, workspace: Workspace) -> list[Task]:
 def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
     """The forward passes over the input: targets that one of them answers stand together.
 
-    Those are stage-one adapters at the same sites that read the same columns in the same way. A fusion, a fully tuned
-    model and an adapter with LayerNorms of its own each need a pass to themselves.
+    Those are bottleneck adapters at the same sites that read the same columns in the same way. A fusion, a fully tuned
+    model, modules of another kind and an adapter with LayerNorms of its own each need a pass to themselves.
     """
     passes: dict[object, list[Target]] = {}
     for target in targets:
@@ -133,6 +133,8 @@ def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
 def _what_it_shares(target: Target) -> object:
     trained, recipe = target.trained, target.recipe
     if isinstance(trained, RunRecord) or trained.manifest.kind != "adapter" or recipe.train_layernorm:
+        return target.run
+    if recipe.adapter not in BOTTLENECKS:
         return target.run
     return target.task.text, canonical_json(recipe.model_dump(mode="json", include=_SHARED))
 
@@ -171,14 +173,13 @@ def _outputs(
 ) -> list[Prediction]:
     """One forward pass over the rows, as the objective of each target reads it."""
     from pipeline.training.objectives import objective_of
-    from pipeline.training.predict import split_outputs
+    from pipeline.training.predict import mean_outputs
     from stages.build import outputs_of
 
     tokenizer, recipe = workspace.backbone.tokenizer, targets[0].recipe
-    assert recipe.encoding is not None and recipe.max_length is not None
-    outputs = split_outputs(
+    outputs = mean_outputs(
         accelerator.prepare(_model(targets, workspace, drop_layers)),
-        tokenise(rows, tokenizer, recipe.encoding, recipe.max_length),
+        scored_splits(rows, recipe, tokenizer),
         batch_size=batch_size,
         pad_token_id=tokenizer.pad_token_id,
         accelerator=accelerator,

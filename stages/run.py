@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.batches import Piece, inputs_of, training_batches
 from pipeline.data.load import TaskData
-from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.data.pair_order import in_random_order, joined
+from pipeline.data.tokens import TokenisedSplit
 from pipeline.ledger import OtherScore, Parameters, RunRecord, SourceRun, run_name
 from pipeline.metrics import load_metric
 from pipeline.recipe import Recipe, check_seed
 from pipeline.tasks import Task
 from stages.anchoring import choose_anchor
-from stages.forgetting import score_source
+from stages.forgetting import lineage, score_again
+from stages.inputs import training_splits
 from stages.keeping import ARTIFACT_KINDS, cost_of, keep_weights, save_artifact
 from stages.once import get_or_train
 from stages.request import RunRequest
 from stages.scoring import Scoring, scoring_of
+from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
     import pandas as pd
     from accelerate import Accelerator
+    from torch import Tensor
 
     from pipeline.models.frozen_prefix import PrefixCache
     from pipeline.models.transfer_model import TransferModel
@@ -37,18 +41,15 @@ class Run:
     """A request in a workspace: its identity, and its training if the ledger does not have it yet."""
 
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
-        from pipeline.training.devices import resolve_precision
-
         check_seed(request.seed)
         self.request, self.workspace = request, workspace
         self.task: Task = workspace.task(request.task)
         self.backbone = workspace.backbone
-        precision = resolve_precision(request.recipe.precision)
-        self.recipe = request.recipe.resolve(self.task, precision, self.backbone.max_length, self.backbone.layers)
+        self.recipe = workspace.resolve(request.recipe, self.task)
 
     @cached_property
     def data(self) -> TaskData:
-        return self.workspace.task_data(self.task, self.request.limit, self.request.seed)
+        return self.workspace.task_data(self.task, self.request.limit, self.request.seed, self.recipe.extra)
 
     @cached_property
     def sources(self) -> tuple[SourceRun, ...]:
@@ -93,7 +94,8 @@ class Run:
             if artifact is None or artifact.manifest.digest != record.artifact_digest:
                 return None
             return record.model_copy(update={"artifact": str(artifact.folder)})
-        if record.weights_sha256 is not None and not self.workspace.ledger.weights_file(self.name).is_file():
+        wanted = self.request.keep_weights or record.weights_sha256 is not None
+        if wanted and not self.workspace.ledger.weights_file(self.name).is_file():
             return None
         return record
 
@@ -105,26 +107,33 @@ class Run:
         """Train, score and write everything; see :meth:`get`."""
         from pipeline.models.unchanged import adapter_hashes, unchanged_parts
         from pipeline.training.devices import make_accelerator
+        from pipeline.training.divergence import divergence_of
         from pipeline.training.fit import fit
+        from pipeline.training.terms import loss_with
         from stages.build import build_for_training
 
         recipe, task, ledger = self.recipe, self.task, self.workspace.ledger
-        assert recipe.encoding is not None and recipe.max_length is not None
         accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
         if accelerator.is_main_process:
             tell_overlap(self.data, task)
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         tokenizer = self.backbone.tokenizer
-        train = tokenise(self.data.train, tokenizer, recipe.encoding, recipe.max_length)
+        train = training_splits(self.data.train, recipe, tokenizer)
         scoring = scoring_of(task, self.data.dev, recipe, self.backbone, accelerator)
         anchor = choose_anchor(self, scoring)
         built = build_for_training(self.request, recipe, task, self.backbone, ledger, anchor)
         model, objective = built.model, scoring.objective
-        known_dev, known_train = self._caches(model, scoring.split, train, accelerator)
+        known_dev, known_train = self._caches(model, joined(scoring.splits), joined(train), accelerator)
         scoring = replace(scoring, extend=known_dev.extend)
         adapters = adapter_hashes(model.backbone, [source.manifest.task for source in self.request.adapters])
         load_metric(task.metric)  # its import takes seconds, which are not the run's
+
+        def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
+            return model(**inputs_of(piece.batch))
+
+        divergence = divergence_of(task, recipe)
+        terms = terms_of(recipe, model, forward, lambda _: divergence, lambda _: model.backbone)
         fitted = fit(
             model,
             recipe=recipe,
@@ -132,13 +141,14 @@ class Run:
             data=training_data(
                 train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes, known_train.extend
             ),
-            loss=lambda model, piece: objective.loss(model(**inputs_of(piece.batch)), piece.batch["labels"]),
+            loss=loss_with(forward, lambda outputs, piece: objective.loss(outputs, piece.batch["labels"]), terms),
             evaluate=lambda _: scoring.value(scoring.predict(model)),
             metric=task.metric,
             accelerator=accelerator,
             title=self.title,
             penalties=built.penalties,
             without_decay=built.without_decay,
+            companions=terms,
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
@@ -147,9 +157,10 @@ class Run:
             predictions=scoring.table(scoring.predict(model)),
             adapters=adapters,
             unchanged=unchanged_parts(model.backbone, self.backbone, adapters),
-            source=score_source(model.backbone, self.request.start, self.workspace, accelerator)
-            if self.request.start is not None
-            else None,
+            others={
+                record.task: score_again(model.backbone, record, self.workspace, accelerator)
+                for record in lineage(self.request.start, ledger)
+            },
         )
         if self.workspace.track:
             accelerator.end_training()
@@ -178,8 +189,9 @@ class Run:
 
         bound = self.workspace.cache_gb * 2**30
         known_dev = cache(dev, bound)
-        # Rows that are read once are not worth keeping.
-        return known_dev, cache(train, bound - known_dev.bytes if self.recipe.epochs_over(len(train)) > 1 else 0)
+        # Rows that are read once are not worth keeping, and SMART runs all layers, above perturbed embeddings.
+        again = self.recipe.epochs_over(len(self.data.train)) > 1 and not self.recipe.smart
+        return known_dev, cache(train, bound - known_dev.bytes if again else 0)
 
     def _attention(self, model: TransferModel, scoring: Scoring) -> pd.DataFrame | None:
         if self.request.kind != "fusion":
@@ -192,8 +204,6 @@ class Run:
     def _finish(self, model: TransferModel, fitted: Fitted, found: Findings) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears."""
         artifact = save_artifact(self, model, fitted.best_score)
-        start = self.request.start
-        others = {start.task: found.source} if start is not None and found.source is not None else {}
         record = RunRecord(
             run=self.name,
             kind=self.request.kind,
@@ -210,7 +220,8 @@ class Run:
             dev=fitted.best_score,
             best_epoch=fitted.best_epoch,
             rows={"train": len(self.data.train), "dev": len(self.data.dev), "dev_in_train": self.data.dev_in_train},
-            others={task: score for task, (score, _) in others.items()},
+            added=dict(self.data.added),
+            others={task: score for task, (score, _) in found.others.items()},
             unchanged=found.unchanged,
             anchor=found.anchor,
             cost=cost_of(model, fitted),
@@ -222,7 +233,7 @@ class Run:
             weights_sha256=keep_weights(self, model),
             provenance=provenance(),
         )
-        tables = {task: table for task, (_, table) in others.items()}
+        tables = {task: table for task, (_, table) in found.others.items()}
         self.workspace.ledger.finish(record, fitted.curve, found.predictions, tables, found.attention)
 
 
@@ -234,8 +245,8 @@ class Findings:
     adapters: Mapping[str, str]
     """sha256 over the tensors of each frozen adapter before training."""
     unchanged: Mapping[str, str]
-    source: tuple[OtherScore, pd.DataFrame] | None
-    """Score and predictions on the task that sequential tuning came from."""
+    others: Mapping[str, tuple[OtherScore, pd.DataFrame]]
+    """Scores and predictions on the tasks that sequential tuning came from."""
     anchor: str | None = None
     attention: pd.DataFrame | None = None
 
@@ -245,6 +256,13 @@ def tell_overlap(data: TaskData, task: Task) -> None:
     name = task.name
     for other, rows in data.dropped.items():
         print(f"{name}: {rows} training rows that also stand in dev of {other} are left out", file=sys.stderr)
+    for other, added in data.added.items():
+        left_out = added.in_dev + added.in_test + added.in_other_dev
+        print(
+            f"{name}: {added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
+            f" {left_out} are left out, since they stand in dev or test",
+            file=sys.stderr,
+        )
     if data.dev_in_train:
         print(
             f"{name}: {data.dev_in_train} rows of dev also stand in train (--drop-overlap drops those from train)",
@@ -253,17 +271,32 @@ def tell_overlap(data: TaskData, task: Task) -> None:
 
 
 def training_data(
-    split: TokenisedSplit, recipe: Recipe, seed: int, pad_token_id: int, processes: int, extend: Extend | None = None
+    splits: Sequence[TokenisedSplit],
+    recipe: Recipe,
+    seed: int,
+    pad_token_id: int,
+    processes: int,
+    extend: Extend | None = None,
 ) -> TrainingData:
-    """The batches of one task; ``extend`` adds to each piece what is known of its inputs."""
+    """The batches of one task; ``extend`` adds to each piece what is known of its inputs.
+
+    Args:
+        splits: the rows, and where pairs train in random order, the same with each pair the other way round.
+    """
     from pipeline.training.fit import TrainingData
 
-    pieces = recipe.gradient_accumulation_steps * processes
+    pieces, rows = recipe.gradient_accumulation_steps * processes, len(splits[0])
+
+    def of_epoch(epoch: int) -> TokenisedSplit:
+        return splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], seed, epoch)
+
     return TrainingData(
         batches=lambda epoch, first: (
             [Piece(part if extend is None else extend(part)) for part in batch]
-            for batch in training_batches(split, recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first)
+            for batch in training_batches(
+                of_epoch(epoch), recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first
+            )
         ),
-        batches_per_epoch=recipe.steps_over(len(split)),
-        epochs=recipe.epochs_over(len(split)),
+        batches_per_epoch=recipe.steps_over(rows),
+        epochs=recipe.epochs_over(rows),
     )

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
-from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.data.tokens import TokenisedSplit
+from pipeline.ledger import OtherScore
 from pipeline.metrics import score
 from pipeline.recipe import Recipe
 from pipeline.tasks import Task
+from stages.inputs import scored_splits
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -29,7 +31,8 @@ class Scoring:
 
     task: Task
     rows: pd.DataFrame
-    split: TokenisedSplit
+    splits: Sequence[TokenisedSplit]
+    """The rows, and where both orders of pairs count, the same with each pair the other way round."""
     objective: Objective
     batch_size: int
     pad_token_id: int
@@ -43,7 +46,7 @@ class Scoring:
 
         return predict_split(
             model,
-            self.split,
+            self.splits,
             self.objective,
             batch_size=self.batch_size,
             pad_token_id=self.pad_token_id,
@@ -60,8 +63,9 @@ class Scoring:
 
     def inputs(self) -> Iterator[dict[str, Tensor]]:
         """What a backbone reads of all rows, in batches of like length on its device."""
-        for rows in evaluation_order(self.split.lengths, self.batch_size):
-            batch = collate(self.split, rows, self.pad_token_id)
+        split = self.splits[0]
+        for rows in evaluation_order(split.lengths, self.batch_size):
+            batch = collate(split, rows, self.pad_token_id)
             yield {name: batch[name].to(self.accelerator.device) for name in BACKBONE_INPUTS if name in batch}
 
 
@@ -69,16 +73,22 @@ def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbon
     """How a model of a resolved ``recipe`` is scored on ``rows``."""
     from pipeline.training.objectives import objective_of
 
-    assert recipe.encoding is not None and recipe.head is not None and recipe.max_length is not None
     return Scoring(
         task=task,
         rows=rows,
-        split=tokenise(rows, backbone.tokenizer, recipe.encoding, recipe.max_length),
+        splits=scored_splits(rows, recipe, backbone.tokenizer),
         objective=objective_of(task, recipe),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
     )
+
+
+def scored_again(scoring: Scoring, model: Encoder) -> tuple[OtherScore, pd.DataFrame]:
+    """Score and predictions of a trained model on rows that it was not selected by."""
+    prediction = scoring.predict(model)
+    score = OtherScore(metric=scoring.task.metric, dev=scoring.value(prediction), rows=len(scoring.rows))
+    return score, scoring.table(prediction)
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:

@@ -22,9 +22,12 @@ from pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from pipeline.recipe import Truncation
     from pipeline.tasks import Encoding
 
 _FORMAT = 2
+# Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
+_HEAD_SHARE = 128 / 510
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -79,13 +82,18 @@ class TokenisedSplit:
         return lengths if self.b is None else np.maximum(lengths, [len(ids) for ids in self.b])
 
 
-def tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_length: int) -> TokenisedSplit:
+def tokenise(
+    rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_length: int, truncation: Truncation = "head"
+) -> TokenisedSplit:
     """Tokenise canonical rows, from the cache when the same rows were tokenised in the same way before.
 
-    A pair longer than ``max_length`` is cut at the longer sentence first, so that both stay.
+    A pair longer than ``max_length`` is cut at the longer sentence first, so that both stay. Of a longer single text
+    ``head`` keeps the beginning, ``head-and-tail`` a quarter from the beginning and the rest from the end, where a
+    review often says what it thinks (Sun et al. 2019, section 5.3.1).
     """
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
+    with_tail = truncation == "head-and-tail" and len(columns) == 1
     key = sha256_text(
         canonical_json(
             {
@@ -95,13 +103,15 @@ def tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_l
                 "rows": fingerprint(rows[columns]),
                 "siamese": siamese,
                 "max_length": max_length,
+                # Only where it is so: what was cached before there was a choice stays good.
+                **({"truncation": truncation} if with_tail else {}),
             }
         )
     )
     file = _cache_folder() / f"{key}.arrow"
     table = _read_cached(file)
     if table is None:
-        table = _tokenise(rows, tokenizer, siamese, max_length)
+        table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
         _write_cached(table, file)
     labels = rows["label"].to_numpy() if "label" in rows else None
     return TokenisedSplit(
@@ -113,12 +123,12 @@ def tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_l
     )
 
 
-def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int) -> pa.Table:
+def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int, with_tail: bool) -> pa.Table:
     def encode(*texts: list[str]) -> dict[str, list[list[int]]]:
         return dict(
             tokenizer.fast(
                 *texts,
-                truncation="longest_first",
+                truncation="do_not_truncate" if with_tail else "longest_first",
                 max_length=max_length,
                 return_attention_mask=False,
                 return_token_type_ids=tokenizer.token_types,
@@ -133,7 +143,17 @@ def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_lengt
         columns["types_a"] = whole["token_type_ids"]
     if siamese and second is not None:
         columns["b"] = encode(second)["input_ids"]
+    if with_tail:
+        columns = {name: [_head_and_tail(one, max_length) for one in values] for name, values in columns.items()}
     return pa.table({name: pa.array(values, type=pa.list_(pa.int32())) for name, values in columns.items()})
+
+
+def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
+    """First and last tokens of a text that has a special token at either end, as all supported families give it."""
+    if len(ids) <= max_length:
+        return ids
+    head = 1 + round((max_length - 2) * _HEAD_SHARE)
+    return ids[:head] + ids[len(ids) - (max_length - head) :]
 
 
 def _arrays(table: pa.Table, name: str) -> list[np.ndarray]:

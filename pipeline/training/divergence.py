@@ -10,15 +10,16 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from pipeline.tasks import HeadKind, Task
+from pipeline.recipe import Recipe
+from pipeline.tasks import Task
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """Of outputs (B, k) and (B, k), as the head gives them; zero where they are equal."""
 
 
-def divergence_for(task: Task, head: HeadKind) -> Divergence:
-    """What smoothness is measured in for a task under a head (Jiang et al. 2020, section 2)."""
-    return class_divergence if task.kind == "classes" and head != "cosine" else squared_error
+def divergence_of(task: Task, recipe: Recipe) -> Divergence:
+    """What smoothness is measured in for a task under a resolved recipe (Jiang et al. 2020, section 2)."""
+    return class_divergence if task.kind == "classes" and recipe.head != "cosine" else squared_error
 
 
 def class_divergence(one: Tensor, other: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -35,7 +35,7 @@ class Encoder(Protocol):
 
 def predict_split(
     model: Encoder,
-    split: TokenisedSplit,
+    splits: Sequence[TokenisedSplit],
     objective: Objective,
     *,
     batch_size: int,
@@ -43,12 +43,31 @@ def predict_split(
     accelerator: Accelerator,
     extend: Extend | None = None,
 ) -> Prediction:
-    """What ``objective`` reads from :func:`split_outputs`."""
+    """What ``objective`` reads from :func:`mean_outputs`."""
     return objective.predict(
+        mean_outputs(
+            model, splits, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator, extend=extend
+        )
+    )
+
+
+def mean_outputs(
+    model: Encoder,
+    splits: Sequence[TokenisedSplit],
+    *,
+    batch_size: int,
+    pad_token_id: int,
+    accelerator: Accelerator,
+    extend: Extend | None = None,
+) -> Tensor:
+    """The mean over ``splits``, which hold the same rows in other words, of :func:`split_outputs`: (rows, k)."""
+    first, *others = (
         split_outputs(
             model, split, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator, extend=extend
         )
+        for split in splits
     )
+    return torch.stack([first, *others]).mean(dim=0) if others else first
 
 
 def split_outputs(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeline.recipe import Recipe
 from pipeline.tasks import find_task
-from pipeline.training.divergence import class_divergence, divergence_for, squared_error
+from pipeline.training.divergence import class_divergence, divergence_of, squared_error
 
 Z, Y = torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[0.0, 1.0, 2.0]])
 
@@ -67,4 +68,4 @@ def test_it_is_a_batch_mean_that_is_symmetric_and_zero_where_outputs_agree(diver
     ],
 )
 def test_the_kind_of_output_decides(task, head, expected) -> None:  # type: ignore[no-untyped-def]
-    assert divergence_for(find_task(task), head) is expected
+    assert divergence_of(find_task(task), Recipe(head=head)) is expected

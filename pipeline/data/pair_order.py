@@ -1,0 +1,52 @@
+"""Pairs the other way round: in training each in a random order, in evaluation the mean of both.
+
+A cross-encoder reads ``[CLS] a [SEP] b [SEP]`` and gives another answer for b before a, though most tasks of pairs do
+not mean one (Hayes 2024 trains on random orders).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.tokens import TokenisedSplit
+
+_STREAM = 3
+"""Of random numbers, beside those that order and mix rows."""
+
+
+def swapped(rows: pd.DataFrame) -> pd.DataFrame:
+    """Canonical rows with each pair the other way round."""
+    return rows.rename(columns={"text_a": "text_b", "text_b": "text_a"})
+
+
+def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, epoch: int) -> TokenisedSplit:
+    """Each row from ``given`` or, with probability one half, from ``turned``, the same rows the other way round.
+
+    Which one follows from ``(seed, epoch)`` alone, so a resumed run reads what it would have read.
+    """
+    turns = np.random.default_rng([seed, epoch, _STREAM]).random(len(given)) < 0.5
+
+    def mixed(one: list[np.ndarray], other: list[np.ndarray]) -> list[np.ndarray]:
+        return [b if turn else a for a, b, turn in zip(one, other, turns, strict=True)]
+
+    types = None
+    if given.types_a is not None and turned.types_a is not None:
+        types = mixed(given.types_a, turned.types_a)
+    return TokenisedSplit(given.ids, mixed(given.a, turned.a), types, None, given.labels)
+
+
+def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
+    """The inputs of all ``splits``, one after the other, without labels."""
+    first = splits[0]
+    if len(splits) == 1:
+        return first
+    return TokenisedSplit(
+        ids=tuple(name for split in splits for name in split.ids),
+        a=[ids for split in splits for ids in split.a],
+        types_a=None if first.types_a is None else [types for split in splits for types in split.types_a or ()],
+        b=None if first.b is None else [ids for split in splits for ids in split.b or ()],
+        labels=None,
+    )
