@@ -30,6 +30,10 @@ SCHEMA = 1
 Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
 
 
+Reading = Literal["same", "probability", "middle"]
+"""As it is; a probability as a score; a score as a class, above the middle of its range or not."""
+
+
 class Cost(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -69,6 +73,8 @@ class OtherScore(BaseModel):
     rows: int = Field(description="dev rows")
     train_rows: int | None = Field(None, description="its training rows, where this run trained on it")
     added: dict[Name, Added] = Field({}, description="of these, those of other tasks, and what was left out of them")
+    reading: Reading | None = Field(None, description="how a model that did not train on it is read on it")
+    dev_rows: str | None = Field(None, description="fingerprint of the dev rows, where others may come to be scored")
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
 
 
@@ -94,7 +100,7 @@ class RunRecord(BaseModel):
     rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     others: dict[Name, OtherScore] = Field(
-        {}, description="the other tasks of a multitask model, or those that sequential tuning came from"
+        {}, description="the other tasks of a multitask model, those that sequential tuning came from, or any asked for"
     )
     unchanged: dict[str, str] = Field(
         {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
@@ -244,6 +250,16 @@ class Ledger:
             write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json"))
         self.drop_checkpoint(record.run)
+
+    def add_scores(self, record: RunRecord, others: Mapping[str, tuple[OtherScore, pd.DataFrame]]) -> RunRecord:
+        """Add what the model of a finished run is found to score on other tasks, predictions first."""
+        with self.lock(record.run):
+            for task, (_, table) in others.items():
+                write_table(table, self._predictions_file(record.run, task))
+            scores = {task: score for task, (score, _) in others.items()}
+            record = record.model_copy(update={"others": {**record.others, **scores}})
+            write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json"))
+        return record
 
     def drop_checkpoint(self, run: str) -> None:
         """Let the run begin at its beginning; what it finished before stays until it has finished again."""

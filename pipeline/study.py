@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pipeline.errors import PipelineError, raise_all, validation_problems
 from pipeline.recipe import Recipe
 from pipeline.study_mistakes import mentioned_tasks, mistakes_between_keys, recipe_problems, repeats, stray_tasks
-from pipeline.study_rows import BUILT_ON, TITLES, TRAINABLE, Curve, Published, Row, RowName
+from pipeline.study_rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName
 from pipeline.tasks import Name
 
 
@@ -37,6 +37,7 @@ class Study(BaseModel):
     rows: dict[RowName, Row] = {}
     curve: Curve | None = None
     published: Published | None = None
+    cross_task: bool = Field(False, description="score every single-task model on the other targets too")
 
     @model_validator(mode="before")
     @classmethod
@@ -95,7 +96,7 @@ class Study(BaseModel):
         """The row called ``name``, or the method of that name with nothing of its own; title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
         title = row.title or (TITLES[row.method] if name == row.method else name)
-        return row.model_copy(update={"title": title, "of": row.of or BUILT_ON.get(row.method)})
+        return row.model_copy(update={"title": title, "of": row.of or row.built_on})
 
     def title(self, label: str) -> str:
         """What tables print for a row, or for ``<row>:<source>`` of sequential tuning."""
@@ -110,12 +111,16 @@ class Study(BaseModel):
 
     def targets_of(self, name: str) -> tuple[str, ...]:
         """The targets that a row has runs for."""
-        own = self.row(name).targets
-        return tuple(target for target in self.targets if own is None or target in own)
+        row = self.row(name)
+        return tuple(
+            target
+            for target in self.targets
+            if (row.targets is None or target in row.targets) and (row.order is None or target in row.order)
+        )
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
-        own = self.row(name).sources
+        own = self.row(name).order or self.row(name).sources
         return tuple(task for task in self.all_tasks if task != target and (own is None or task in own))
 
     def curve_rows(self) -> dict[str, tuple[str, ...]]:
@@ -135,7 +140,9 @@ class Study(BaseModel):
         on_curve = self.curve.recipe if curve and self.curve else {}
         values = {**self.recipe, **self.tasks.get(task, {}), **found.recipe, **on_curve}
         where = f"study {self.name}, recipe of {row} on {task}"
-        return Recipe.parse({**values, "trainable": TRAINABLE[found.method]}, where)
+        if values.get("trainable") not in MAY_TRAIN.get(found.method, ()):
+            values["trainable"] = TRAINABLE[found.method]
+        return Recipe.parse(values, where)
 
     def with_recipe(self, **values: Any) -> Self:
         """The same study with ``values`` in every recipe, over what the study says anywhere.
@@ -172,7 +179,7 @@ class Study(BaseModel):
         rename(changed, "targets", "sources")
         rename(changed["curve"], "targets")
         for row in changed["rows"].values():
-            rename(row, "targets", "sources")
+            rename(row, "targets", "sources", "order", "after")
             if isinstance(row["published"], dict):
                 row["published"] = {name_of(name): title for name, title in row["published"].items()}
         changed["tasks"] = {name_of(name): recipe for name, recipe in self.tasks.items()}

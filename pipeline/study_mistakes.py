@@ -6,12 +6,15 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe import Recipe
-from pipeline.study_rows import BUILT_ON, TRAINABLE
+from pipeline.study_rows import MAY_TRAIN, TRAINABLE
 
 if TYPE_CHECKING:
     from pipeline.study import Study
 
 Values = Mapping[str, Any]
+
+_TASK_LISTS = ("targets", "sources", "order", "after")
+"""Of a row."""
 
 
 def recipe_problems(values: Values) -> list[str]:
@@ -46,7 +49,7 @@ def repeats(values: Values) -> list[str]:
     lists = {key: values.get(key) for key in ("methods", "targets", "sources", "seeds")}
     lists |= {f"curve.{key}": curve.get(key) for key in ("rows", "methods", "targets")}
     for name, row in _table(values.get("rows")).items():
-        lists |= {f"rows.{name}.{key}": _table(row).get(key) for key in ("targets", "sources")}
+        lists |= {f"rows.{name}.{key}": _table(row).get(key) for key in _TASK_LISTS}
     return [
         f"{key}: a value stands twice (got {list(listed)!r})"
         for key, listed in lists.items()
@@ -79,6 +82,7 @@ def mistakes_between_keys(study: Study) -> list[str]:
         if not study.has(name)
     ]
     problems += [problem for name in study.rows if (problem := _base_problem(study, name))]
+    problems += [problem for name in study.rows for problem in _row_problems(study, name)]
     known = [name for name in study.methods if study.has(name)]
     sequential = [name for name in known if study.row(name).method == "sequential"]
     if study.reference not in study.methods or study.reference in sequential:
@@ -99,7 +103,7 @@ def mistakes_between_keys(study: Study) -> list[str]:
 
 def _base_problem(study: Study, name: str) -> str | None:
     row = study.rows[name]
-    needed = BUILT_ON.get(row.method)
+    needed = row.built_on
     if needed is None:
         return f"rows.{name}.of: {row.method} is built on no other row: leave it out" if row.of else None
     of = row.of or needed
@@ -110,10 +114,24 @@ def _base_problem(study: Study, name: str) -> str | None:
     return None
 
 
+def _row_problems(study: Study, name: str) -> Iterator[str]:
+    row = study.rows[name]
+    if row.order is not None:
+        if row.method != "sequential":
+            yield f"rows.{name}.order: only sequential tuning goes through tasks in turn, not {row.method}"
+        if row.sources is not None:
+            yield f"rows.{name}: order says what comes before each task: leave sources out"
+    if row.after and row.method != "multitask":
+        yield f"rows.{name}.after: only joint training (multitask) can come after other tasks, not {row.method}"
+    allowed, found = MAY_TRAIN.get(row.method, ()), row.recipe.get("trainable")
+    if found is not None and found not in (*allowed, TRAINABLE[row.method]):
+        yield f"rows.{name}.recipe: a row of {row.method} trains {' or '.join(allowed) or TRAINABLE[row.method]}"
+
+
 def _mentions(values: Values) -> Iterator[tuple[str, str]]:
     yield from (("tasks", task) for task in _table(values.get("tasks")))
     for name, row in _table(values.get("rows")).items():
-        for key in ("targets", "sources"):
+        for key in _TASK_LISTS:
             yield from ((f"rows.{name}.{key}", str(task)) for task in _list(_table(row).get(key)))
         yield from ((f"rows.{name}.published", task) for task in _table(_table(row).get("published")))
     curve = _table(values.get("curve"))

@@ -29,6 +29,11 @@ TITLES: dict[Method, str] = {
     "adapter": "adapter",
     "fusion": "fusion",
 }
+MAY_TRAIN: dict[Method, tuple[Trainable, ...]] = {
+    "full": ("full", "full+adapter"),
+    "multitask": ("full", "full+adapter", "adapter", "head"),
+}
+"""The methods whose rows may say what trains; the first is what it is where they do not."""
 BUILT_ON: dict[Method, Method] = {"sequential": "full", "fusion": "adapter"}
 """The methods whose runs begin with finished runs of another."""
 
@@ -43,10 +48,19 @@ class Row(BaseModel):
     of: RowName | None = Field(None, description="the row whose runs it is built on")
     targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the tasks beside a target")
+    order: tuple[Name, ...] | None = Field(
+        None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
+    )
+    after: tuple[Name, ...] = Field((), description="multitask: tasks that the model is first fine-tuned on, in turn")
     published: str | dict[Name, str] | None = Field(
         None, description="its name in the published table; for sequential tuning one name a source"
     )
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
+
+    @property
+    def built_on(self) -> Method | None:
+        """The method whose finished runs this row's runs begin with."""
+        return "full" if self.after else BUILT_ON.get(self.method)
 
 
 class Curve(BaseModel):

@@ -14,6 +14,7 @@ from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.study import Study
 from pipeline.training.devices import is_main_process
 from stages.check import checked
+from stages.cross_task import score_across
 from stages.estimate import Duration, Estimate
 from stages.jobs import Jobs
 from stages.plan import Cell, in_order, job_of, plan
@@ -107,6 +108,9 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
             continue
         entries.append(Entry(**place, run=record.run, total_seconds=_total_seconds(record, jobs.workspace.ledger)))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=tuple(entries))
+    if study.cross_task:
+        finished = [entry.run for entry in entries if entry.run is not None and entry.rows is None]
+        score_across(finished, study.targets, jobs.workspace)
     folder = workspace.reports / study.name
     if is_main_process():
         write_json(folder / "study.json", result.model_dump(mode="json"))
@@ -126,4 +130,4 @@ def _prepare(study: Study, workspace: Workspace) -> tuple[Study, list[Cell], Job
 def _total_seconds(record: RunRecord, ledger: Ledger) -> float:
     """Training time of a run with all it is built on."""
     needed = [ledger.find(source.run) for source in record.sources]
-    return record.cost.seconds + sum(source.cost.seconds for source in needed if source is not None)
+    return record.cost.seconds + sum(_total_seconds(source, ledger) for source in needed if source is not None)

@@ -1,11 +1,12 @@
-"""What sequential tuning forgot: its model on the source task again, with the head it had there."""
+"""What sequential tuning forgot: its model on an earlier task again, with the head it had there."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.ledger import OtherScore, RunRecord
-from stages.scoring import scoring_of
+from pipeline.errors import PipelineError
+from pipeline.ledger import Ledger, OtherScore, RunRecord
+from stages.scoring import scored_again, scoring_of
 from stages.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -14,7 +15,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def score_source(
+def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
+    """The runs that sequential tuning came from, the first one first.
+
+    Raises:
+        PipelineError: one is no longer in the ledger.
+    """
+    found: list[RunRecord] = []
+    while start is not None:
+        found.insert(0, start)
+        source = start.sources[0].run if start.sources else None
+        start = ledger.find(source) if source is not None else None
+        if source is not None and start is None:
+            raise PipelineError(f"run {source}, which run {found[0].run} started from, is no longer in {ledger.root}")
+    return found
+
+
+def score_again(
     encoder: PreTrainedModel, start: RunRecord, workspace: Workspace, accelerator: Accelerator
 ) -> tuple[OtherScore, pd.DataFrame]:
     """Score and predictions of ``encoder`` on the dev rows that ``start`` was scored on.
@@ -22,7 +39,7 @@ def score_source(
     It is left made lean for the source's pooling.
 
     Args:
-        encoder: tuned on, from where ``start`` ended.
+        encoder: tuned on, after ``start``.
     """
     from stages.build import assemble, load_weights
 
@@ -32,12 +49,6 @@ def score_source(
     model = assemble(encoder, start.recipe, task)
     kept = load_weights(start, workspace.ledger)
     model.head.load_state_dict({name.removeprefix("head."): t for name, t in kept.items() if name.startswith("head.")})
-    prediction = scoring.predict(model.to(accelerator.device))
+    found, table = scored_again(scoring, model.to(accelerator.device))
     same_rows = start.identity["data"]["dev"] == data.fingerprint["dev"]
-    found = OtherScore(
-        metric=task.metric,
-        dev=scoring.value(prediction),
-        rows=len(data.dev),
-        before=start.dev if same_rows else None,
-    )
-    return found, scoring.table(prediction)
+    return found.model_copy(update={"before": start.dev if same_rows else None}), table

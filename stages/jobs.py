@@ -41,6 +41,7 @@ class Jobs:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
         self._records: dict[Job, RunRecord] = {}
         self._errors: dict[Job, PipelineError] = {}
+        self._started_from = {need for job in jobs for need in job.needs if job.kind in ("sequential", "multitask")}
         for job in jobs:
             self._look_up(job)
         self._to_train = [job for job in jobs if job not in self._records]
@@ -85,7 +86,10 @@ class Jobs:
             return fusion_run(part.task, part.recipe, self.workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
         start = self._records[job.needs[0]] if job.needs else None
-        return Run(RunRequest(job.kind, part.task, part.recipe, job.seed, part.limit, start=start), self.workspace)
+        request = RunRequest(
+            job.kind, part.task, part.recipe, job.seed, part.limit, start=start, keep_weights=job in self._started_from
+        )
+        return Run(request, self.workspace)
 
     def _artifact(self, job: Job) -> Artifact:
         artifact = self.workspace.store.find(self._records[job].run)

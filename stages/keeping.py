@@ -28,13 +28,13 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
     if kind is None:
         return None
     from pipeline.models.adaptation.fusion import save_fusion
-    from pipeline.models.adaptation.houlsby import save_adapter
+    from pipeline.models.adaptation.modules import save_modules
 
     backbone = model.backbone
     if kind == "adapter":
 
         def write(folder: Path) -> None:
-            save_adapter(backbone, run.task.name, folder)
+            save_modules(backbone, run.task.name, run.recipe, folder)
     else:
         names = [artifact.manifest.task for artifact in request.adapters]
 
@@ -73,15 +73,19 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
 
 def keep_weights(run: Run, model: TransferModel) -> str | None:
     """Keep the trained tensors of runs that others start from or that predict; returns the file's sha256."""
-    if run.request.kind not in _KEEPS_WEIGHTS:
+    if run.request.kind not in _KEEPS_WEIGHTS and not run.request.keep_weights:
         return None
     from safetensors.torch import save_file
 
     from pipeline.atomic import new_file, sha256_file
 
-    file = run.workspace.ledger.weights_file(run.name)
+    file, state = run.workspace.ledger.weights_file(run.name), model.trainable_state()
+    if run.recipe.freeze_embeddings:
+        # They need not be the pretrained ones: a task before this one may have trained them.
+        named = model.named_parameters()
+        state |= {name: tensor.detach().cpu().clone() for name, tensor in named if ".embeddings." in name}
     with new_file(file) as temporary:
-        save_file(model.trainable_state(), temporary)
+        save_file(state, temporary)
     return sha256_file(file)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pipeline.ledger import Kind
@@ -81,8 +81,9 @@ def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Cell]:
 
 
 def _cells(study: Study, row: str, target: str, seed: int, rows: int | None) -> list[Cell]:
-    sequential = study.row(row).method == "sequential"
-    sources = study.partners(row, target) if sequential else [None]
+    found = study.row(row)
+    by_source = found.method == "sequential" and found.order is None
+    sources = study.partners(row, target) if by_source else [None]
     return [Cell(row, target, seed, source, rows) for source in sources]
 
 
@@ -98,19 +99,30 @@ def job_of(study: Study, cell: Cell) -> Job:
         recipe = study.recipe_for(name, task, on_curve and (own or row.method == "multitask"))
         return Part(task, recipe, own_limit if own else study.limit)
 
-    def single(name: str, task: str) -> Job:
+    def single(name: str | None, task: str) -> Job:
+        assert name is not None
         return Job(study.row(name).method, (part(name, task),), cell.seed, row=name)
 
-    if row.method == "multitask":
-        tasks = sorted({cell.target, *study.partners(cell.row, cell.target)})
-        return Job("multitask", tuple(part(cell.row, task) for task in tasks), cell.seed, row=cell.row)
+    def in_turn(tasks: Sequence[str], name: str) -> Job:
+        """Full fine-tuning on the first task, then on each of the others, by the recipes of row ``name``."""
+        job = single(row.of, tasks[0])
+        for task in tasks[1:]:
+            job = Job("sequential", (part(name, task),), cell.seed, (job,), name)
+        return job
+
+    if row.order is not None:
+        return in_turn(row.order, cell.row)
     needs: tuple[Job, ...] = ()
+    tasks = sorted({cell.target, *study.partners(cell.row, cell.target)})
+    if row.method == "multitask":
+        if row.after:
+            needs = (in_turn(row.after, row.of or cell.row),)
+        return Job("multitask", tuple(part(cell.row, task) for task in tasks), cell.seed, needs, cell.row)
     if row.method == "sequential":
-        assert row.of is not None and cell.source is not None
+        assert cell.source is not None
         needs = (single(row.of, cell.source),)
     if row.method == "fusion":
-        assert row.of is not None
-        needs = tuple(single(row.of, task) for task in sorted({cell.target, *study.partners(cell.row, cell.target)}))
+        needs = tuple(single(row.of, task) for task in tasks)
     return Job(row.method, (part(cell.row, cell.target),), cell.seed, needs, cell.row)
 
 

@@ -21,4 +21,6 @@ class RunRequest:
     adapters: tuple[Artifact, ...] = ()
     """The sources of a fusion, in its order."""
     start: RunRecord | None = None
-    """The full fine-tuning that sequential tuning starts from."""
+    """The fine-tuning that sequential tuning starts from."""
+    keep_weights: bool = False
+    """Keep the trained weights even of a kind that does not, since another run starts from them."""

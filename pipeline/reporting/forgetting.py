@@ -42,7 +42,9 @@ def changes(runs: StudyRuns) -> list[Change]:
     first task's adapter as they were, so its score is what it was: counted only where the hashes taken after training
     say so.
     """
-    found = [change for label in runs.labels if ":" in label for change in _measured(runs, label)]
+    found = [
+        change for label in runs.labels for source in _before(runs, label) for change in _measured(runs, label, source)
+    ]
     family = {
         (change.row, change.source, change.target): resampled
         for change in found
@@ -89,10 +91,17 @@ def _change_cell(change: Change) -> Cell:
     return Cell(points(change.difference), change.difference, change.runs, change.comparison.verdict(), told)
 
 
-def _measured(runs: StudyRuns, label: str) -> Iterable[Change]:
+def _before(runs: StudyRuns, label: str) -> tuple[str, ...]:
+    """The tasks that a line of sequential tuning has learned before its last."""
+    order = runs.study.row(row_of(label)).order
     source = label.partition(":")[2]
+    return order[:-1] if order is not None else (source,) if source else ()
+
+
+def _measured(runs: StudyRuns, label: str, source: str) -> Iterable[Change]:
     for target in runs.study.targets:
-        group = [s for s in runs.cell(label, target) if source in s.record.others]
+        cells = runs.cell(label, target)
+        group = [s for s in cells if s.record.task == target and source in s.record.others]
         scores = [(s.record, s.record.others[source]) for s in group]
         known = [(record, other) for record, other in scores if other.before is not None]
         if known:
@@ -106,12 +115,19 @@ def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
     """After against before on the same examples; before are the predictions of the runs that came first."""
     pairs = []
     for name in change.runs:
-        record = runs.ledger.find(name)
-        start = next((s.run for s in record.sources if s.task == change.source), None) if record else None
-        if start is None or runs.ledger.find(start) is None:
+        start = _learned(runs, name, change.source)
+        if start is None:
             return None
         pairs.append((runs.predictions(name, change.source), runs.predictions(start, change.source)))
     return resample_tables(change.metric, pairs, seed=0)
+
+
+def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
+    """The run, of those that ``run`` goes back to, that learned ``task``."""
+    record = runs.ledger.find(run)
+    while record is not None and record.task != task:
+        record = runs.ledger.find(record.sources[0].run) if record.sources else None
+    return record.run if record is not None else None
 
 
 def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:

@@ -244,6 +244,38 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "targets: joint training needs at least two",
         ],
     ),
+    "an order of tasks that cannot be": (
+        {
+            "methods": ["full", "a", "b"],
+            "rows": {
+                "a": {"method": "multitask", "order": ["sst", "sts"]},
+                "b": {"method": "sequential", "order": ["sst", "sts"], "sources": ["sst"], "after": ["sts"]},
+            },
+        },
+        [
+            "rows.a.order: only sequential tuning goes through tasks in turn, not multitask",
+            "rows.b: order says what comes before each task",
+            "rows.b.after: only joint training",
+        ],
+    ),
+    "an order of too few tasks": (
+        {
+            "rows": {
+                "a": {"method": "sequential", "order": ["sst"]},
+                "b": {"method": "multitask", "after": ["sts", "sts"]},
+                "c": {"method": "sequential", "order": ["sst", "quora"]},
+            }
+        },
+        [
+            "rows.a.order: Tuple should have at least 2",
+            "rows.b.after: a value stands twice",
+            "rows.c.order: 'quora' is neither a target nor a source",
+        ],
+    ),
+    "a row that trains what its method does not": (
+        {"methods": ["full", "a"], "rows": {"a": {"method": "adapter", "recipe": {"trainable": "full"}}}},
+        ["rows.a.recipe: a row of adapter trains adapter"],
+    ),
     "an empty grid": (
         {"methods": ["full"], "rows": {"full": {"targets": ["imdb"]}}, "sources": ["imdb"]},
         ["methods: no row has one of the targets"],

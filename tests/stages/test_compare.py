@@ -12,8 +12,11 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import PipelineError
+from pipeline.reporting.forgetting import changes
+from pipeline.reporting.runs import StudyRuns
 from pipeline.study import Study
 from stages.compare import compare, dry_run
+from stages.forgetting import lineage
 from stages.report import report
 from stages.workspace import Workspace
 
@@ -132,6 +135,30 @@ def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # t
     start = workspace.ledger.find(source.run)
     assert (start.kind, start.task, source.digest) == ("full", "pairs", start.weights_sha256)
     assert entry.total_seconds == pytest.approx(record.cost.seconds + start.cost.seconds)
+
+
+def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "in-turn"],
+        rows={"in-turn": {"method": "sequential", "order": ["films", "meals", "pairs"]}},
+        targets=["films", "pairs"],
+        sources=["meals"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    cells = {entry.target: entry for entry in result.entries if entry.method == "in-turn"}
+    assert cells["films"].run == cells["pairs"].run
+    record = workspace.ledger.find(cells["pairs"].run)
+    assert (record.task, set(record.others)) == ("pairs", {"films", "meals"})
+    steps = lineage(record, workspace.ledger)
+    assert [(step.kind, step.task) for step in steps] == [
+        ("full", "films"), ("sequential", "meals"), ("sequential", "pairs"),
+    ]  # fmt: skip
+    assert record.others["films"].before == steps[0].dev
+    assert cells["films"].total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
+    found = changes(StudyRuns(result, workspace.ledger))
+    assert [(change.source, change.target) for change in found] == [("films", "pairs"), ("meals", "pairs")]
+    assert all(change.comparison is not None for change in found)
 
 
 def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) -> None:  # type: ignore[no-untyped-def]

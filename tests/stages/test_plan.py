@@ -55,6 +55,30 @@ def test_a_row_keeps_to_its_targets_and_sources() -> None:
     assert [need.task for need in fused.needs] == ["sst", "sts"]
 
 
+def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
+    rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
+    of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
+    cells = [cell for cell in plan(of) if cell.row == "in-turn"]
+    assert [(cell.target, cell.source) for cell in cells] == [("sst", None), ("sts", None)]
+    last, other = (job_of(of, cell) for cell in cells)
+    assert last == other
+    (before,) = last.needs
+    (first,) = before.needs
+    assert [(job.kind, job.task) for job in (first, before, last)] == [
+        ("full", "imdb"), ("sequential", "sts"), ("sequential", "sst"),
+    ]  # fmt: skip
+    assert in_order([last]) == [first, before, last]
+
+
+def test_joint_training_may_come_after_other_tasks() -> None:
+    rows = {"later": {"method": "multitask", "after": ["imdb", "sts"], "sources": ["sts"], "targets": ["sst"]}}
+    of = study(methods=["full", "later"], rows=rows, seeds=[1])
+    job = job_of(of, Cell("later", "sst", 1))
+    assert (job.kind, [part.task for part in job.parts]) == ("multitask", ["sst", "sts"])
+    (before,) = job.needs
+    assert (before.kind, before.task, before.needs[0].kind, before.needs[0].task) == ("sequential", "sts", "full", "imdb")
+
+
 def test_the_target_alone_is_limited_further() -> None:
     of = study(target_limit=50)
     assert limits(job_of(of, Cell("full", "sst", 1))) == {"sst": 50}
