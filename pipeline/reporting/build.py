@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.reporting.cost import cost_table
+from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.epochs import epoch_scores, epoch_table
 from pipeline.reporting.figures import Findings, write_figures
@@ -45,6 +46,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path) -> Report:
         low_resource_table(curve, curve_verdicts) if curve else None,
         transfer_table(runs, list(findings.gains)),
         forgetting_table(runs, list(findings.changes)),
+        cross_task_table(runs),
         *published_tables(runs),
         settings_table(runs),
         epoch_table(runs, findings.epochs),

@@ -22,6 +22,7 @@ def notes(runs: StudyRuns) -> list[str]:
     told.append(f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}.")
     if leaks:
         told.append(f"Dev rows whose text also stands in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}.")
+    told += _added(runs)
     epochs: dict[str, set[int]] = {}
     for scored in main:
         epochs.setdefault(runs.title(row_of(scored.entry.method)), set()).add(scored.epochs)
@@ -36,6 +37,21 @@ def notes(runs: StudyRuns) -> list[str]:
         if entry.error is not None:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
             told.append(f"Missing: {entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}")
+    return told
+
+
+def _added(runs: StudyRuns) -> list[str]:
+    """What other tasks' rows a line was trained on beside its own, and what was left out of them: the first seed's."""
+    told = []
+    for label in runs.labels:
+        for target in runs.study.targets:
+            for scored in runs.cell(label, target)[:1]:
+                for source, added in scored.added.items():
+                    left_out = added.in_dev + added.in_test + added.in_other_dev
+                    told.append(
+                        f"{runs.title(label)} on {target}: {added.rows:,} training rows of {source} added, {left_out}"
+                        f" left out because their text stands in dev or test; {added.in_train} also stand in train."
+                    )
     return told
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.data.load import Added
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.metrics import Metric
@@ -35,6 +36,12 @@ class Scored:
         if self.record.task == self.entry.target:
             return self.record.rows["train"]
         return self.record.others[self.entry.target].train_rows
+
+    @property
+    def added(self) -> Mapping[str, Added]:
+        """Other tasks' rows among the training rows of the target."""
+        own = self.record.task == self.entry.target
+        return self.record.added if own else self.record.others[self.entry.target].added
 
     @property
     def dev_rows(self) -> int:

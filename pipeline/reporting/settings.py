@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING
+from pipeline.tasks.extra import Extra, parse_extra
 
 # Known from the row's name or shown in the main table.
 _LEFT_OUT = {"trainable", "epochs", "min_steps"}
@@ -35,12 +37,18 @@ def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
     """One value, or each with the tasks it holds for."""
     tasks: dict[str, list[str]] = {}
     for scored, recipe in group:
-        shown = MISSING if recipe[key] is None else str(recipe[key])
+        shown = _shown(recipe[key])
         if scored.entry.target not in tasks.setdefault(shown, []):
             tasks[shown].append(scored.entry.target)
     if len(tasks) == 1:
         return next(iter(tasks))
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in tasks.items())
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):  # of all settings, extra data alone is a table
+        return ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or MISSING
+    return MISSING if value is None else str(value)
 
 
 def _name(key: str) -> str:

@@ -1,0 +1,41 @@
+"""The trained model of a finished run, from the store or from the weights that stand beside its record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.errors import PipelineError
+from pipeline.ledger import Ledger, RunRecord
+from pipeline.store import Store
+from pipeline.tasks import Task
+
+if TYPE_CHECKING:
+    from pipeline.models.backbone import Backbone
+    from pipeline.models.transfer_model import TransferModel
+
+
+def keeps_model(record: RunRecord, store: Store, ledger: Ledger) -> bool:
+    """Whether the model of one task that ``record`` describes is still there."""
+    if record.kind == "multitask":
+        return False
+    if record.artifact_digest is not None:
+        found = store.find(record.run)
+        return found is not None and found.manifest.digest == record.artifact_digest
+    return record.weights_sha256 is not None and ledger.weights_file(record.run).is_file()
+
+
+def kept_model(record: RunRecord, task: Task, backbone: Backbone, store: Store, ledger: Ledger) -> TransferModel:
+    """The model, frozen, in evaluation mode.
+
+    Raises:
+        PipelineError: it was not kept, is damaged, or was trained on another backbone.
+    """
+    from stages.build import build_from_artifact, build_from_weights
+
+    if not keeps_model(record, store, ledger):
+        raise PipelineError(f"run {record.run} ({record.kind} {record.task}) kept no model that is still there")
+    if record.artifact_digest is None:
+        return build_from_weights(record, task, backbone, ledger)
+    artifact = store.find(record.run)
+    assert artifact is not None
+    return build_from_artifact(artifact, task, backbone, store)
