@@ -47,6 +47,10 @@ class Training:
     "Passes over the training rows (head, adapter, full: 4; fusion: 3; standard fusion: 2)."
     learning_rate: float | None = None
     "Peak learning rate (head, adapter, fusion: 1e-3; standard fusion: 5e-4; full: 5e-5)."
+    backbone_learning_rate: float | None = None
+    "Peak learning rate of pretrained weights (as --learning-rate)."
+    head_learning_rate: float | None = None
+    "Peak learning rate of heads (as --learning-rate)."
     batch_size: int | None = None
     "Rows per optimiser step, over all processes (32)."
     gradient_accumulation_steps: int | None = None

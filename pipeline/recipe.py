@@ -59,6 +59,16 @@ _TRAINING = (
 )
 
 
+# What of a recipe belongs to some kinds of modules: AdapterHub's bottlenecks, which fusion mixes, and others.
+BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
+_MODULES: dict[AdapterKind, tuple[str, ...]] = {
+    "houlsby": ("bottleneck", "train_layernorm"),
+    "pfeiffer": ("bottleneck", "train_layernorm"),
+    "pal": ("pal_size", "pal_heads"),
+    "prefix": ("prefix_length",),
+    "prefix-tuning": ("prefix_length",),
+}
+
 # What of a recipe belongs to one form of fusion.
 _ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
 
@@ -161,7 +171,11 @@ class Recipe(BaseModel):
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
         """Every mistake in ``values``, each with its key."""
-        problems = _pairing_problems(values.get("encoding"), values.get("head")) + _mixing_problems(values)
+        problems = (
+            _pairing_problems(values.get("encoding"), values.get("head"))
+            + _mixing_problems(values)
+            + _pal_problems(values)
+        )
         try:
             cls.model_validate(dict(values))
         except ValidationError as error:
@@ -190,8 +204,9 @@ class Recipe(BaseModel):
 
         ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
         task's length, while a longer ``max_length`` that was asked for is an error. ``depth`` is its number of layers:
-        ``drop_layers`` must leave one. ``joint`` says that it trains together with other tasks. Settings without effect are brought to one value (the encoding of a task with
-        one text, adapter settings of full fine-tuning), so they cannot tell runs apart.
+        ``drop_layers`` must leave one. ``joint`` says that the task trains together with others. Settings without
+        effect are brought to one value (the encoding of a task with one text, adapter settings of full fine-tuning),
+        so they cannot tell runs apart.
         """
         if task.is_pair:
             head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
@@ -216,13 +231,11 @@ class Recipe(BaseModel):
                 f" {longest} or less"
             )
         defaults = type(self)()
-        inert: dict[str, Any] = {}
-        if self.trainable not in ("adapter", "fusion"):
-            inert |= {name: getattr(defaults, name) for name in ("adapter", "bottleneck", "drop_layers")}
-        elif depth is not None:
+        inert: dict[str, Any] = self._without_effect_on_modules(joint)
+        if "drop_layers" not in inert and depth is not None:
             check_layers(self.drop_layers, depth)
-        if self.trainable == "fusion":
-            inert["bottleneck"] = defaults.bottleneck
+        if "prefix_length" not in inert and longest is not None and self.prefix_length > longest:
+            raise PipelineError(f"prefix_length {self.prefix_length} is more than the backbone can read ({longest})")
         if not (task.is_pair and encoding == "cross"):
             inert |= {name: getattr(defaults, name) for name in ("pair_order", "average_orders")}
         if task.is_pair:
@@ -242,8 +255,6 @@ class Recipe(BaseModel):
         if head == "cosine" and self.trainable == "head" and not joint:
             # A cosine has no weights: the model is scored as it was pretrained, and nothing of training has an effect.
             inert |= {name: getattr(defaults, name) for name in _TRAINING} | {"score_start": True}
-        if self.trainable != "adapter":
-            inert["train_layernorm"] = False
         if self.trainable != "fusion":
             inert |= {
                 name: getattr(defaults, name)
@@ -269,6 +280,28 @@ class Recipe(BaseModel):
             "score_start": anchored if resolved.score_start is None else resolved.score_start,
         }
         return resolved.model_copy(update=by_method)
+
+    def _without_effect_on_modules(self, joint: bool) -> dict[str, Any]:
+        """The defaults of what says nothing about the modules that this recipe puts into the backbone.
+
+        Raises:
+            PipelineError: fusion over modules that it cannot mix.
+        """
+        has_modules, is_fusion = self.trainable in ("adapter", "full+adapter"), self.trainable == "fusion"
+        if is_fusion and self.adapter not in BOTTLENECKS:
+            raise PipelineError(
+                f"adapter '{self.adapter}' cannot be fused: fusion mixes the outputs of bottlenecks"
+                f" ({' or '.join(sorted(BOTTLENECKS))})"
+            )
+        told = {name for names in _MODULES.values() for name in names}
+        if has_modules:
+            told -= set(_MODULES[self.adapter])
+        if self.trainable == "full+adapter" and not joint:
+            told.add("train_layernorm")  # all train; only several tasks could each have their own
+        if not has_modules and not is_fusion:
+            told |= {"adapter", "drop_layers"}
+        defaults = type(self)()
+        return {name: getattr(defaults, name) for name in told}
 
     def _rates(self, has_weights: bool) -> dict[str, float | None]:
         """The learning rates of a resolved recipe: None where one is that of the modules, ``learning_rate``.
@@ -359,6 +392,14 @@ def _mixing_problems(values: Mapping[str, Any]) -> list[str]:
             f"gradient_surgery: '{surgery}' combines the gradients of several tasks, but with mixing = '{mixing}' a"
             " step has one: use mixing = 'simultaneous'"
         ]
+    return []
+
+
+def _pal_problems(values: Mapping[str, Any]) -> list[str]:
+    fields = Recipe.model_fields
+    size, heads = (values.get(name, fields[name].default) for name in ("pal_size", "pal_heads"))
+    if isinstance(size, int) and isinstance(heads, int) and heads > 0 and size % heads:
+        return [f"pal_size: {size} does not divide by pal_heads ({heads}): each head has as many numbers"]
     return []
 
 

@@ -102,7 +102,10 @@ def _joint(record: RunRecord) -> list[str]:
 
 
 def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
-    # Of several tasks the smallest decides how long an epoch is; each gives a batch a step.
-    epochs = recipe.epochs_over(min(train))
+    steps = recipe.joint_steps([recipe.steps_over(rows) for rows in train])
+    batches = steps * (len(train) if recipe.mixing == "simultaneous" else 1)
+    epochs = recipe.epochs_of(steps)
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
-    return _Work(trained=min(train) * len(train) * epochs, scored=scorings * sum(dev))
+    # Batches are full but for a pass's last one.
+    share = sum(train) / sum(recipe.steps_over(rows) for rows in train)
+    return _Work(trained=batches * share * epochs, scored=scorings * sum(dev))

@@ -111,7 +111,9 @@ class MultitaskRun:
         from stages.build import build_multitask
 
         recipe, ledger = self.first.recipe, self.workspace.ledger
-        accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
+        accelerator = make_accelerator(
+            recipe.precision, self.workspace.track, ledger.folder(self.name), resting=len(self.parts) > 1
+        )
         if accelerator.is_main_process:
             for part in self.parts.values():
                 tell_overlap(part.data, part.task)

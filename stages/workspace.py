@@ -64,14 +64,14 @@ class Workspace:
         """A task by name, alias or file."""
         return find_task(name, self.data)
 
-    def resolve(self, recipe: Recipe, task: Task) -> Recipe:
+    def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
         """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
         from pipeline.training.devices import resolve_precision
 
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
         recipe = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
         precision = resolve_precision(recipe.precision)
-        return recipe.resolve(task, precision, self.backbone.max_length, self.backbone.layers)
+        return recipe.resolve(task, precision, self.backbone.max_length, self.backbone.layers, joint)
 
     def task_data(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
         """Checked rows of a task; read once a command, however many runs use them and samples are drawn.

@@ -1,19 +1,24 @@
-"""What a run costs in memory: the peak of the process or of the GPU since the run began."""
+"""What a run costs in memory: at least what its numbers need, and the peak since the run began."""
 
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import torch
+from torch import nn
 
+from pipeline.errors import PipelineError
 from pipeline.training.devices import on_gpu
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
+_MACHINE = Path("/proc/meminfo")
+_CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def reset_peak_memory() -> None:
@@ -36,3 +41,44 @@ def peak_memory_mb() -> float:
         # Elsewhere only the peak since the process began is known.
         unit = 2**20 if sys.platform == "darwin" else 2**10
         return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+
+
+def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
+    """Refuse to train ``model``, which stands in the machine's memory, where even its numbers do not fit.
+
+    What is counted are weights, gradients and Adam's two moments; activations come on top.
+
+    Args:
+        held: further bytes that each step holds.
+
+    Raises:
+        PipelineError: with the estimate.
+    """
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    needed, available = weights + 3 * trained + held, available_bytes()
+    if not on_gpu():
+        available += weights
+    if needed > available:
+        parts = {"weights": weights, "gradients": trained + held, "Adam's moments": 2 * trained}
+        listed = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items() if size)
+        raise PipelineError(
+            f"{title}: training needs at least {needed / 2**30:.1f} GiB ({listed}), but there are"
+            f" {available / 2**30:.1f}: train fewer tasks together, less of the model (trainable = 'adapter'), without"
+            " gradient surgery, or a smaller backbone"
+        )
+
+
+def available_bytes() -> int:
+    """Memory that can still be had: of the GPU if one is used, else of the machine, within a container's bound."""
+    if on_gpu():
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    try:
+        line = next(line for line in _MACHINE.read_text().splitlines() if line.startswith("MemAvailable:"))
+        available = int(line.split()[1]) * 1024
+    except (OSError, StopIteration):
+        # Elsewhere only what is built in is known.
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with suppress(OSError, ValueError):  # "max" is no bound
+        available = min(available, int(_CONTAINER.read_text()))
+    return available

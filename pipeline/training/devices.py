@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import parse_flag_from_env
@@ -106,8 +106,13 @@ def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     return time.perf_counter() - started
 
 
-def make_accelerator(precision: Precision, tracker: str | None = None, folder: Path | None = None) -> Accelerator:
+def make_accelerator(
+    precision: Precision, tracker: str | None = None, folder: Path | None = None, *, resting: bool = False
+) -> Accelerator:
     """An Accelerator for one run; ``tracker`` (such as "tensorboard") logs under ``folder``.
+
+    Args:
+        resting: a step may leave parameters without gradients; processes then look for those at every step.
 
     Raises:
         PipelineError: the tracker's package is not installed, or each of several processes would train alone.
@@ -119,7 +124,8 @@ def make_accelerator(precision: Precision, tracker: str | None = None, folder: P
     if tracker is not None and tracker not in map(str, get_available_trackers()):
         # Accelerate would only mention it in its debug log, and track nothing.
         raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
-    accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder)
+    handlers = [DistributedDataParallelKwargs(find_unused_parameters=True)] if resting else []
+    accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder, kwargs_handlers=handlers)
     if accelerator.num_processes != process_count():
         raise PipelineError(
             f"{process_count()} processes were launched, but they do not find each other: on CPUs set"

@@ -13,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -27,12 +28,24 @@ from pipeline.training.checkpoint import Progress
 from pipeline.training.companion import Companion
 from pipeline.training.cost import peak_memory_mb, reset_peak_memory
 from pipeline.training.curve import Scores, add_point, is_over
-from pipeline.training.optim import linear_schedule, parameter_groups
+from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.resumption import Resumption, trainable
 
 Loss = Callable[[nn.Module, Piece], Tensor]
 Penalty = Callable[[], Tensor]
+
+
+class GradientRule(Protocol):
+    """What becomes of the gradients of a step's tasks, where they are not just added up."""
+
+    def take(self) -> None:
+        """The parameters hold the gradient of one task's whole batch: put it by."""
+        ...
+
+    def give(self) -> None:
+        """All tasks were taken: the parameters get what comes of them as their gradient."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,8 @@ def fit(
     title: str,
     penalties: Sequence[Penalty] = (),
     without_decay: Collection[str] = (),
+    pretrained: Collection[str] | None = None,
+    combine: GradientRule | None = None,
     companions: Sequence[Companion] = (),
     checkpoint_file: Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -89,6 +104,8 @@ def fit(
             evaluation mode after each epoch that ``recipe`` scores, and before the first step if it scores the start.
         penalties: terms added to the loss once a step, such as a regulariser of weights.
         without_decay: names of parameters that weight decay leaves alone.
+        pretrained: names of the encoder's own parameters within it, as opposed to modules put into it; None: all.
+        combine: combines the tasks' gradients before clipping, in one process; the pieces of a task come together.
         companions: told of the start and of every step; the checkpoint keeps what they hold.
         checkpoint_file: where the state is kept, every ``checkpoint_seconds`` and at the end; training goes on from
             it when it is there.
@@ -102,16 +119,18 @@ def fit(
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
         return _scored_as_it_is(model.to(accelerator.device), evaluate)
-    optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay), lr=recipe.learning_rate, fused=True)
+    rates = peak_rates(model, recipe, pretrained)
+    optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay, rates), fused=True)
     plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, plain, optimizer, accelerator, companions)
     progress = state.progress
     total = data.epochs * data.batches_per_epoch
+    peak, schedule = recipe.learning_rate, SCHEDULES[recipe.schedule]
 
     def take_score(epoch: int, mean_loss: float | None) -> None:
         # The module itself, not its distributed wrapper: that one synchronises buffers at each forward pass, and a
         # process without a dev batch would not take part. Mixed precision is part of the module.
-        rate = optimizer.param_groups[0]["lr"] if epoch else 0.0
+        rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
         measured = {name: value for companion in companions for name, value in companion.measured().items()}
         best = _score(plain, evaluate, progress, epoch, mean_loss, rate, measured)
         if best:
@@ -136,10 +155,10 @@ def fit(
             batches = data.batches(progress.epoch, progress.batch)
             for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
                 torch.manual_seed(_step_seed(seed, progress.step, accelerator.process_index))
-                factor = linear_schedule(progress.step, total, recipe.warmup_ratio)
+                factor = schedule(progress.step, total, recipe.warmup_ratio)
                 for group in optimizer.param_groups:
-                    group["lr"] = recipe.learning_rate * factor
-                step_loss = _backward(model, pieces, loss, penalties, accelerator)
+                    group["lr"] = group["initial_lr"] * factor
+                step_loss = _backward(model, pieces, loss, penalties, accelerator, combine)
                 norm = accelerator.clip_grad_norm_(plain.parameters(), recipe.max_grad_norm)
                 prepared.step()
                 prepared.zero_grad()
@@ -212,9 +231,17 @@ def _fitted(progress: Progress) -> Fitted:
 
 
 def _backward(
-    model: nn.Module, pieces: list[Piece], loss: Loss, penalties: Sequence[Penalty], accelerator: Accelerator
+    model: nn.Module,
+    pieces: list[Piece],
+    loss: Loss,
+    penalties: Sequence[Penalty],
+    accelerator: Accelerator,
+    combine: GradientRule | None,
 ) -> Tensor:
-    """Add up the gradient of the whole batch, each process taking its share of the pieces; returns the batch's loss."""
+    """Add up the gradient of the whole batch, each process taking its share of the pieces; returns the batch's loss.
+
+    Each piece's forward pass is followed by its backward pass, so that only one piece's activations are held at once.
+    """
     rows = Counter[str]()
     for piece in pieces:
         rows[piece.task] += len(piece)
@@ -232,10 +259,20 @@ def _backward(
             total += value.detach()
             # Gradients are averaged over processes, so each share counts `world` times to make a sum.
             value = value * world
-            if last:
-                value = value + sum((penalty() for penalty in penalties), torch.zeros((), device=value.device))
+            if last and combine is None:
+                value = value + _sum_of(penalties, value.device)
         accelerator.backward(value)
+        if combine is not None and (last or mine[number + 1][0].task != piece.task):
+            combine.take()
+    if combine is not None:
+        combine.give()
+        if penalties:  # of no task
+            accelerator.backward(_sum_of(penalties, total.device))
     return accelerator.reduce(total, "sum") if world > 1 else total
+
+
+def _sum_of(penalties: Sequence[Penalty], device: torch.device) -> Tensor:
+    return sum((penalty() for penalty in penalties), torch.zeros((), device=device))
 
 
 def _check_finite(broken_at: Tensor, batches_per_epoch: int, title: str) -> None:

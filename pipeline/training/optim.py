@@ -1,27 +1,83 @@
-"""AdamW's parameter groups and the learning-rate schedule."""
+"""AdamW's parameter groups, the learning rate of each parameter, and how rates go over training."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import math
+import re
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 from torch import nn
 
+from pipeline.recipe import Recipe, Schedule
+
+_LAYER = re.compile(r"\.layer\.(\d+)\.")
+
 
 def parameter_groups(
-    model: nn.Module, weight_decay: float, without_decay: Container[str] = frozenset()
+    model: nn.Module,
+    weight_decay: float,
+    without_decay: Container[str] = frozenset(),
+    rates: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in two groups: matrices with decay; vectors and ``without_decay`` without.
+    """Trainable parameters in groups: matrices with decay, others without; and of one peak rate each, ``initial_lr``.
 
     Frozen parameters are in no group, so the optimiser keeps no state for them.
+
+    Args:
+        without_decay: names of matrices that weight decay leaves alone; vectors never decay.
+        rates: peak learning rate of every trainable parameter by name; None: the optimiser's own for all.
     """
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
+    groups: dict[tuple[float | None, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            (free if parameter.ndim < 2 or name in without_decay else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+            decay = 0.0 if parameter.ndim < 2 or name in without_decay else weight_decay
+            groups.setdefault((rates[name] if rates else None, decay), []).append(parameter)
+    return [
+        {"params": parameters, "weight_decay": decay, **({"lr": rate, "initial_lr": rate} if rates else {})}
+        for (rate, decay), parameters in groups.items()
+    ]
+
+
+def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = None) -> dict[str, float]:
+    """The peak learning rate of every trainable parameter by name.
+
+    Heads have ``head_learning_rate``; of the pretrained encoder's own parameters layer l of L (l from 1) has
+    ``backbone_learning_rate * layer_decay^(L - l)`` (Sun et al. 2019, section 5.3.4; Hayes 2024 calls the layers 0 to
+    11 and writes 11 - l), its embeddings ``embedding_learning_rate``, or a step below the lowest layer, and what is
+    above the layers, such as a pooler, the undiminished rate. All others, the modules put into the encoder,
+    have ``learning_rate``.
+
+    Args:
+        model: its encoders are called ``backbone`` and its heads ``head``, at any depth.
+        recipe: resolved.
+        own: names in the encoder of what was pretrained; None: all. Copies of a layer keep its number in their name.
+    """
+    assert recipe.learning_rate is not None
+    depth = 1 + max((layer for name, _ in model.named_parameters() if (layer := _layer(name)) is not None), default=-1)
+    backbone = recipe.backbone_learning_rate or recipe.learning_rate
+    embeddings = recipe.embedding_learning_rate or backbone * recipe.layer_decay**depth
+    rates = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        _, in_backbone, inner = f".{name}".partition(".backbone.")
+        layer = _layer(name)
+        if not in_backbone:
+            rates[name] = (recipe.head_learning_rate if ".head." in f".{name}" else None) or recipe.learning_rate
+        elif own is not None and inner not in own:
+            rates[name] = recipe.learning_rate
+        elif layer is not None:
+            rates[name] = backbone * recipe.layer_decay ** (depth - 1 - layer)
+        else:
+            rates[name] = embeddings if inner.startswith("embeddings.") else backbone
+    return rates
+
+
+def _layer(name: str) -> int | None:
+    """The number, from 0, of the encoder's layer that a parameter stands in."""
+    found = _LAYER.search(name)
+    return int(found[1]) if found else None
 
 
 def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:
@@ -33,3 +89,15 @@ def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:
     if step < warmup:
         return (step + 1) / warmup
     return (total - step) / max(1, total - warmup)
+
+
+def noam_schedule(step: int, total: int, warmup_ratio: float) -> float:
+    """Factor ``min(s / W, sqrt(W / s))`` at step s = ``step`` + 1, with W warm-up steps (Vaswani et al. 2017, eq. 3).
+
+    It falls with the inverse square root and does not reach zero.
+    """
+    warmup = max(1, round(total * warmup_ratio))
+    return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
+
+
+SCHEDULES: dict[Schedule, Callable[[int, int, float], float]] = {"linear": linear_schedule, "noam": noam_schedule}

@@ -124,13 +124,12 @@ def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick
     assert set(record.others) == {"meals", "pairs"}
 
 
-def test_every_parameter_has_a_gradient_whichever_task_a_step_is_of(workspace: Workspace, quick: Quick) -> None:
+def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
     model = build_multitask(make(workspace, quick).parts, workspace, seed=1)
     ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
     model("films", input_ids=ids, attention_mask=torch.ones_like(ids)).sum().backward()
     heads = {name: next(model.of(name).head.parameters()).grad for name in TASKS}
-    assert all(gradient is not None for gradient in heads.values())
-    assert [bool(gradient.any()) for gradient in heads.values()] == [True, False, False]  # type: ignore[union-attr]
+    assert [gradient is not None for gradient in heads.values()] == [True, False, False]
 
 
 class Stopped(Exception):

@@ -1,0 +1,118 @@
+"""Gradient surgery: the gradients of a step's tasks are combined so that they disturb each other less.
+
+PCGrad (Yu et al. 2020, algorithm 1) takes from each task's gradient what points against another task's, the others in
+random order; UPGrad (Quinton & Rey 2024) the least that leaves it in conflict with none. Both come from torchjd, which
+computes from the gradients' inner products alone how much of each goes into the sum, so that no projected copies are
+made. Three things are otherwise here than in its own aggregators:
+
+- UPGrad adds gradients up, as PCGrad does; there it is a mean, and sum and mean are different learning rates.
+- UPGrad's quadratic program is solved exactly; there it is skipped where gradients are small (the squared norms add up
+  to less than 1e-4), which near the end of training they are.
+- A gradient whose squared norm vanishes is left out; there PCGrad may divide by that zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor, nn
+
+from pipeline.errors import PipelineError
+from pipeline.recipe import GradientSurgery
+
+Weighting = Callable[[Tensor], Tensor]
+"""From inner products of N gradients (N, N) to how much of each their combination holds (N,)."""
+
+
+class Surgery:
+    """Combines the gradients of the tasks of a step (:class:`pipeline.training.fit.GradientRule`).
+
+    It is about the parameters that at least two of them share; what one task alone trains, as its head, keeps that
+    task's gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop
+    seeds for each step.
+    """
+
+    def __init__(self, weighting: Weighting, parameters: Iterable[nn.Parameter]) -> None:
+        self._weighting = weighting
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._taken: list[list[Tensor | None]] = []
+
+    def take(self) -> None:
+        self._taken.append([parameter.grad for parameter in self._parameters])
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def give(self) -> None:
+        taken, self._taken = self._taken, []
+        by_parameter = list(zip(*taken, strict=True))
+        is_shared = [sum(gradient is not None for gradient in each) > 1 for each in by_parameter]
+        products = inner_products([list(compress(gradients, is_shared)) for gradients in taken])
+        # What is not finite stays so: the loop sees it, or under fp16 the scaler, which skips the step.
+        weights = (self._weighting(products) if products.isfinite().all() else torch.ones(len(taken))).tolist()
+        for parameter, gradients, shared in zip(self._parameters, by_parameter, is_shared, strict=True):
+            parameter.grad = _combined(gradients, weights if shared else [1.0] * len(taken))
+
+
+def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
+    """G_ij = g_i . g_j (N, N) in fp64 on the CPU, of N gradients in the same parts each; a missing part is zero.
+
+    A gradient whose squared norm is zero, also by underflow, is zero against all.
+    """
+    count = len(gradients)
+    device = next((part.device for each in gradients for part in each if part is not None), torch.device("cpu"))
+    products = torch.zeros(count, count, dtype=torch.float64, device=device)
+    for i in range(count):
+        for j in range(i + 1):
+            for one, other in zip(gradients[i], gradients[j], strict=True):
+                if one is not None and other is not None:
+                    products[i, j] += torch.dot(one.flatten().float(), other.flatten().float())
+            products[j, i] = products[i, j]
+    products = products.cpu()
+    alive = products.diagonal() != 0
+    return products.where(alive[:, None] & alive, 0.0)
+
+
+def weighting_of(surgery: GradientSurgery, tasks: int) -> Weighting:
+    """How ``surgery`` combines the gradients of so many tasks.
+
+    Raises:
+        PipelineError: torchjd is not installed.
+    """
+    try:
+        from torchjd.aggregation import PCGradWeighting, UPGradWeighting
+        from torchjd.linalg import DualConeProjector
+    except ImportError as error:
+        raise PipelineError(f"gradient_surgery = '{surgery}' needs torchjd: pip install torchjd ({error})") from error
+
+    if surgery == "pcgrad":
+        return PCGradWeighting()
+
+    class Exact(DualConeProjector):
+        def __call__(self, U: Tensor, G: Tensor) -> Tensor:
+            return torch.from_numpy(dual_cone_weights(U.numpy(), G.numpy()))
+
+    return UPGradWeighting(torch.ones(tasks, dtype=torch.float64), projector=Exact())
+
+
+def dual_cone_weights(targets: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """For each row u of ``targets`` (M, N) the v >= u that makes v^T G v least (Quinton & Rey 2024, proposition 1).
+
+    With G = A^T A and v = u + s it is the non-negative least-squares problem min |A s + A u|, s >= 0.
+    """
+    values, vectors = np.linalg.eigh(products)
+    # Scaled, so that the solver's tolerance means the same whatever the gradients' size; v does not depend on it.
+    root = (np.sqrt(values.clip(min=0) / max(values.max(), np.finfo(float).tiny))[:, None]) * vectors.T
+    return np.stack([u + nnls(root, -root @ u)[0] for u in targets])
+
+
+def _combined(gradients: Sequence[Tensor | None], weights: Sequence[float]) -> Tensor | None:
+    """The weighted sum, in the memory of the first gradient; None if there is none."""
+    total: Tensor | None = None
+    for gradient, weight in zip(gradients, weights, strict=True):
+        if gradient is not None:
+            total = gradient.mul_(weight) if total is None else total.add_(gradient, alpha=weight)
+    return total
