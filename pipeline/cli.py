@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 from pipeline import __version__
 from pipeline.errors import PipelineError
 from pipeline.options import Flag, Places, Precision, Running, Training
+from pipeline.recipe import AdapterKind
 from pipeline.tasks import built_in_tasks, find_task
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ app = App(
 def extract(
     *,
     task: str,
-    adapter: Literal["houlsby", "pfeiffer"] | None = None,
+    adapter: AdapterKind | None = None,
     bottleneck: int | None = None,
     drop_layers: str | None = None,
     train_layernorm: Flag = False,
@@ -48,7 +49,9 @@ def extract(
     task
         A built-in task (see tasks list), <data>/TASK/task.toml, or a task file.
     adapter
-        houlsby: after attention and FFN; pfeiffer: after the FFN only (houlsby).
+        houlsby: bottlenecks after attention and FFN; pfeiffer: after the FFN only; pal: a narrow attention layer beside
+        each layer; prefix: vectors before its input; prefix-tuning: keys and values before its own (houlsby). Only
+        bottlenecks can be fused.
     bottleneck
         Adapter width (64).
     drop_layers
@@ -283,7 +286,7 @@ def predict(
     output
         Table to write, in the input's order.
     using
-        fusion, adapter, or a run; auto is the best fusion, else the best adapter.
+        fusion, adapter, a run, or ensemble:NAME; auto is the best fusion, else the best adapter.
     drop_layers
         Layers whose adapters or fusion are left out, such as 0-4 or 0,1,3: faster, without training anew (none).
     batch_size
@@ -311,6 +314,56 @@ def predict(
         print(f"{result['rows']} predictions of run {one['run']} for {one['task']} in {result['output']}")
     if json:
         print(json_module.dumps(result))
+
+
+@app.command
+def ensemble(
+    *,
+    target: str,
+    name: str,
+    runs: str | None = None,
+    rule: Literal["mean", "weighted", "mode", "median"] = "mean",
+    choose_on: Literal["half", "all"] = "half",
+    best: int | None = None,
+    seed: int = 0,
+    data: Path | None = None,
+    reports: Path = Path("reports"),
+    json: Flag = False,
+) -> None:
+    """Join finished runs into an ensemble, from their saved predictions alone; nothing is trained.
+
+    Parameters
+    ----------
+    target
+        The task.
+    name
+        What it is kept under; predict --using ensemble:NAME uses it.
+    runs
+        What to choose from, such as RUN,RUN,RUN (every finished run of the task, on any backbone).
+    rule
+        mean: of members chosen best first, while the score does not fall; weighted: with weights that add up to one;
+        mode: the class that most say; median: of scores.
+    choose_on
+        half chooses on one half of dev and scores on the other; all chooses and scores on all of it, which flatters.
+    best
+        mode, median: how many take part, the best on dev (5; all that --runs names).
+    seed
+        Of the halves.
+    data
+        Folder that may hold <task>/task.toml.
+    reports
+        Where runs, tables and pages are kept.
+    json
+        Print the result as one JSON object on the last line.
+    """
+    from stages.ensemble import ensemble as run
+    from stages.ensemble import told
+
+    task = find_task(target, data)
+    record = run(task, name, reports, runs=_listed(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
+    print(told(record))
+    if json:
+        print(json_module.dumps(record.summary()))
 
 
 tasks = App(name="tasks", help="The tasks that can be trained.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,6 +12,8 @@ import pandas as pd
 from pipeline.atomic import canonical_json
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
+from pipeline.ensembles import Ensembles, Member
+from pipeline.ensembling import combine
 from pipeline.errors import PipelineError, raise_all
 from pipeline.layers import layers_option
 from pipeline.ledger import RunRecord
@@ -32,6 +34,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 KINDS = ("auto", "fusion", "adapter")
+ENSEMBLE = "ensemble:"
 
 # What of a recipe decides an adapter's inputs and sites; adapters that agree in it can share a forward pass.
 _SHARED = {"encoding", "max_length", "truncation", "average_orders", "adapter", "drop_layers"}
@@ -68,7 +71,8 @@ def predict(
 
     Args:
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
-        using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, or the name of a run.
+        using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, the name of a run, or
+            ``ensemble:NAME``, whose members then each predict on their own backbone.
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
 
     Raises:
@@ -84,6 +88,14 @@ def predict(
         raise PipelineError(f"--using {using}: a run is trained for one task: with several give {', '.join(KINDS)}")
     rows = _rows_of(tasks, input_file)
     dropped = layers_option(drop_layers)
+    if using.startswith(ENSEMBLE):
+        accelerator = make_accelerator(resolve_precision(precision))
+        table = rows[tasks[0].name]
+        with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
+            said = _ensemble(using.removeprefix(ENSEMBLE), tasks[0], table, workspace, dropped, batch_size, accelerator)
+        if accelerator.is_main_process:
+            write_table(prediction_table(table, said), output_file)
+        return {"run": using, "task": tasks[0].name, "rows": len(table), "output": str(output_file)}
     targets = _each(f"--target {target}", tasks, lambda task: Target(task, _trained(task, using, workspace, dropped)))
     accelerator = make_accelerator(resolve_precision(precision))
     found: dict[str, Prediction] = {}
@@ -189,6 +201,46 @@ def _outputs(
     parts = outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1)
     each = zip(targets, parts, strict=True)
     return [objective_of(target.task, target.recipe).predict(part) for target, part in each]
+
+
+def _ensemble(
+    name: str,
+    task: Task,
+    rows: pd.DataFrame,
+    workspace: Workspace,
+    drop_layers: tuple[int, ...],
+    batch_size: int,
+    accelerator: Accelerator,
+) -> Prediction:
+    """What the members of an ensemble say together, one after the other.
+
+    Raises:
+        PipelineError: no such ensemble, one of another task, or members that cannot predict; all of them are named.
+    """
+    record = Ensembles(workspace.reports).named(name)
+    if record.task != task.name:
+        raise PipelineError(f"ensemble '{name}' was made for '{record.task}', not '{task.name}'")
+    if record.meaning != task.meaning:
+        raise PipelineError(
+            f"ensemble '{name}' was made when task '{task.name}' had other classes or range: make it again"
+        )
+    # A backbone is read once, however many members stand on it.
+    places = {workspace.backbone_name: workspace}
+    for member in record.members:
+        places.setdefault(member.backbone, replace(workspace, backbone_name=member.backbone))
+
+    def target(member: Member) -> Target:
+        try:
+            return Target(task, _trained(task, member.run, places[member.backbone], drop_layers))
+        except PipelineError as error:
+            raise PipelineError(f"ensemble '{name}' needs run {member.run}: {error}") from error
+
+    targets = _each(f"--using {ENSEMBLE}{name}", record.members, target)
+    predictions = [
+        _outputs([each], rows, places[member.backbone], drop_layers, batch_size, accelerator)[0]
+        for each, member in zip(targets, record.members, strict=True)
+    ]
+    return combine(predictions, [member.weight for member in record.members], record.rule)
 
 
 def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:

@@ -161,6 +161,45 @@ def test_both_sentences_survive_truncation(tokenizer: Tokenizer) -> None:
     assert long.lengths.tolist() == [12] * 3
 
 
+def test_the_longer_sentence_is_cut_until_both_are_as_long(tokenizer: Tokenizer) -> None:
+    pair = ROWS.head(1).assign(text_a="good " * 5, text_b="bad " * 9)
+    for length, kept in ((15, (5, 7)), (13, (5, 5)), (11, (4, 4)), (7, (2, 2))):
+        ids = tokenise(pair, tokenizer, "cross", length).a[0].tolist()
+        assert (ids.count(WORDS.index("good")), ids.count(WORDS.index("bad"))) == kept
+
+
+def test_of_a_long_text_its_end_may_stay_too(tokenizer: Tokenizer, cache: Path) -> None:
+    words = ["the", "a", "good", "bad", "film", "is", "it"]
+    texts = [" ".join(words[i % 7] for i in range(count)) for count in (600, 512, 511, 510, 3)]
+    rows = pd.DataFrame({"id": list("abcde"), "text_a": texts, "label": 0})
+    head = tokenise(rows, tokenizer, "cross", 512)
+    both = tokenise(rows, tokenizer, "cross", 512, "head-and-tail")
+    assert len(keys(cache)) == 2
+    assert both.lengths.tolist() == head.lengths.tolist() == [512, 512, 512, 512, 5]
+    whole = [CLS, *(WORDS.index(word) for word in texts[0].split()), SEP]
+    # Sun et al. 2019: the first 128 tokens and the last 382, beside [CLS] and [SEP].
+    assert both.a[0].tolist() == [*whole[:129], *whole[-383:]]
+    assert head.a[0].tolist() == [*whole[:511], SEP]
+    for number in (3, 4):  # these fit
+        assert both.a[number].tolist() == head.a[number].tolist()
+    assert both.types_a is not None
+    assert [len(types) for types in both.types_a] == both.lengths.tolist()
+    assert arrays(tokenise(rows, tokenizer, "cross", 512, "head-and-tail")) == arrays(both)
+
+
+def test_the_shortest_length_still_has_head_or_tail(tokenizer: Tokenizer) -> None:
+    split = tokenise(ROWS, tokenizer, "cross", 4, "head-and-tail")
+    assert [ids.tolist()[0] for ids in split.a] == [CLS] * 3
+    assert split.lengths.tolist() == [4, 3, 4]
+    assert all(ids[-1] == SEP for ids in split.a)
+
+
+def test_pairs_are_cut_alike_whatever_is_said_of_single_texts(tokenizer: Tokenizer, cache: Path) -> None:
+    plain = tokenise(PAIRS, tokenizer, "cross", 8)
+    assert arrays(tokenise(PAIRS, tokenizer, "cross", 8, "head-and-tail")) == arrays(plain)
+    assert len(keys(cache)) == 1
+
+
 def test_siamese_sentences_are_cut_apart(tokenizer: Tokenizer) -> None:
     split = tokenise(PAIRS, tokenizer, "siamese", 5)
     assert split.b is not None

@@ -1,0 +1,128 @@
+"""Ensembles on disk, under ``<reports>/ensembles/<name>/``: ``ensemble.json``, written last, and predictions on dev."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.atomic import write_json
+from pipeline.data.tables import write_table
+from pipeline.ensembling import Rule
+from pipeline.errors import PipelineError, validation_problems
+from pipeline.tasks import Metric, Name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ChosenOn = Literal["half", "all"]
+
+
+class Member(BaseModel):
+    """A run that takes part."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    kind: str
+    backbone: str
+    seed: int
+    weight: float = Field(gt=0)
+    dev: float = Field(description="its score on all of dev")
+
+
+class Scores(BaseModel):
+    """On some rows of dev."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    ensemble: float
+    best: float = Field(description="of the model that is best by itself on the rows chosen on")
+
+
+class EnsembleRecord(BaseModel):
+    """What ``ensemble.json`` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = 1
+    name: Name
+    task: Name
+    metric: Metric
+    meaning: dict[str, Any] = Field(description="classes or range of the task when it was made")
+    rule: Rule
+    members: tuple[Member, ...] = Field(min_length=1)
+    best: str = Field(description="the run that is best by itself on the rows chosen on")
+    considered: tuple[str, ...] = Field(description="runs that the members were chosen from")
+    chosen_on: ChosenOn
+    seed: int = Field(description="of the halves")
+    dev_rows: str = Field(description="fingerprint of the dev rows that all saw")
+    chosen: Scores = Field(description="on the rows that members and weights were chosen on: flattering")
+    held_out: Scores | None = Field(description="on the other half of dev")
+    provenance: dict[str, Any]
+    finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def drop(self) -> float | None:
+        """What the ensemble loses from the rows it was chosen on to those it was not."""
+        return None if self.held_out is None else self.chosen.ensemble - self.held_out.ensemble
+
+    def summary(self) -> dict[str, Any]:
+        """What the command prints with ``--json``."""
+        return {
+            "ensemble": self.name,
+            "task": self.task,
+            "metric": self.metric,
+            "rule": self.rule,
+            "members": {member.run: member.weight for member in self.members},
+            "chosen": self.chosen.model_dump(),
+            "held_out": None if self.held_out is None else self.held_out.model_dump(),
+            "drop": self.drop,
+        }
+
+
+class Ensembles:
+    """The ensembles of one reports folder."""
+
+    def __init__(self, reports: Path) -> None:
+        self.root = reports / "ensembles"
+
+    def find(self, name: str) -> EnsembleRecord | None:
+        """The ensemble called ``name``, or None.
+
+        Raises:
+            PipelineError: its file is damaged.
+        """
+        file = self.root / name / "ensemble.json"
+        if not file.is_file():
+            return None
+        try:
+            return EnsembleRecord.model_validate_json(file.read_text(encoding="utf-8"))
+        except (ValidationError, UnicodeDecodeError) as error:
+            reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
+            raise PipelineError(f"{file}: damaged ({reason}): make the ensemble again") from error
+
+    def named(self, name: str) -> EnsembleRecord:
+        """The ensemble called ``name``.
+
+        Raises:
+            PipelineError: there is none; the message lists those there are.
+        """
+        found = self.find(name)
+        if found is None:
+            here = ", ".join(sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))) or "none"
+            raise PipelineError(
+                f"no ensemble '{name}' in {self.root} (there: {here}): make it with"
+                f" python -m pipeline ensemble --target TASK --name {name}"
+            )
+        return found
+
+    def write(self, record: EnsembleRecord, predictions: pd.DataFrame) -> Path:
+        """Write the predictions, then the record; returns their folder."""
+        folder = self.root / record.name
+        write_table(predictions, folder / "predictions.parquet")
+        write_json(folder / "ensemble.json", record.model_dump(mode="json"))
+        return folder
