@@ -18,7 +18,7 @@ from pipeline.tasks import Name
 
 class Study(BaseModel):
     """What is compared. ``recipe`` holds for every row, ``tasks.<task>`` for one task, ``rows.<row>.recipe`` for one
-    row; the later over the former."""
+    row, ``rows.<row>.tasks.<task>`` for one task in one row; the later over the former."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,11 +103,13 @@ class Study(BaseModel):
         name, _, source = label.partition(":")
         return self.row(name).title + (f", from {source}" if source else "")
 
-    def published_name(self, label: str) -> str | None:
-        """What the published table calls a row, or ``<row>:<source>``."""
+    def published_names(self, label: str) -> tuple[str, ...]:
+        """What the published tables call a row, or ``<row>:<source>``."""
         name, _, source = label.partition(":")
         published = self.row(name).published
-        return published.get(source) if isinstance(published, dict) else published
+        if isinstance(published, dict):
+            return (published[source],) if source in published else ()
+        return (published,) if isinstance(published, str) else published or ()
 
     def targets_of(self, name: str) -> tuple[str, ...]:
         """The targets that a row has runs for."""
@@ -138,7 +140,7 @@ class Study(BaseModel):
         """The recipe of a row on a task, in the main table or on the curve."""
         found = self.row(row)
         on_curve = self.curve.recipe if curve and self.curve else {}
-        values = {**self.recipe, **self.tasks.get(task, {}), **found.recipe, **on_curve}
+        values = {**self.recipe, **self.tasks.get(task, {}), **found.recipe, **found.tasks.get(task, {}), **on_curve}
         where = f"study {self.name}, recipe of {row} on {task}"
         if values.get("trainable") not in MAY_TRAIN.get(found.method, ()):
             values["trainable"] = TRAINABLE[found.method]
@@ -161,6 +163,8 @@ class Study(BaseModel):
         changed["tasks"] = {task: without(own) for task, own in self.tasks.items()}
         for part in (*changed["rows"].values(), *([changed["curve"]] if self.curve else [])):
             part["recipe"] = without(part["recipe"])
+        for row in changed["rows"].values():
+            row["tasks"] = {task: without(own) for task, own in row["tasks"].items()}
         return type(self).parse(changed, f"study {self.name}", mentioned_tasks(changed))
 
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:
@@ -180,6 +184,7 @@ class Study(BaseModel):
         rename(changed["curve"], "targets")
         for row in changed["rows"].values():
             rename(row, "targets", "sources", "order", "after")
+            row["tasks"] = {name_of(name): recipe for name, recipe in row["tasks"].items()}
             if isinstance(row["published"], dict):
                 row["published"] = {name_of(name): title for name, title in row["published"].items()}
         changed["tasks"] = {name_of(name): recipe for name, recipe in self.tasks.items()}

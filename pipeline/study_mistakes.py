@@ -36,8 +36,14 @@ def recipe_problems(values: Values) -> list[str]:
     of_task = {name: added(f"tasks.{name}", [shared, own], known) for name, own in tasks.items()}
     of_row = {name: added(f"rows.{name}.recipe", [shared, own], known) for name, own in rows.items()}
     for row, recipe in rows.items():
-        for task, own in tasks.items():
-            added(f"rows.{row}.recipe on {task}", [shared, own, recipe], of_task[task] | of_row[row])
+        row_tasks = {
+            name: _table(own) for name, own in _table(_table(_table(values["rows"])[row]).get("tasks")).items()
+        }
+        for task in {**tasks, **row_tasks}:
+            layers, told = [shared, tasks.get(task, {}), recipe], of_task.get(task, known) | of_row[row]
+            told = added(f"rows.{row}.recipe on {task}", layers, told)
+            if task in row_tasks:
+                added(f"rows.{row}.tasks.{task}", [*layers, row_tasks[task]], told)
     curve = _table(_table(values.get("curve")).get("recipe"))
     added("curve.recipe", [shared, curve], known)
     return lines
@@ -133,7 +139,8 @@ def _mentions(values: Values) -> Iterator[tuple[str, str]]:
     for name, row in _table(values.get("rows")).items():
         for key in _TASK_LISTS:
             yield from ((f"rows.{name}.{key}", str(task)) for task in _list(_table(row).get(key)))
-        yield from ((f"rows.{name}.published", task) for task in _table(_table(row).get("published")))
+        for key in ("tasks", "published"):
+            yield from ((f"rows.{name}.{key}", str(task)) for task in _table(_table(row).get(key)))
     curve = _table(values.get("curve"))
     yield from (("curve.targets", str(task)) for task in _list(curve.get("targets")))
     columns = _table(_table(values.get("published")).get("tasks"))

@@ -52,10 +52,11 @@ class Row(BaseModel):
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     after: tuple[Name, ...] = Field((), description="multitask: tasks that the model is first fine-tuned on, in turn")
-    published: str | dict[Name, str] | None = Field(
-        None, description="its name in the published table; for sequential tuning one name a source"
+    published: str | tuple[str, ...] | dict[Name, str] | None = Field(
+        None, description="its name or names in the published tables; for sequential tuning one name a source"
     )
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
+    tasks: dict[Name, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
 
     @property
     def built_on(self) -> Method | None:
@@ -75,11 +76,15 @@ class Curve(BaseModel):
 
 
 class Published(BaseModel):
-    """A table of ``published_results.csv`` to print beside the study's own."""
+    """Tables of ``published_results.csv`` to print beside the study's own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     report: str
-    table: str
+    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
     split: str = "dev"
     tasks: dict[str, Name] = Field(min_length=1, description="metric column of the table -> task")
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,) if isinstance(self.table, str) else self.table

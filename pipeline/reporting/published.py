@@ -13,6 +13,7 @@ from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text, number, points, score_text
 from pipeline.study import Study
+from pipeline.study_rows import Published
 
 FILE = Path(__file__).with_name("published.csv")
 PERCENT = {"LiuShen", "Hayes"}
@@ -40,6 +41,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Value:
+    table: str
     row: str
     metric: str
     value: float | None
@@ -47,24 +49,32 @@ class Value:
     flag: str
 
 
-@cache
-def published_values(report: str, table: str, split: str) -> tuple[Value, ...]:
-    """The cells of one published table, in its order.
+def published_values(source: Published) -> tuple[Value, ...]:
+    """The cells of published tables, in their order.
 
     Raises:
         PipelineError: there is no such table.
     """
-    with FILE.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file))
+    return tuple(value for table in source.tables for value in _values(source.report, table, source.split))
+
+
+def _values(report: str, table: str, split: str) -> list[Value]:
+    lines = _lines()
     found = [line for line in lines if (line["report"], line["table"], line["split"]) == (report, table, split)]
     if not found:
         known = sorted({f"{line['report']}, {line['table']} ({line['split']})" for line in lines})
         raise PipelineError(f"published: no table '{table}' ({split}) of '{report}': there are {'; '.join(known)}")
     scale = 100 if report in PERCENT else 1
-    return tuple(
-        Value(line["row"], line["metric"], float(line["value"]) / scale if line["value"] else None, line["flag"])
+    return [
+        Value(table, line["row"], line["metric"], float(line["value"]) / scale if line["value"] else None, line["flag"])
         for line in found
-    )
+    ]
+
+
+@cache
+def _lines() -> list[dict[str, str]]:
+    with FILE.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def published_mistakes(study: Study) -> list[str]:
@@ -73,15 +83,15 @@ def published_mistakes(study: Study) -> list[str]:
     if source is None:
         return []
     try:
-        values = published_values(source.report, source.table, source.split)
+        values = published_values(source)
     except PipelineError as error:
         return [str(error)]
     rows, columns = {value.row for value in values}, {value.metric for value in values}
     named: dict[str, None] = {}
     for name in study.methods:
         found = study.row(name).published
-        named |= dict.fromkeys(found.values() if isinstance(found, dict) else [found] if found else [])
-    where = f"in {source.report}, {source.table} ({source.split})"
+        named |= dict.fromkeys(found.values() if isinstance(found, dict) else study.published_names(name))
+    where = f"in {source.report}, {', '.join(source.tables)} ({source.split})"
     known_rows, known_columns = ", ".join(sorted(rows)), ", ".join(sorted(columns))
     mistakes = [f"published: no row '{row}' {where}: there are {known_rows}" for row in named if row not in rows]
     wrong = [column for column in source.tasks if column not in columns]
@@ -93,17 +103,18 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
     source = runs.study.published
     if source is None:
         return ()
-    values = published_values(source.report, source.table, source.split)
+    values = published_values(source)
+    several = len(source.tables) > 1
     tasks = {metric: task for metric, task in source.tasks.items() if task in runs.study.targets}
-    names = {name: label for label in runs.labels if (name := runs.study.published_name(label)) is not None}
-    columns = ["method"]
+    names = {name: label for label in runs.labels for name in runs.study.published_names(label)}
+    columns = ["table", "method"] if several else ["method"]
     for task in tasks.values():
         columns += [f"{task}, {source.report}", f"{task}, ours", "points"]
     rows = []
-    for name in dict.fromkeys(value.row for value in values):
-        cells = [Cell(name)]
+    for table, name in dict.fromkeys((value.table, value.row) for value in values):
+        cells = [Cell(table), Cell(name)] if several else [Cell(name)]
         for metric, task in tasks.items():
-            theirs = next((v for v in values if (v.row, v.metric) == (name, metric)), None)
+            theirs = next((v for v in values if (v.table, v.row, v.metric) == (table, name, metric)), None)
             group = runs.cell(names[name], task) if name in names else []
             ours = statistics.mean(scored.value for scored in group) if group else None
             known = theirs.value if theirs else None
@@ -116,8 +127,8 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         rows.append(tuple(cells))
     flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
     notes = (
-        f"{source.report}, {source.table}, {source.split}; ours on dev. The differences are not tested: no predictions"
-        " were published, and the settings are not the same.",
+        f"{source.report}, {', '.join(source.tables)}, {source.split}; ours on dev. The differences are not tested: no"
+        " predictions were published, and the settings are not the same.",
         *flags,
     )
     beside = Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)

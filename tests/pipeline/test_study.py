@@ -11,7 +11,7 @@ import stages
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
 from pipeline.study import Study, read_study, study_names
-from pipeline.study_rows import TRAINABLE
+from pipeline.study_rows import MAY_TRAIN, TRAINABLE
 from pipeline.tasks import built_in_tasks
 
 STUDIES = Path(stages.__file__).parent / "studies"
@@ -39,7 +39,8 @@ def test_a_shipped_study_parses_with_all_its_recipes(name: str) -> None:
         assert study.targets_of(row)
         for task in study.all_tasks:
             for curve in (False, True):
-                assert study.recipe_for(row, task, curve).trainable == TRAINABLE[study.row(row).method]
+                method = study.row(row).method
+                assert study.recipe_for(row, task, curve).trainable in MAY_TRAIN.get(method, (TRAINABLE[method],))
 
 
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {"demo"}))
@@ -62,17 +63,25 @@ def test_of_recipes_the_rows_is_over_the_tasks_and_that_over_the_studys() -> Non
     study = parse(
         recipe={"epochs": 3, "batch_size": 8, "max_length": 20},
         tasks={"sts": {"batch_size": 9, "max_length": 30}},
-        rows={"full": {"recipe": {"max_length": 40}}},
+        rows={
+            "full": {"recipe": {"max_length": 40}},
+            "short": {"method": "full", "tasks": {"sts": {"max_length": 50}}},
+        },
         curve={"recipe": {"epochs": 7}},
     )
+    assert [study.recipe_for("short", task).max_length for task in ("sst", "sts")] == [20, 50]
+    assert study.with_recipe(max_length=9).recipe_for("short", "sts").max_length == 9
     assert study.recipe_for("full", "sst") == Recipe(trainable="full", epochs=3, batch_size=8, max_length=40)
     assert study.recipe_for("full", "sts") == Recipe(trainable="full", epochs=3, batch_size=9, max_length=40)
     assert study.recipe_for("adapter", "sts") == Recipe(trainable="adapter", epochs=3, batch_size=9, max_length=30)
     assert study.recipe_for("adapter", "sts", curve=True).epochs == 7
 
 
-def test_what_a_method_trains_is_not_for_a_recipe_to_say() -> None:
-    assert parse(recipe={"trainable": "head"}).recipe_for("full", "sst").trainable == "full"
+def test_what_a_method_trains_is_not_for_a_recipe_to_say_but_where_it_has_a_choice() -> None:
+    study = parse(recipe={"trainable": "adapter"})
+    assert study.recipe_for("full", "sst").trainable == "full"
+    assert study.recipe_for("frozen", "sst").trainable == "head"
+    assert study.recipe_for("multitask", "sst").trainable == "adapter"
 
 
 def test_values_put_over_a_study_hold_for_every_row_task_and_point() -> None:
@@ -108,8 +117,8 @@ def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
     titles = [study.title(label) for label in ("full", "cls", "wide", "sequential:sst", "fusion", "adapter")]
     assert titles == ["full fine-tuning", "cls", "wide adapter", "sequential, from sst", "fusion", "adapter"]
     assert [study.row(name).of for name in ("fusion", "sequential", "full")] == ["wide", "full", None]
-    names = [study.published_name(label) for label in ("full", "cls", "sequential:sst", "sequential:sts")]
-    assert names == ["full FT", None, "SST first", None]
+    names = [study.published_names(label) for label in ("full", "cls", "sequential:sst", "sequential:sts")]
+    assert names == [("full FT",), (), ("SST first",), ()]
 
 
 def test_the_curve_has_the_points_below_the_main_tables_rows() -> None:
@@ -133,7 +142,7 @@ def test_aliases_become_their_tasks_everywhere() -> None:
     ).with_task_names(lambda name: aliases.get(name, name))  # fmt: skip
     assert (study.targets, study.sources, study.targets_of("s")) == (("quora", "sts"), ("imdb",), ("quora",))
     assert study.recipe_for("full", "quora").epochs == 2
-    assert study.published_name("sequential:imdb") == "LMRD first"
+    assert study.published_names("sequential:imdb") == ("LMRD first",)
     assert study.curve_rows()["full"] == ("quora",)
     assert study.published is not None
     assert study.published.tasks == {"a": "quora"}

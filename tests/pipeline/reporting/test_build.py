@@ -15,6 +15,7 @@ from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.study import study_names
+from pipeline.study_rows import Published
 from stages.report import report as report_again
 from stages.studies import STUDIES, find_study
 from synthetic import Synthetic, make, predictions_of
@@ -218,15 +219,29 @@ def test_published_numbers_stand_beside_ours(report: Report, runs: StudyRuns) ->
     assert (setting["sst, training rows"]["Xu"].text, setting["sst, training rows"]["ours"].text) == ("8,544", "1,000")
 
 
+def test_several_published_tables_stand_in_one(tmp_path: Path) -> None:
+    source = {"report": "LiuShen", "table": ["Table 10", "Table 11"], "tasks": {"sst": "sst"}}
+    study = make(tmp_path, rows={"full": {"published": ["annealed", "default"]}}, published=source)
+    study.add("full", "sst", 1)
+    report = build_report(study.result, study.ledger, tmp_path)
+    rows = {(row["table"].text, row["method"].text): row for row in rows_of(report, "published")}
+    assert rows["Table 10", "annealed"]["sst, LiuShen"].text == "0.498"
+    assert rows["Table 11", "default"]["sst, LiuShen"].text == "0.510"
+    ours = [rows[name]["sst, ours"].text for name in (("Table 10", "annealed"), ("Table 11", "default"))]
+    assert ours[0] == ours[1] != "-"
+    assert rows["Table 11", "+SICK"]["sst, ours"].text == "-"
+
+
 def test_percentages_are_read_as_fractions() -> None:
-    values = [v.value for v in published_values("LiuShen", "Table 7", "dev") if v.value is not None]
+    source = Published(report="LiuShen", table="Table 7", tasks={"sst": "sst"})
+    values = [v.value for v in published_values(source) if v.value is not None]
     assert values
     assert max(values) < 1
 
 
 def test_a_published_table_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(PipelineError, match=r"no table 'Table 99' \(dev\) of 'Xu': there are .*Xu, Table 1 \(dev\)"):
-        published_values("Xu", "Table 99", "dev")
+        published_values(Published(report="Xu", table=("Table 1", "Table 99"), tasks={"sst": "sst"}))
 
 
 def test_every_shipped_study_names_what_its_published_table_has(whole: Synthetic) -> None:
