@@ -18,6 +18,9 @@ from stages.request import RunRequest
 from stages.run import Run
 from stages.workspace import Workspace
 
+_GO_ON = ("sequential", "multitask")
+"""Kinds of runs that go on from the weights of the run they need."""
+
 
 class AnyRun(Protocol):
     """A run of one task or of several."""
@@ -27,11 +30,11 @@ class AnyRun(Protocol):
     def get(self) -> RunRecord: ...
 
 
-def joint_run(job: Job, workspace: Workspace) -> AnyRun:
-    """The run of a multitask job."""
+def joint_run(job: Job, workspace: Workspace, start: RunRecord | None = None) -> AnyRun:
+    """The run of a multitask job; ``start`` is the run of the fine-tuning that it comes after."""
     recipes = {part.task: part.recipe for part in job.parts}
     limits = {part.task: part.limit for part in job.parts}
-    return multitask_run(list(recipes), recipes, workspace, seed=job.seed, limits=limits)
+    return multitask_run(list(recipes), recipes, workspace, seed=job.seed, limits=limits, start=start)
 
 
 class Jobs:
@@ -41,7 +44,7 @@ class Jobs:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
         self._records: dict[Job, RunRecord] = {}
         self._errors: dict[Job, PipelineError] = {}
-        self._started_from = {need for job in jobs for need in job.needs if job.kind in ("sequential", "multitask")}
+        self._started_from = {need for job in jobs for need in job.needs if job.kind in _GO_ON}
         for job in jobs:
             self._look_up(job)
         self._to_train = [job for job in jobs if job not in self._records]
@@ -78,14 +81,14 @@ class Jobs:
                 self._records[job] = record
 
     def _run(self, job: Job) -> AnyRun:
+        start = self._records[job.needs[0]] if job.kind in _GO_ON and job.needs else None
         if job.kind == "multitask":
-            return joint_run(job, self.workspace)
+            return joint_run(job, self.workspace, start)
         (part,) = job.parts
         if job.kind == "fusion":
             adapters = [self._artifact(need) for need in job.needs]
             return fusion_run(part.task, part.recipe, self.workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
-        start = self._records[job.needs[0]] if job.needs else None
         request = RunRequest(
             job.kind, part.task, part.recipe, job.seed, part.limit, start=start, keep_weights=job in self._started_from
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.data.batches import inputs_of
 from pipeline.data.load import TaskData
 from pipeline.errors import raise_all
-from pipeline.ledger import OtherScore, Parameters, RunRecord, run_name
+from pipeline.ledger import OtherScore, Parameters, RunRecord, SourceRun, run_name
 from pipeline.metrics import load_metric
 from pipeline.recipe import Recipe, check_seed
 from pipeline.study_rows import MAY_TRAIN
@@ -19,7 +19,7 @@ from pipeline.tasks import Task
 from stages.inputs import training_splits
 from stages.keeping import cost_of
 from stages.once import get_or_train
-from stages.run import tell_overlap, training_data
+from stages.run import source_run, tell_overlap, training_data
 from stages.scoring import Scoring, scoring_of
 from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
@@ -53,11 +53,19 @@ class MultitaskRun:
     """A model for several tasks: its identity, and its training if the ledger does not have it yet.
 
     Args:
+        start: the fine-tuning whose backbone the model begins with.
         wanted_surgery: whether gradient surgery was asked for, though with one task it has no effect.
     """
 
-    def __init__(self, parts: Sequence[Part], workspace: Workspace, seed: int, wanted_surgery: bool = False) -> None:
-        self.workspace, self.seed = workspace, seed
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        workspace: Workspace,
+        seed: int,
+        start: RunRecord | None = None,
+        wanted_surgery: bool = False,
+    ) -> None:
+        self.workspace, self.seed, self.start = workspace, seed, start
         self.backbone = workspace.backbone
         self.parts = {part.task.name: part for part in sorted(parts, key=lambda part: part.task.name)}
         self.wanted_surgery = wanted_surgery
@@ -66,6 +74,10 @@ class MultitaskRun:
     def first(self) -> Part:
         """The part under whose task the run's record stands; all are equals."""
         return next(iter(self.parts.values()))
+
+    @property
+    def sources(self) -> tuple[SourceRun, ...]:
+        return (source_run(self.start),) if self.start is not None else ()
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -83,6 +95,7 @@ class MultitaskRun:
             "others": others,
             "seed": self.seed,
             "backbone": self.backbone.identity,
+            "sources": [{"task": source.task, "digest": source.digest} for source in self.sources],
         }
 
     @cached_property
@@ -91,7 +104,8 @@ class MultitaskRun:
 
     @property
     def title(self) -> str:
-        return f"multitask {'+'.join(self.parts)} seed {self.seed}"
+        before = f" after {self.start.task}" if self.start is not None else ""
+        return f"multitask {'+'.join(self.parts)}{before} seed {self.seed}"
 
     def finished(self) -> RunRecord | None:
         """The ledger's record; the model itself is not kept."""
@@ -127,7 +141,7 @@ class MultitaskRun:
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
         data = {name: self._data(part, accelerator.num_processes) for name, part in self.parts.items()}
         rows = {name: len(part.data.train) for name, part in self.parts.items()}
-        model = build_multitask(self.parts, self.workspace, self.seed)
+        model = build_multitask(self.parts, self.workspace, self.seed, self.start)
         combine = self._surgery(model)
 
         def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
@@ -213,6 +227,7 @@ class MultitaskRun:
             limit=self.first.limit,
             recipe=self.first.recipe,
             identity=self.identity,
+            sources=self.sources,
             backbone=self.backbone.name,
             metric=self.first.task.metric,
             dev=dev[first],
@@ -247,6 +262,7 @@ def multitask_run(
     *,
     seed: int,
     limits: Mapping[str, int | None],
+    start: RunRecord | None = None,
 ) -> MultitaskRun:
     """The run that trains one model for all of ``tasks`` at once; its order does not count.
 
@@ -256,6 +272,7 @@ def multitask_run(
         recipes: one a task; they may differ in what a task has for itself (encoding, pooling, head and its dropout,
             length, batch size, weight of its loss) and in nothing else.
         limits: training rows of each task; None is all.
+        start: a full fine-tuning, whose backbone is gone on from; its head stays behind.
 
     Raises:
         PipelineError: no task, one named twice, recipes that differ otherwise or that train what tasks cannot share,
@@ -272,7 +289,7 @@ def multitask_run(
         parts.append(Part(task, resolved, limits[name], data))
     raise_all("multitask", _mistakes(parts))
     wanted_surgery = any(recipes[name].gradient_surgery != "none" for name in tasks)
-    return MultitaskRun(parts, workspace, seed, wanted_surgery)
+    return MultitaskRun(parts, workspace, seed, start, wanted_surgery)
 
 
 def _mistakes(parts: Sequence[Part]) -> list[str]:

@@ -55,8 +55,7 @@ class Run:
     def sources(self) -> tuple[SourceRun, ...]:
         start = self.request.start
         if start is not None:
-            assert start.weights_sha256 is not None
-            return (SourceRun(task=start.task, run=start.run, digest=start.weights_sha256),)
+            return (source_run(start),)
         return tuple(
             SourceRun(task=artifact.manifest.task, run=artifact.manifest.run, digest=artifact.manifest.digest)
             for artifact in self.request.adapters
@@ -249,6 +248,12 @@ class Findings:
     """Scores and predictions on the tasks that sequential tuning came from."""
     anchor: str | None = None
     attention: pd.DataFrame | None = None
+
+
+def source_run(start: RunRecord) -> SourceRun:
+    """How a run names the fine-tuning that it starts from."""
+    assert start.weights_sha256 is not None
+    return SourceRun(task=start.task, run=start.run, digest=start.weights_sha256)
 
 
 def tell_overlap(data: TaskData, task: Task) -> None:

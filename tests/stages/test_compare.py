@@ -161,6 +161,27 @@ def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(worksp
     assert all(change.comparison is not None for change in found)
 
 
+def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "multitask", "later"],
+        rows={"later": {"method": "multitask", "after": ["meals", "films"]}},
+        targets=["films", "pairs"],
+        sources=["meals"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    (run,) = {entry.run for entry in result.entries if entry.method == "later"}
+    (plain,) = {entry.run for entry in result.entries if entry.method == "multitask"}
+    record, first = workspace.ledger.find(run), workspace.ledger.find(plain)
+    steps = lineage(record, workspace.ledger)
+    assert [(step.kind, step.task) for step in steps[:2]] == [("full", "meals"), ("sequential", "films")]
+    assert steps[1].weights_sha256 == record.sources[0].digest
+    # What it begins with counts: same recipe, rows and seed, another model.
+    assert record.recipe == first.recipe
+    assert workspace.ledger.curve(run)["loss"].tolist() != workspace.ledger.curve(plain)["loss"].tolist()
+    assert compare(small, again(workspace))[0] == result
+
+
 def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) -> None:  # type: ignore[no-untyped-def]
     small, workspace, result, _ = compared
     planned = dry_run(small, again(workspace))

@@ -76,7 +76,8 @@ def test_joint_training_may_come_after_other_tasks() -> None:
     job = job_of(of, Cell("later", "sst", 1))
     assert (job.kind, [part.task for part in job.parts]) == ("multitask", ["sst", "sts"])
     (before,) = job.needs
-    assert (before.kind, before.task, before.needs[0].kind, before.needs[0].task) == ("sequential", "sts", "full", "imdb")
+    (first,) = before.needs
+    assert (before.kind, before.task, first.kind, first.task) == ("sequential", "sts", "full", "imdb")
 
 
 def test_the_target_alone_is_limited_further() -> None:
