@@ -231,7 +231,13 @@ def compare(
 
 
 @app.command
-def report(*, study: str = "default", reports: Path = Path("reports")) -> None:
+def report(
+    *,
+    study: str = "default",
+    reports: Path = Path("reports"),
+    attention: str | None = None,
+    runs: str | None = None,
+) -> None:
     """Write a study's tables, figures and page again, without training.
 
     Parameters
@@ -240,10 +246,14 @@ def report(*, study: str = "default", reports: Path = Path("reports")) -> None:
         A study that compare has run.
     reports
         Where runs, tables and pages are kept.
+    attention
+        Draw what the models attend to in a sentence, or in two as "a ||| b" (none).
+    runs
+        Whose, such as RUN,RUN (the first run of each row on the first target).
     """
     from stages.report import report as run
 
-    print(f"page: {run(study, reports) / 'index.html'}")
+    print(f"page: {run(study, reports, attention, _listed(runs)) / 'index.html'}")
 
 
 @app.command

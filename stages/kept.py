@@ -39,3 +39,11 @@ def kept_model(record: RunRecord, task: Task, backbone: Backbone, store: Store, 
     artifact = store.find(record.run)
     assert artifact is not None
     return build_from_artifact(artifact, task, backbone, store)
+
+
+def task_of(record: RunRecord, store: Store) -> Task:
+    """The task of a run as its record tells it, for use of its model without the task's own file or data."""
+    artifact = store.find(record.run) if record.artifact_digest is not None else None
+    pair = artifact.manifest.pair if artifact is not None else record.recipe.encoding == "siamese"
+    text = ("text_a", "text_b") if pair else ("text_a",)
+    return Task.model_validate({**record.identity["task"], "text": text, "label": "label"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -10,23 +11,30 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
+from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.reporting.page import write_page
 from pipeline.reporting.tables import write_tables
 
 
-def write_report(result: StudyResult, ledger: Ledger, folder: Path) -> None:
+def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> None:
     """Write results.csv, tables.md, tables.tex, tables/, figures/ and index.html of a study into ``folder``."""
-    report = build_report(result, ledger, folder)
+    report = build_report(result, ledger, folder, maps)
     write_tables(report, folder)
     write_page(report, folder)
 
 
-def report(name: str, reports: Path) -> Path:
+def report(name: str, reports: Path, attention: str | None = None, runs: Sequence[str] | None = None) -> Path:
     """Write a study's report again, without training anything.
+
+    Args:
+        attention: a sentence, or two as ``"a ||| b"``, whose attention maps are drawn too.
+        runs: the models to draw them of; by itself each row's first run on the first target.
 
     Raises:
         PipelineError: the study was never compared here, or its runs are gone.
     """
+    if runs is not None and attention is None:
+        raise PipelineError("--runs says whose attention is drawn: give --attention with it")
     folder = reports / name
     file = folder / "study.json"
     if not file.is_file():
@@ -35,5 +43,10 @@ def report(name: str, reports: Path) -> Path:
         result = StudyResult.model_validate_json(file.read_text(encoding="utf-8"))
     except (ValidationError, UnicodeDecodeError) as error:
         raise PipelineError(f"{file}: damaged: run compare again") from error
-    write_report(result, Ledger(reports), folder)
+    ledger, maps = Ledger(reports), list[AttentionMap]()
+    if attention is not None:
+        from stages.attention import maps_of
+
+        maps = maps_of(attention, runs, result, ledger)
+    write_report(result, ledger, folder, maps)
     return folder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.ledger import Ledger, RunRecord
@@ -11,6 +11,7 @@ from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.epochs import epoch_scores, epoch_table
 from pipeline.reporting.figures import Findings, write_figures
+from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.reporting.forgetting import changes, forgetting_table
 from pipeline.reporting.low_resource import LowResource, low_resource_table
 from pipeline.reporting.main_table import main_table, main_verdicts
@@ -30,8 +31,8 @@ from pipeline.reporting.text import backbone_text
 from pipeline.reporting.transfer import gains, transfer_table
 
 
-def build_report(result: StudyResult, ledger: Ledger, folder: Path) -> Report:
-    """Everything that is told of a study; its figures are written into ``folder/figures``.
+def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> Report:
+    """Everything that is told of a study; its figures are written into ``folder/figures``, with ``maps`` among them.
 
     Raises:
         PipelineError: a run is no longer in the ledger, or was scored on other rows than its partners.
@@ -39,7 +40,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path) -> Report:
     runs = StudyRuns(result, ledger)
     verdicts, curve = main_verdicts(runs), LowResource(runs)
     curve_verdicts = curve.verdicts()
-    findings = Findings(epoch_scores(runs), curve, changes(runs), gains(runs))
+    findings = Findings(epoch_scores(runs), curve, changes(runs), gains(runs), maps)
     tables = (
         main_table(runs, verdicts),
         cost_table(runs),

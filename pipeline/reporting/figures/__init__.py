@@ -11,6 +11,7 @@ import pandas as pd
 from pipeline.atomic import new_folder
 from pipeline.reporting.figures.answers import confusions, scatters
 from pipeline.reporting.figures.attention import fusion_attention
+from pipeline.reporting.figures.attention_maps import AttentionMap, attention_drawing
 from pipeline.reporting.figures.curves import learning_curves, low_resource_curves
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
 from pipeline.reporting.figures.matrices import forgetting_map, transfer_map
@@ -30,6 +31,7 @@ class Findings:
     curve: LowResource
     changes: Sequence[Change]
     gains: Sequence[Gain]
+    maps: Sequence[AttentionMap] = ()
 
 
 def write_figures(runs: StudyRuns, findings: Findings, folder: Path) -> tuple[Figure, ...]:
@@ -49,6 +51,7 @@ def _drawings(runs: StudyRuns, findings: Findings) -> Iterator[Drawing]:
         transfer_map(runs, findings.gains),
         forgetting_map(runs, findings.changes),
         learning_curves(runs, findings.epochs),
+        attention_drawing(findings.maps),
     )
     yield from (drawing for drawing in single if drawing is not None)
     yield from confusions(runs)

@@ -1,0 +1,60 @@
+"""Attention maps are what written-out attention gives, whatever way the encoder computes it otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from nano import save_backbone
+from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.lean import make_lean
+
+
+@pytest.mark.parametrize(
+    ("depth", "expected"), [(12, [1, 6, 12]), (6, [1, 3, 6]), (24, [1, 12, 24]), (3, [1, 2, 3]), (2, [1, 2]), (1, [1])]
+)
+def test_the_lowest_middle_and_highest_layer_are_shown(depth: int, expected: list[int]) -> None:
+    assert shown_layers(depth) == expected
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_they_are_the_mean_over_heads_of_eager_attention(family: str, pooling: Any, tmp_path: Path) -> None:
+    folder = save_backbone(tmp_path, family)
+    backbone = open_backbone(str(folder))
+    encoder = backbone.load()
+    make_lean(encoder, pooling)  # with CLS pooling the last layer else answers for the first token alone
+    inputs, tokens = one_input(backbone.tokenizer, "the film is good", max_length=24)
+    maps = attention_maps(encoder.eval(), inputs, [1, 2])
+    eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        expected = eager(**inputs, output_attentions=True).attentions
+    for layer, found in maps.items():
+        assert found.shape == (len(tokens), len(tokens))
+        assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
+        assert found == pytest.approx(expected[layer - 1][0].mean(dim=0).numpy(), abs=1e-5)
+
+
+def test_an_adapter_changes_what_is_above_it_alone(backbone: Backbone) -> None:
+    inputs, _ = one_input(backbone.tokenizer, "the film is good", max_length=24)
+    plain = attention_maps(backbone.load().eval(), inputs, [1, 2])
+    encoder = backbone.load()
+    add_adapter(encoder, "films", "houlsby", 8)
+    for name, parameter in encoder.named_parameters():
+        if "adapters.films" in name:
+            torch.nn.init.normal_(parameter, std=1.0, generator=torch.Generator().manual_seed(0))
+    adapted = attention_maps(encoder.eval(), inputs, [1, 2])
+    assert adapted[1] == pytest.approx(plain[1], abs=1e-5)
+    assert abs(adapted[2] - plain[2]).max() > 0.01
+
+
+def test_a_pair_is_one_input_with_both_sentences_told_apart(backbone: Backbone) -> None:
+    inputs, tokens = one_input(backbone.tokenizer, "the film", "a meal", max_length=24)
+    assert tokens == ["[CLS]", "the", "film", "[SEP]", "[UNK]", "meal", "[SEP]"]
+    assert inputs["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1, 1]]

@@ -1,0 +1,147 @@
+"""report --attention: maps of the models that are there, in the page, the folder and a table of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.atomic import write_json
+from pipeline.cli import main
+from pipeline.errors import PipelineError
+from pipeline.ledger import RunRecord
+from pipeline.recipe import Recipe
+from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.reporting.figures.attention_maps import AttentionMap, attention_drawing
+from pipeline.reporting.figures.drawing import drawing_style, write
+from pipeline.study import Study
+from stages.attention import maps_of, parse_sentences
+from stages.extract import extract
+from stages.report import report
+from stages.request import RunRequest
+from stages.run import Run
+from stages.workspace import Workspace
+
+HOSTILE = 'good <script>alert(1)</script> $x_1$ --> "film" &amp;'
+
+
+@pytest.fixture(scope="module")
+def place(backbone_folder: Path, data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    folder = tmp_path_factory.mktemp("attention")
+    return Workspace(str(backbone_folder), data_folder, folder / "store", folder / "reports")
+
+
+@pytest.fixture(scope="module")
+def records(place: Workspace, quick: Callable[..., Recipe]) -> dict[str, RunRecord]:
+    recipe = quick("full", epochs=1)
+    apart = quick("full", epochs=1, encoding="siamese", head="cosine", pooling="cls")
+    return {
+        "full": Run(RunRequest("full", "pairs", recipe, seed=1), place).get(),
+        "apart": Run(RunRequest("full", "pairs", apart, seed=1), place).get(),
+        "adapter": extract("pairs", quick("adapter", epochs=1), place, seed=1),
+    }
+
+
+@pytest.fixture
+def result(place: Workspace, records: dict[str, RunRecord]) -> Iterator[StudyResult]:
+    study = Study.parse(
+        {
+            "name": "looks",
+            "methods": list(records),
+            "rows": {"apart": {"method": "full", "recipe": {"encoding": "siamese", "head": "cosine"}}},
+            "targets": ["pairs"],
+            "seeds": [1],
+        },
+        "test",
+    )
+    entries = tuple(Entry(method=row, target="pairs", seed=1, run=record.run) for row, record in records.items())
+    found = StudyResult(study=study, backbone=place.backbone_name, entries=entries)
+    write_json(place.reports / "looks" / "study.json", found.model_dump(mode="json"))
+    yield found
+
+
+def test_every_row_of_a_study_has_a_map_and_a_pair_apart_has_two(result, records, place) -> None:  # type: ignore[no-untyped-def]
+    maps = maps_of("the film is good ||| the meal", None, result, place.ledger)
+    assert [found.run for found in maps] == [records[name].run for name in ("full", "apart", "apart", "adapter")]
+    assert [len(found.tokens) for found in maps] == [9, 6, 4, 9]
+    assert [found.text for found in maps][1:3] == ["the film is good", "the meal"]
+    for found in maps:
+        assert list(found.layers) == [1, 2]
+        for layer, values in found.layers.items():
+            assert values.shape == (len(found.tokens), len(found.keys(layer)))
+            assert values.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    full, adapter = maps[0], maps[3]
+    assert abs(full.layers[2] - adapter.layers[2]).max() > 1e-3
+
+
+def test_the_report_has_picture_and_numbers_and_a_hostile_sentence_stays_text(result, place, records) -> None:  # type: ignore[no-untyped-def]
+    chosen = [records[name].run for name in ("full", "adapter")]
+    folder = report("looks", place.reports, HOSTILE, chosen)
+    figures = folder / "figures"
+    assert {".svg", ".png", ".csv"} == {file.suffix for file in figures.glob("attention-maps.*")}
+    numbers = pd.read_csv(figures / "attention-maps.csv", keep_default_na=False)
+    assert numbers.groupby(["run", "layer", "position"])["attention"].sum().to_numpy() == pytest.approx(1, abs=1e-5)
+    assert set(numbers["run"]) == set(chosen)
+    assert set(numbers["text"]) == {HOSTILE}
+    page = (folder / "index.html").read_text()
+    assert "Where the models look" in page
+    assert "<script>alert(1)" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    tags = [element.tag for element in ElementTree.parse(figures / "attention-maps.svg").iter()]
+    assert not [tag for tag in tags if tag.endswith("script")]
+    report("looks", place.reports)
+    assert not (figures / "attention-maps.svg").exists()
+    assert "Where the models look" not in (folder / "index.html").read_text()
+
+
+def test_equal_numbers_give_equal_pictures(result, place, records, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    maps = maps_of("good film", [records["full"].run], result, place.ledger)
+    for name in ("first", "again"):
+        drawing = attention_drawing(maps)
+        assert drawing is not None
+        with drawing_style():
+            write(drawing, tmp_path / name)
+    assert (tmp_path / "first/attention-maps.svg").read_bytes() == (tmp_path / "again/attention-maps.svg").read_bytes()
+    assert attention_drawing([]) is None
+
+
+def test_the_places_of_a_prefix_stand_before_the_tokens() -> None:
+    found = AttentionMap("run", "prefix", "a b", ("a", "b"), {1: np.full((2, 4), 0.25), 2: np.full((2, 2), 0.5)})
+    assert found.keys(1) == ["prefix 1", "prefix 2", "a", "b"]
+    assert found.keys(2) == ["a", "b"]
+    drawing = attention_drawing([found])
+    assert drawing is not None
+    assert len(drawing.numbers) == 8 + 4
+
+
+def test_runs_that_kept_no_model_are_named_and_left_out(result, records, place, capsys) -> None:  # type: ignore[no-untyped-def]
+    bare = records["full"].model_copy(update={"run": "0" * 12, "weights_sha256": None})
+    place.ledger.finish(bare, [{"epoch": 1.0, "dev": 0.5}], pd.DataFrame({"id": ["0"], "prediction": [1.0]}))
+    maps = maps_of("good", ["0" * 12, records["adapter"].run], result, place.ledger)
+    assert [found.run for found in maps] == [records["adapter"].run]
+    said = capsys.readouterr().err
+    assert "no attention map of run 000000000000 (full for pairs, seed 1)" in said
+    assert "kept no model that is still there" in said
+    with pytest.raises(PipelineError, match="no run here kept its model: name others with --runs"):
+        maps_of("good", ["0" * 12], result, place.ledger)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a ||| ", "||| b", "a ||| b ||| c"])
+def test_what_is_no_sentence_and_no_pair_is_refused(text: str) -> None:
+    with pytest.raises(PipelineError, match="give a sentence, or two as 'a ||| b'".replace("|", r"\|")):
+        parse_sentences(text)
+
+
+def test_what_cannot_be_drawn_is_told_in_one_line(result, records, place, capsys, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    where = ["report", "--study", "looks", "--reports", str(place.reports)]
+    assert main([*where, "--runs", "abc"]) == 2
+    assert "give --attention with it" in capsys.readouterr().err
+    assert main([*where, "--attention", "good", "--runs", "nobody"]) == 2
+    assert "--runs nobody: no such run" in capsys.readouterr().err
+    monkeypatch.setattr("stages.attention.MOST_TOKENS", 5)
+    assert main([*where, "--attention", "the film is good"]) == 2
+    assert "6 tokens are more than a picture can show (5)" in capsys.readouterr().err
