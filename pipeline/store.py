@@ -1,4 +1,4 @@
-"""Store: trained adapters and fusions on disk, as folders that stock AdapterHub loads.
+"""Store: trained adapters and fusions on disk, as folders that stock AdapterHub loads where it knows their kind.
 
 ``<store>/adapters/<task>/<run>/`` and ``<store>/fusions/<target>/<run>/`` hold AdapterHub's files, the head and a
 ``manifest.json``. A folder appears complete or not at all; every file is checked against its sha256 before use.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pipeline.atomic import canonical_json, new_file, new_folder, sha256_file, sha256_text, write_json
 from pipeline.errors import PipelineError, validation_problems, writing
 from pipeline.ledger import SourceRun
-from pipeline.recipe import Recipe
+from pipeline.recipe import BOTTLENECKS, Recipe
 from pipeline.tasks import Metric, Name
 
 ArtifactKind = Literal["adapter", "fusion"]
@@ -118,7 +118,7 @@ class Store:
     def save(
         self, manifest: Manifest, write: Callable[[Path], None], head: dict[str, Tensor], layernorms: dict[str, Tensor]
     ) -> Artifact:
-        """Write an artifact: ``write(folder)`` puts AdapterHub's files there, head and manifest are added."""
+        """Write an artifact: ``write(folder)`` puts the modules' files there, head and manifest are added."""
         target = self.folder(manifest.kind, manifest.task, manifest.run)
         with new_folder(target) as folder:
             write(folder)
@@ -232,6 +232,8 @@ def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, site
 
 def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
     """The same for an adapter that is yet to be trained by ``recipe``, on a task with pairs of texts or without."""
+    if recipe.adapter not in BOTTLENECKS:
+        return f"is of kind {recipe.adapter}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
     if recipe.train_layernorm:
         return "trained its own LayerNorms, which fusion cannot share"
     if recipe.adapter != sites:

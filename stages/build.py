@@ -19,7 +19,8 @@ from pipeline.models.adaptation.fusion import (
     value_names,
     value_regularisation,
 )
-from pipeline.models.adaptation.houlsby import add_adapter, has_adapter, load_adapter, train_layernorms
+from pipeline.models.adaptation.houlsby import has_adapter, load_adapter
+from pipeline.models.adaptation.modules import add_modules, load_modules
 from pipeline.models.adaptation.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
@@ -64,17 +65,16 @@ def build_for_training(
     """
     torch.manual_seed(request.seed)
     encoder = backbone.load()
-    if recipe.trainable == "full":
-        if request.start is not None:
-            _load_start(encoder, request.start, ledger)
+    if request.start is not None:
+        _load_start(encoder, request.start, ledger)
+    if recipe.trainable in ("adapter", "full+adapter"):
+        add_modules(encoder, [task.name], recipe)
+    if recipe.freeze_embeddings:
+        encoder.embeddings.requires_grad_(False)
+    if recipe.trainable in ("full", "adapter", "full+adapter"):
         return Built(assemble(encoder, recipe, task))
     encoder.requires_grad_(False)
     if recipe.trainable == "head":
-        return Built(assemble(encoder, recipe, task))
-    if recipe.trainable == "adapter":
-        add_adapter(encoder, task.name, recipe.adapter, recipe.bottleneck, recipe.drop_layers)
-        if recipe.train_layernorm:
-            train_layernorms(encoder, recipe.drop_layers)
         return Built(assemble(encoder, recipe, task))
     for artifact in request.adapters:
         artifact.verify()
@@ -116,7 +116,7 @@ def build_from_artifact(
     check_layers(drop_layers, backbone.layers)
     encoder = backbone.load()
     if manifest.kind == "adapter":
-        load_adapter(encoder, manifest.task, artifact.folder, drop_layers)
+        load_modules(encoder, manifest.task, manifest.recipe, artifact.folder, drop_layers)
         if manifest.recipe.train_layernorm:
             norms = load_file(artifact.folder / LAYERNORMS)
             kept = {name: tensor for name, tensor in norms.items() if has_adapter(name, drop_layers)}
@@ -164,11 +164,31 @@ def build_joint(
     return JointModel(models).requires_grad_(False).eval()
 
 
-def build_multitask(parts: Mapping[str, Part], workspace: Workspace, seed: int) -> MultitaskModel:
-    """The backbone with a fresh head for each task. The same seed gives the same weights, those of ``full`` for one."""
+def build_multitask(
+    parts: Mapping[str, Part], workspace: Workspace, seed: int, start: RunRecord | None = None
+) -> MultitaskModel:
+    """The backbone with a fresh head for each task, and fresh modules where the recipe trains such.
+
+    The same seed and start give the same weights, for one task those of :func:`build_for_training`.
+
+    Args:
+        start: the full fine-tuning whose backbone is gone on from.
+    """
     torch.manual_seed(seed)
     encoder = workspace.backbone.load()
+    if start is not None:
+        _load_start(encoder, start, workspace.ledger)
+    shared = next(iter(parts.values())).recipe  # what of it concerns the one backbone, they agree in
+    has_modules = shared.trainable in ("adapter", "full+adapter")
+    if has_modules:
+        add_modules(encoder, list(parts), shared)
+    elif shared.trainable == "head":
+        encoder.requires_grad_(False)
+    if shared.freeze_embeddings:
+        encoder.embeddings.requires_grad_(False)
     models = {name: assemble(encoder, part.recipe, part.task) for name, part in parts.items()}
+    for name, model in models.items() if has_modules else ():
+        model.task = name
     _make_lean_for_all(encoder, models.values())
     return MultitaskModel(models)
 
@@ -184,7 +204,10 @@ def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger
     _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
     meaning = {key: value for key, value in record.identity["task"].items() if key != "name"}
     _check_meaning(meaning, task.is_pair, task, record.run)
-    model = assemble(backbone.load(), record.recipe, task)
+    encoder = backbone.load()
+    if record.recipe.trainable == "full+adapter":
+        add_modules(encoder, [task.name], record.recipe)
+    model = assemble(encoder, record.recipe, task)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
 
@@ -225,15 +248,25 @@ def load_weights(record: RunRecord, ledger: Ledger) -> dict[str, torch.Tensor]:
 
 
 def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:
-    """Begin where full fine-tuning on the source task ended; its head stays behind."""
+    """Begin where full fine-tuning on the source task ended; its head stays behind.
+
+    Raises:
+        PipelineError: modules were trained with it, without which its backbone is another function.
+    """
+    if start.recipe.trainable != "full":
+        raise PipelineError(
+            f"run {start.run} trained '{start.recipe.trainable}': only full fine-tuning without modules can be gone on"
+            " from (trainable = 'full')"
+        )
     prefix = "backbone."
     kept = load_weights(start, ledger)
-    encoder.load_state_dict({name.removeprefix(prefix): t for name, t in kept.items() if name.startswith(prefix)})
+    own = {name.removeprefix(prefix): tensor for name, tensor in kept.items() if name.startswith(prefix)}
+    encoder.load_state_dict(own, strict=False)  # what was frozen is not in the file, and is as it was pretrained
 
 
 def outputs_of(recipe: Recipe, task: Task) -> int:
-    """Width of the head's output; a cosine is one number, whatever the task."""
-    return 1 if recipe.head == "cosine" else task.outputs
+    """Width of the head's output; a cosine is one number, whatever the task, and two classes may be one logit."""
+    return 1 if recipe.head == "cosine" or recipe.one_logit else task.outputs
 
 
 def assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.errors import PipelineError, raise_all
-from pipeline.recipe import Recipe
+from pipeline.recipe import BOTTLENECKS, Recipe
 from pipeline.reporting.published import published_mistakes
 from pipeline.store import why_recipe_not_fused
 from pipeline.study import Study
@@ -78,7 +78,7 @@ def _job_problems(job: Job, workspace: Workspace) -> Iterator[str]:
 def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
     """Adapters wider than the backbone, and those that a fusion cannot take."""
     width = workspace.backbone.hidden_size
-    if job.kind == "adapter" and recipe.bottleneck > width:
+    if job.kind == "adapter" and recipe.adapter in BOTTLENECKS and recipe.bottleneck > width:
         yield f"{job.row} on {job.task}: bottleneck {recipe.bottleneck} is wider than the backbone ({width})"
     if job.kind != "fusion":
         return

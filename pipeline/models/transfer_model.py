@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.models.adaptation.switching import activate
 from pipeline.models.frozen_prefix import above, completed, frozen_parts
 from pipeline.tasks import Encoding, Pooling
 
@@ -31,14 +32,23 @@ class TransferModel(nn.Module):
     that says where it goes; they run as one batch.
     The layers below the lowest one that trains, and the whole backbone if nothing in it does, stay in evaluation mode,
     so that their dropout does not blur what is trained on top; what they give may be handed in as ``known``.
+    Where several tasks have modules in the backbone, those of ``task`` are active whenever this model runs it.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, encoding: Encoding, pooling: Pooling) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        encoding: Encoding,
+        pooling: Pooling,
+        task: str | None = None,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
         self.encoding = encoding
         self.pooling = pooling
+        self.task = task
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
@@ -56,6 +66,8 @@ class TransferModel(nn.Module):
     ) -> Tensor:
         """Sentence vectors (B, d) of inputs (B, T); ``known`` and ``absent`` are :class:`PrefixCache`'s."""
         inputs = _inputs(input_ids, attention_mask, token_type_ids)
+        if self.task is not None:
+            activate(self.backbone, self.task)
         if known is None:
             return pool(self.backbone(**inputs).last_hidden_state, attention_mask, self.pooling)
         known = completed(self, known, absent, inputs)
@@ -134,7 +146,12 @@ class JointModel(nn.Module):
 
 
 class MultitaskModel(nn.Module):
-    """One backbone for several tasks, each with its own encoding, pooling and head; all of it may train."""
+    """One backbone for several tasks, each with its own encoding, pooling and head, and modules if it has any.
+
+    A batch of one task gives the heads and modules of the others no gradient, so a step leaves them bit for bit as
+    they are: a gradient of zero would not, with weight decay and momentum. Processes that train together have to look
+    for the parameters that get none (``find_unused_parameters``).
+    """
 
     def __init__(self, models: Mapping[str, TransferModel]) -> None:
         super().__init__()
@@ -147,10 +164,6 @@ class MultitaskModel(nn.Module):
     def forward(self, task: str, **inputs: Any) -> Tensor:
         """Outputs of the head of ``task``, (B, outputs); ``inputs`` as :class:`TransferModel` reads them."""
         outputs: Tensor = self._each[task](**inputs)
-        for other, model in self._each.items():
-            if other != task and torch.is_grad_enabled():
-                # Processes that train together wait for a gradient of every parameter: here it is zero.
-                outputs = outputs + 0 * sum(parameter.sum() for parameter in model.head.parameters())
         return outputs
 
 

@@ -18,6 +18,7 @@ import adapters
 from torch import nn
 
 from pipeline.errors import PipelineError
+from pipeline.models.adaptation.switching import check_task_name
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,8 +42,7 @@ def add_adapter(
         raise PipelineError(f"bottleneck {bottleneck} is wider than the backbone ({width}): choose a smaller one")
     config_class = adapters.DoubleSeqBnConfig if sites == "houlsby" else adapters.SeqBnConfig
     adapters.init(backbone)
-    if hasattr(nn.ModuleDict(), name):
-        raise PipelineError(f"task name '{name}' is taken inside torch's modules: give the task another name")
+    check_task_name(name)
     config = config_class(
         reduction_factor=reduction_factor(width, bottleneck),
         non_linearity="gelu",

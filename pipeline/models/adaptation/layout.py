@@ -1,0 +1,55 @@
+"""Where BERT, RoBERTa and DistilBERT keep the parts of a layer that methods hook into."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Attention(NamedTuple):
+    """The self-attention of a layer, its projections of keys and values, and what it calls its mask."""
+
+    module: nn.Module
+    key: nn.Module
+    value: nn.Module
+    mask: str
+
+
+def layers_of(backbone: nn.Module) -> Sequence[Any]:
+    """The layers from the bottom up."""
+    stack: Any = backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
+    layers: Sequence[Any] = stack.layer
+    return layers
+
+
+def kept_layers(backbone: nn.Module, drop_layers: Collection[int]) -> list[Any]:
+    """The layers without ``drop_layers``."""
+    return [layer for index, layer in enumerate(layers_of(backbone)) if index not in drop_layers]
+
+
+def norms_of(layer: Any) -> tuple[nn.LayerNorm, nn.LayerNorm]:
+    """LN1, after attention, and LN2, after the FFN."""
+    if hasattr(layer, "sa_layer_norm"):
+        return layer.sa_layer_norm, layer.output_layer_norm
+    return layer.attention.output.LayerNorm, layer.output.LayerNorm
+
+
+def attention_of(layer: Any) -> Attention:
+    if hasattr(layer.attention, "k_lin"):
+        return Attention(layer.attention, layer.attention.k_lin, layer.attention.v_lin, "mask")
+    module = layer.attention.self
+    return Attention(module, module.key, module.value, "attention_mask")
+
+
+def mask_by_query(mask: Tensor | None) -> Tensor | None:
+    """The mask a layer is given, in a shape that broadcasts over (B, heads, T, T): additive, or true where visible.
+
+    None is a batch without padding. Attention that is not fused may be given (B, T) of zeros and ones.
+    """
+    if mask is None or mask.is_floating_point():
+        return mask
+    mask = mask.to(torch.bool)
+    return mask[:, None, None, :] if mask.ndim == 2 else mask
