@@ -151,6 +151,46 @@ def prune(
 
 
 @app.command
+def pretrain(
+    *,
+    tasks: str,
+    output: Path,
+    seed: int = 0,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> None:
+    """Further pretraining: the backbone reads the training texts of tasks, guessing hidden words, before any task.
+
+    The result is a backbone folder for --backbone of every other command. Of the options of training, those of tasks
+    and heads have no effect.
+
+    Parameters
+    ----------
+    tasks
+        Whose texts, such as sst,quora.
+    output
+        Folder for the backbone.
+    seed
+        Fixes the order of texts, what is hidden, and dropout.
+    """
+    from stages.pretrain import pretrain as run
+
+    workspace = places.workspace(**running.settings())
+    found = run(_listed(tasks) or [], output, training.parse("full"), workspace, seed=seed, limit=running.limit)
+    if not _is_main_process():
+        return
+    before, after = found["masked_accuracy"]["before"], found["masked_accuracy"]["after"]
+    print(
+        f"pretrain {', '.join(found['rows'])}: {after:.1%} of hidden words guessed, before {before:.1%}"
+        f" (epoch {found['best_epoch']}), {found['seconds']:.0f} s"
+    )
+    print(f"in {output}: use it with --backbone {output}")
+    if running.json:
+        print(json_module.dumps({key: found[key] for key in ("run", "backbone", "masked_accuracy", "seconds")}))
+
+
+@app.command
 def compare(
     *,
     study: str = "default",

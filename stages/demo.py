@@ -12,10 +12,11 @@ from pipeline.atomic import make_folder, write_json
 from pipeline.demo_tasks import corpus, write_tasks
 from pipeline.errors import PipelineError, writing
 from pipeline.recipe import Recipe, check_seed
+from pipeline.training.masked_lm import Masking
 from stages.compare import compare
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.pretrain import Masking, pretrain
+from stages.pretrain import pretrain_fresh
 from stages.studies import find_study
 from stages.workspace import Workspace
 
@@ -52,7 +53,7 @@ def demo(folder: Path, seed: int) -> int:
         names = write_tasks(data, seed)
     if not (backbone / "config.json").is_file():
         _say("A nano BERT, pretrained on their text")
-        score = pretrain(corpus(data, seed), backbone, BertConfig(**_CONFIG), _RECIPE, _MASKING, seed=seed)
+        score = pretrain_fresh(corpus(data, seed), backbone, BertConfig(**_CONFIG), _RECIPE, _MASKING, seed=seed)
         _say(f"It guesses {score:.0%} of masked words: {backbone}")
     study = find_study("demo")
     workspace = Workspace(str(backbone), data, folder / "adapters_store", folder / "reports")

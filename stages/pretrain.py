@@ -1,69 +1,183 @@
-"""Masked-language-model pretraining of a small BERT on given text (Devlin et al. 2019, section 3.1, task 1)."""
+"""Further pretraining: a backbone reads the tasks' texts before it is taught the tasks (Gururangan et al. 2020).
+
+Masked-language-model training on training texts alone (Devlin et al. 2019); what comes out is a backbone folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
-from pipeline.atomic import new_folder
-from pipeline.data.batches import BACKBONE_INPUTS, Batch, Piece, collate, evaluation_order, training_batches
+from pipeline.atomic import new_folder, write_json
+from pipeline.data.load import TaskData
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
-from pipeline.recipe import Recipe
-from pipeline.training.devices import make_accelerator
-from pipeline.training.fit import TrainingData, fit
+from pipeline.errors import PipelineError
+from pipeline.ledger import run_name
+from pipeline.recipe import Recipe, check_seed
+from pipeline.tasks import Task
+from stages.workspace import Workspace, provenance
 
-IGNORED = -100
+if TYPE_CHECKING:
+    from transformers import BertConfig
+
+    from pipeline.training.masked_lm import Masking
+
+RESULT = "pretraining.json"
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-@dataclass(frozen=True)
-class Masking:
-    """Which tokens are asked for, and what stands in their place; the rest of the chosen keep their word.
-
-    BERT's own shares are 0.15, 0.8 and 0.1.
-    """
-
-    chosen: float = 0.15
-    masked: float = 0.8
-    random: float = 0.1
-
-    def apply(
-        self, ids: Tensor, special: Tensor, mask_id: int, vocabulary: int, generator: np.random.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Masked ``ids`` (B, T), and labels (B, T) that are ``IGNORED`` wherever nothing is asked.
-
-        Args:
-            special: ids that are never chosen, padding among them.
-        """
-        draw = torch.from_numpy(generator.random(ids.shape))
-        chosen = (draw < self.chosen) & ~torch.isin(ids, special)
-        labels = ids.masked_fill(~chosen, IGNORED)
-        fate = torch.from_numpy(generator.random(ids.shape))
-        masked = ids.masked_fill(chosen & (fate < self.masked), mask_id)
-        words = torch.from_numpy(generator.integers(len(special), vocabulary, ids.shape))
-        swapped = chosen & (fate >= self.masked) & (fate < self.masked + self.random)
-        return torch.where(swapped, words, masked), labels
-
-
-def word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: int) -> Tokenizer:
-    """A BERT tokenizer whose vocabulary is every word of ``texts``; fit for a small, closed language."""
-    words = sorted({word for text in texts for sentence in text for word in sentence.split()})
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
-    fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
-    fast.save_pretrained(folder)
-    return tokenizer_of(fast, token_types=True)
-
-
 def pretrain(
+    tasks: Sequence[str], output: Path, recipe: Recipe, workspace: Workspace, *, seed: int, limit: int | None = None
+) -> dict[str, Any]:
+    """Train the workspace's backbone further on the training texts of ``tasks``, and write it to ``output``.
+
+    The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
+    Texts that stand in any of these tasks' dev are not trained on. What was trained to the end is not trained again.
+
+    Returns:
+        What stands in the folder's ``pretraining.json``: tasks, recipe, masked accuracy by task before and after, and
+        what the backbone was.
+
+    Raises:
+        PipelineError: no task or one twice, texts that cannot be read, or a folder that holds something else.
+    """
+    from pipeline.training.devices import is_main_process, resolve_precision
+    from pipeline.training.masked_lm import Masking
+
+    check_seed(seed)
+    found = [workspace.task(name) for name in tasks]
+    names = [task.name for task in found]
+    if not names or len(set(names)) < len(names):
+        raise PipelineError(f"--tasks {','.join(tasks)}: name each task once, such as --tasks sst,quora")
+    backbone = workspace.backbone
+    if backbone.tokenizer.fast.mask_token_id is None:
+        raise PipelineError(f"backbone '{backbone.name}': its tokenizer has no mask token, so no word can be hidden")
+    update = {
+        "epochs": recipe.epochs or recipe.usual_epochs,
+        "learning_rate": recipe.learning_rate or recipe.usual_learning_rate,
+        "precision": resolve_precision(recipe.precision),
+        "score_start": True,
+    }
+    recipe = recipe.model_copy(update=update)
+    data = {task.name: _texts(task, found, workspace, limit, seed) for task in found}
+    identity = {
+        "kind": "pretrain",
+        "tasks": {name: rows.fingerprint for name, rows in sorted(data.items())},
+        "recipe": recipe.model_dump(mode="json"),
+        "masking": asdict(Masking()),
+        "seed": seed,
+        "backbone": backbone.identity,
+    }
+    done = _finished(output, identity)
+    if done is not None:
+        return done
+    with workspace.ledger.lock(run_name(identity)):
+        result = _train(found, data, output, recipe, workspace, identity, seed)
+    if is_main_process():
+        workspace.ledger.drop_checkpoint(run_name(identity))
+    return result
+
+
+def _train(
+    tasks: Sequence[Task],
+    data: dict[str, TaskData],
+    output: Path,
+    recipe: Recipe,
+    workspace: Workspace,
+    identity: dict[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    import torch
+
+    from pipeline.models.backbone import load_masked_lm
+    from pipeline.training.devices import make_accelerator
+    from pipeline.training.masked_lm import Masking, fit_masked
+
+    backbone, run = workspace.backbone, run_name(identity)
+    torch.manual_seed(seed)
+    model, had_head = load_masked_lm(backbone.name)
+    if not had_head:
+        print(f"{backbone.name} has no masked-language-model head: a fresh one is trained with it", file=sys.stderr)
+    if recipe.freeze_embeddings:
+        model.base_model.embeddings.requires_grad_(False)
+
+    def tokenised(task: Task, rows: pd.DataFrame) -> TokenisedSplit:
+        length = recipe.max_length or min(task.max_length, backbone.max_length)
+        return tokenise(rows, backbone.tokenizer, "cross", length)
+
+    train = _joined(tokenised(task, data[task.name].train) for task in tasks)
+    fitted = fit_masked(
+        model,
+        train,
+        {task.name: tokenised(task, data[task.name].dev) for task in tasks},
+        backbone.tokenizer,
+        recipe,
+        Masking(),
+        seed=seed,
+        accelerator=make_accelerator(recipe.precision),
+        title=f"pretrain {'+'.join(data)} seed {seed}",
+        checkpoint_file=workspace.ledger.checkpoint_file(run),
+        checkpoint_seconds=workspace.checkpoint_seconds,
+    )
+    result = {
+        "run": run,
+        "backbone": str(output),
+        "from": backbone.name,
+        "had_head": had_head,
+        "rows": {name: len(rows.train) for name, rows in data.items()},
+        "left_out": {name: dict(rows.dropped) for name, rows in data.items()},
+        "masked_accuracy": {"before": fitted.curve[0]["dev"], "after": fitted.best_score},
+        "best_epoch": fitted.best_epoch,
+        "curve": fitted.curve,
+        "seconds": round(fitted.seconds, 3),
+        "identity": identity,
+        "provenance": provenance(),
+    }
+    with new_folder(output) as temporary:
+        model.save_pretrained(temporary, safe_serialization=True)
+        backbone.tokenizer.fast.save_pretrained(temporary)
+        write_json(temporary / RESULT, result)
+    return result
+
+
+def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int | None, seed: int) -> TaskData:
+    """Rows of ``task`` whose training texts stand in dev of none of ``tasks``."""
+    rows = workspace.task_data(task, limit, seed)
+    for other in tasks:
+        try:
+            rows = rows.without(workspace.task_data(other, None, 0).dev, other.name)
+        except PipelineError as error:
+            raise PipelineError(f"task '{task.name}': {error}") from None
+    return rows
+
+
+def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run with the same identity left in ``output``.
+
+    Raises:
+        PipelineError: something else is there.
+    """
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return None
+    try:
+        found: dict[str, Any] = json.loads((output / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise PipelineError(f"{output}: holds something else: give another folder (--output)") from None
+    if found.get("identity") != identity:
+        raise PipelineError(
+            f"{output}: holds a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone):"
+            " give another folder (--output)"
+        )
+    return found
+
+
+def pretrain_fresh(
     texts: Sequence[tuple[str, ...]],
     folder: Path,
     config: BertConfig,
@@ -82,6 +196,13 @@ def pretrain(
     Returns:
         The share of masked tokens of the held-out texts that the kept epoch guesses right.
     """
+    import numpy as np
+    import torch
+    from transformers import BertForMaskedLM
+
+    from pipeline.training.devices import make_accelerator
+    from pipeline.training.masked_lm import fit_masked
+
     with new_folder(folder) as temporary:
         tokenizer = word_tokenizer(texts, temporary, config.max_position_embeddings)
         order = np.random.default_rng(seed).permutation(len(texts))
@@ -93,59 +214,21 @@ def pretrain(
         config.vocab_size = len(tokenizer.fast)
         model = BertForMaskedLM(config)
         accelerator = make_accelerator(recipe.precision)
-        special = torch.tensor(tokenizer.fast.all_special_ids)
-
-        def mask(batch: Batch, *stream: int) -> Batch:
-            assert tokenizer.fast.mask_token_id is not None
-            generator = np.random.default_rng([seed, *stream])
-            ids, labels = masking.apply(
-                batch["input_ids"], special, tokenizer.fast.mask_token_id, config.vocab_size, generator
-            )
-            return {**batch, "input_ids": ids, "labels": labels}
-
-        def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
-            found = training_batches(train, recipe.batch_size, 1, seed, epoch, tokenizer.pad_token_id, first)
-            for number, pieces in enumerate(found, start=first):
-                yield [Piece(mask(piece, epoch, number)) for piece in pieces]
-
-        def evaluate(trained: nn.Module) -> float:
-            right = asked = 0
-            for number, rows in enumerate(evaluation_order(dev.lengths, recipe.batch_size)):
-                batch = mask(collate(dev, rows, tokenizer.pad_token_id), 0, number)
-                with torch.inference_mode():
-                    guesses = _logits(trained, batch, accelerator.device).argmax(dim=-1).cpu()
-                right += int((guesses == batch["labels"]).sum())
-                asked += int((batch["labels"] != IGNORED).sum())
-            return right / asked
-
-        def loss(trained: nn.Module, piece: Piece) -> Tensor:
-            batch = piece.batch
-            return F.cross_entropy(
-                _logits(trained, batch, batch["input_ids"].device).flatten(0, 1),
-                batch["labels"].flatten(),
-                ignore_index=IGNORED,
-            )
-
-        fitted = fit(
-            model,
-            recipe=recipe,
-            seed=seed,
-            data=TrainingData(
-                batches, batches_per_epoch=recipe.steps_over(len(train)), epochs=recipe.epochs_over(len(train))
-            ),
-            loss=loss,
-            evaluate=evaluate,
-            metric="masked accuracy",
-            accelerator=accelerator,
-            title="pretrain",
-        )
+        fitted = fit_masked(model, train, {"text": dev}, tokenizer, recipe, masking, seed=seed, accelerator=accelerator)
         model.bert.save_pretrained(temporary, safe_serialization=True)
     return fitted.best_score
 
 
-def _logits(model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
-    inputs = {name: batch[name].to(device) for name in BACKBONE_INPUTS}
-    return model(**inputs).logits
+def word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: int) -> Tokenizer:
+    """A BERT tokenizer whose vocabulary is every word of ``texts``; fit for a small, closed language."""
+    from transformers import BertTokenizerFast
+
+    words = sorted({word for text in texts for sentence in text for word in sentence.split()})
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
+    fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
+    fast.save_pretrained(folder)
+    return tokenizer_of(fast, token_types=True)
 
 
 def _tokenised(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, max_length: int) -> TokenisedSplit:
@@ -158,10 +241,18 @@ def _tokenised(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, max_lengt
             columns["text_b"] = [text[1] for text in chosen]
         if chosen:
             parts.append(tokenise(pd.DataFrame(columns), tokenizer, "cross", max_length))
+    return _joined(parts)
+
+
+def _joined(splits: Iterable[TokenisedSplit]) -> TokenisedSplit:
+    """Several splits of cross-encoded texts as one, without labels."""
+    parts = list(splits)
     return TokenisedSplit(
         ids=tuple(id for part in parts for id in part.ids),
         a=[ids for part in parts for ids in part.a],
-        types_a=[types for part in parts for types in part.types_a or []],
+        types_a=[types for part in parts for types in part.types_a or []]
+        if all(part.types_a is not None for part in parts)
+        else None,
         b=None,
         labels=None,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from pipeline.atomic import canonical_json, sha256_text
@@ -92,6 +92,27 @@ def open_backbone(name: str) -> Backbone:
         tensor_names=tuple(state),
         parameters=sum(parameter.numel() for parameter in encoder.parameters()),
     )
+
+
+def load_masked_lm(name: str) -> tuple[PreTrainedModel, bool]:
+    """The encoder of a backbone with a masked-language-model head, and whether the head came with it or is fresh.
+
+    The decoder is tied to the word embeddings; the rest of the head counts 622,650 numbers for BERT-base.
+
+    Raises:
+        PipelineError: as :func:`open_backbone`.
+    """
+    model, info = _read(
+        name,
+        "weights (model.safetensors)",
+        AutoModelForMaskedLM,
+        dtype=torch.float32,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    prefix = f"{model.base_model_prefix}."
+    missing = [key for key in info["missing_keys"] if not key.startswith(prefix)]
+    return model, not missing
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from transformers import BertConfig
 
+from pipeline.errors import PipelineError
 from pipeline.models.backbone import open_backbone
 from pipeline.recipe import Recipe
-from stages.pretrain import IGNORED, Masking, pretrain
+from pipeline.training.masked_lm import IGNORED, Masking
+from stages.extract import extract
+from stages.pretrain import pretrain, pretrain_fresh
 
 SPECIAL = torch.tensor([0, 2, 3])
 MASK, VOCABULARY = 4, 1000
+WORDS = torch.arange(5, VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +30,7 @@ def masked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = np.random.default_rng(0)
     ids = torch.from_numpy(generator.integers(5, VOCABULARY, (1000, 1250)))
     ids[:, :100], ids[:, 100:250] = 2, 0
-    return ids, *Masking().apply(ids, SPECIAL, MASK, VOCABULARY, np.random.default_rng(1))
+    return ids, *Masking().apply(ids, SPECIAL, MASK, WORDS, np.random.default_rng(1))
 
 
 def test_special_tokens_are_never_asked_for(masked) -> None:  # type: ignore[no-untyped-def]
@@ -54,8 +61,87 @@ def test_a_backbone_comes_out_that_has_learned(tmp_path: Path) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
     config = BertConfig(**sizes, max_position_embeddings=16, initializer_range=0.1)
     recipe = Recipe(trainable="full", epochs=15, learning_rate=5e-3, batch_size=16, precision="fp32")
-    score = pretrain(texts, tmp_path / "backbone", config, recipe, Masking(), seed=0, held_out=40)
+    score = pretrain_fresh(texts, tmp_path / "backbone", config, recipe, Masking(), seed=0, held_out=40)
     assert score > 0.6  # of nine words
     backbone = open_backbone(str(tmp_path / "backbone"))
     assert len(backbone.tokenizer.fast) == 5 + 9
     assert backbone.tokenizer.token_types
+
+
+QUICK = Recipe(trainable="full", epochs=2, learning_rate=2e-3, batch_size=16, precision="fp32")
+
+
+def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "read"
+    found = pretrain(["films", "pairs"], output, QUICK, workspace, seed=0)
+    assert "no masked-language-model head: a fresh one" in capsys.readouterr().err
+    assert not found["had_head"]
+    scores = found["masked_accuracy"]
+    assert scores["after"] > scores["before"]
+    assert found["rows"] == {
+        name: len(pd.read_csv(workspace.data / name / "train.csv")) - sum(found["left_out"][name].values())
+        for name in ("films", "pairs")
+    }
+    backbone = open_backbone(str(output))
+    assert backbone.weights_hash != workspace.backbone.weights_hash
+    assert backbone.tokenizer.hash == workspace.backbone.tokenizer.hash
+    record = extract("films", Recipe(epochs=1, bottleneck=8), replace(workspace, backbone_name=str(output)), seed=0)
+    assert record.identity["backbone"]["weights"] == backbone.weights_hash
+    # It has its head now, and goes on with it.
+    again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0)
+    assert again["had_head"]
+    assert again["masked_accuracy"]["before"] > scores["before"]
+
+
+def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    output = tmp_path / "read"
+    found = pretrain(["films"], output, QUICK, workspace, seed=0)
+    monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda *_, **__: pytest.fail("trained"))
+    assert pretrain(["films"], output, QUICK, workspace, seed=0) == found
+    for other in ({"seed": 1}, {"seed": 0, "limit": 50}):
+        with pytest.raises(PipelineError, match="holds a backbone that was trained otherwise"):
+            pretrain(["films"], output, QUICK, workspace, **other)
+
+
+def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    shutil.copytree(workspace.data, data)
+    train, dev = (pd.read_csv(data / "films" / f"{split}.csv") for split in ("train", "dev"))
+    own = int(train["sentence"].isin(dev["sentence"]).sum())
+    leaked = dev.head(5).assign(id=[f"leaked {row}" for row in range(5)])
+    pd.concat([train, leaked]).to_csv(data / "films" / "train.csv", index=False)
+    found = pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0)
+    assert found["left_out"]["films"]["films"] == own + 5
+    assert found["rows"]["films"] == len(train) - own
+
+
+def test_lower_layers_learn_more_slowly(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    recipe = QUICK.model_copy(update={"layer_decay": 1e-6, "epochs": 1, "max_grad_norm": 1e9, "weight_decay": 0.0})
+    pretrain(["films"], tmp_path / "read", recipe, workspace, seed=0)
+    before, after = workspace.backbone.load().state_dict(), open_backbone(str(tmp_path / "read")).load().state_dict()
+    moved = {name: (after[name] - before[name]).abs().max().item() for name in before}
+    layers = sorted({name.split("layer.")[1].split(".")[0] for name in before if "layer." in name}, key=int)
+    top, bottom = (
+        max(size for name, size in moved.items() if f"layer.{layer}." in name) for layer in (layers[-1], layers[0])
+    )
+    assert top > 1e-3 > 1e3 * bottom
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        ([], "name each task once"),
+        (["films", "films"], "name each task once"),
+        (["flims"], "unknown task 'flims'"),
+    ],
+)
+def test_bad_tasks_are_refused(tasks, told, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PipelineError, match=told):
+        pretrain(tasks, tmp_path / "read", QUICK, workspace, seed=0)
+
+
+def test_a_folder_with_something_else_is_left_alone(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(PipelineError, match="holds something else"):
+        pretrain(["films"], tmp_path, QUICK, workspace, seed=0)
+    assert (tmp_path / "mine.txt").read_text() == "mine"

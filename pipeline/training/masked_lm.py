@@ -1,0 +1,155 @@
+"""Masked-language-model training: guess the words that were hidden (Devlin et al. 2019, section 3.1, task 1).
+
+No next-sentence prediction. What is hidden is drawn anew in every epoch, from (seed, epoch, batch), so a killed run
+goes on with what it would have hidden.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.data.batches import BACKBONE_INPUTS, Batch, Piece, collate, evaluation_order, training_batches
+from pipeline.data.tokens import TokenisedSplit, Tokenizer
+from pipeline.recipe import Recipe
+from pipeline.training.fit import Fitted, TrainingData, fit
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which tokens are asked for, and what stands in their place; the rest of the chosen keep their word.
+
+    BERT's own shares are 0.15, 0.8 and 0.1.
+    """
+
+    chosen: float = 0.15
+    masked: float = 0.8
+    random: float = 0.1
+
+    def apply(
+        self, ids: Tensor, special: Tensor, mask_id: int, words: Tensor, generator: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Masked ``ids`` (B, T), and labels (B, T) that are ``IGNORED`` wherever nothing is asked.
+
+        Args:
+            special: ids that are never chosen, padding among them.
+            words: ids that a random one is drawn from.
+        """
+        draw = torch.from_numpy(generator.random(ids.shape))
+        chosen = (draw < self.chosen) & ~torch.isin(ids, special)
+        labels = ids.masked_fill(~chosen, IGNORED)
+        fate = torch.from_numpy(generator.random(ids.shape))
+        masked = ids.masked_fill(chosen & (fate < self.masked), mask_id)
+        drawn = words[torch.from_numpy(generator.integers(0, len(words), ids.shape))]
+        swapped = chosen & (fate >= self.masked) & (fate < self.masked + self.random)
+        return torch.where(swapped, drawn, masked), labels
+
+
+class MaskedModel(nn.Module):
+    """An encoder with its masked-language-model head; the tied decoder counts to the encoder."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        # In this order, and under these names, learning rates by layer find what is the encoder's.
+        self.backbone = model.base_model
+        self.head = model
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """Scores of every word at every token, (B, T, vocabulary)."""
+        logits: Tensor = self.head(**inputs).logits
+        return logits
+
+
+def fit_masked(
+    model: PreTrainedModel,
+    train: TokenisedSplit,
+    held_out: Mapping[str, TokenisedSplit],
+    tokenizer: Tokenizer,
+    recipe: Recipe,
+    masking: Masking,
+    *,
+    seed: int,
+    accelerator: Accelerator,
+    title: str = "pretrain",
+    checkpoint_file: Path | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> Fitted:
+    """Train ``model`` on ``train``; it ends as it was when it guessed most of what was hidden in ``held_out``.
+
+    Args:
+        model: an encoder with a masked-language-model head.
+        held_out: texts by name; the score is the share of hidden tokens guessed right, the mean over names. What is
+            hidden in them is always the same.
+        recipe: its rates, batches and epochs are read, resolved.
+    """
+    special = torch.tensor(tokenizer.fast.all_special_ids)
+    words = torch.tensor(sorted(set(range(len(tokenizer.fast))) - set(tokenizer.fast.all_special_ids)))
+    mask_id = tokenizer.fast.mask_token_id
+    assert mask_id is not None
+
+    def mask(batch: Batch, *stream: int) -> Batch:
+        generator = np.random.default_rng([seed, *stream])
+        ids, labels = masking.apply(batch["input_ids"], special, mask_id, words, generator)
+        return {**batch, "input_ids": ids, "labels": labels}
+
+    def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
+        pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
+        found = training_batches(train, recipe.batch_size, pieces, seed, epoch, tokenizer.pad_token_id, first)
+        for number, batch in enumerate(found, start=first):
+            # Of one piece the stream is as it is without pieces, so that cutting a batch changes nothing else.
+            yield [Piece(mask(piece, epoch, number, *([part] if part else []))) for part, piece in enumerate(batch)]
+
+    def evaluate(trained: nn.Module) -> dict[str, float]:
+        return {name: masked_accuracy(trained, split) for name, split in held_out.items()}
+
+    def masked_accuracy(trained: nn.Module, split: TokenisedSplit) -> float:
+        right = asked = 0
+        for number, rows in enumerate(evaluation_order(split.lengths, recipe.batch_size)):
+            batch = mask(collate(split, rows, tokenizer.pad_token_id), 0, number)
+            with torch.inference_mode():
+                guesses = trained(**_inputs(batch, accelerator.device)).argmax(dim=-1).cpu()
+            right += int((guesses == batch["labels"]).sum())
+            asked += int((batch["labels"] != IGNORED).sum())
+        return right / max(asked, 1)
+
+    def loss(trained: nn.Module, piece: Piece) -> Tensor:
+        logits, labels = trained(**_inputs(piece.batch, piece.batch["input_ids"].device)), piece.batch["labels"]
+        # In a short batch nothing may have been hidden: a mean over nothing would be no number.
+        asked = (labels != IGNORED).sum().clamp(min=1)
+        return (
+            F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
+            / asked
+        )
+
+    return fit(
+        MaskedModel(model),
+        recipe=recipe,
+        seed=seed,
+        data=TrainingData(
+            batches, batches_per_epoch=recipe.steps_over(len(train)), epochs=recipe.epochs_over(len(train))
+        ),
+        loss=loss,
+        evaluate=evaluate,
+        metric="masked accuracy",
+        accelerator=accelerator,
+        title=title,
+        checkpoint_file=checkpoint_file,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+
+
+def _inputs(batch: Batch, device: torch.device) -> dict[str, Tensor]:
+    return {name: batch[name].to(device) for name in BACKBONE_INPUTS if name in batch}
