@@ -11,6 +11,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns, row_of
+from pipeline.reporting.text import listed
 
 
 def pareto(runs: StudyRuns) -> Drawing | None:
@@ -50,6 +51,12 @@ def pareto(runs: StudyRuns) -> Drawing | None:
         "Mean dev score over seeds (bars: standard deviation) against trainable parameters, logarithmic. The grey line"
         " joins the rows that no row with fewer trainable parameters reaches. Sequential tuning has a point a source."
     )
+    joint = [runs.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]
+    if joint:
+        caption += (
+            f" {listed(joint)}: all that the one model of several tasks trains, heads of each among it, undivided, in"
+            " every panel; rows of single tasks train as much again for each further task."
+        )
     return Drawing(Figure("pareto", "Score against trainable parameters", caption), canvas, table)
 
 

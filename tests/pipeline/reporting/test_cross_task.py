@@ -1,0 +1,85 @@
+"""The table of models on tasks that they were not trained on: what it shows, and against what it is tested."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.ledger import OtherScore, Reading, RunRecord
+from pipeline.reporting.cross_task import cross_task_table
+from pipeline.reporting.figures.pareto import pareto
+from pipeline.reporting.runs import StudyRuns
+from synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of
+
+
+def across(
+    study: Synthetic, record: RunRecord, target: str, quality: float, reading: Reading | None = "same"
+) -> RunRecord:
+    """Score ``record`` on ``target`` too, with predictions so good."""
+    values = predictions_of(target, quality, (record.run, target))
+    score = OtherScore(metric=metric_of(target), dev=score_of(target, values), rows=len(values), reading=reading)
+    return study.ledger.add_scores(record, {target: (score, _table(values, labels_of(target)))})
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Synthetic:
+    """Full fine-tuning on two tasks and two seeds; what was learned on imdb is nearly as good on sst, not the reverse.
+
+    A joint model has other tasks too, but it was trained on them.
+    """
+    made = make(tmp_path, methods=["full", "multitask"], targets=["sst", "imdb", "sts"], seeds=[1, 2], cross_task=True)
+    for seed in (1, 2):
+        for target in ("sst", "imdb"):
+            record = made.add("full", target, seed, 0.7)
+            across(made, record, "imdb" if target == "sst" else "sst", 0.2 if target == "sst" else 0.9)
+        joint = made.record("multitask", "imdb", seed, others={"sst": (predictions_of("sst", 0.5, seed), None)})
+        for target in ("sst", "imdb"):
+            made.serve(joint, "multitask", target)
+    return made
+
+
+def lines(study: Synthetic) -> dict[str, dict[str, Any]]:
+    table = cross_task_table(StudyRuns(study.result, study.ledger))
+    assert table is not None
+    return {row[1].text: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+
+
+def test_each_line_is_a_task_trained_on_and_each_column_one_scored_on(study: Synthetic) -> None:
+    found = lines(study)
+    assert set(found) == {"sst", "imdb"}
+    own = StudyRuns(study.result, study.ledger).cell("full", "sst")
+    assert found["sst"]["sst (accuracy)"].sort == pytest.approx(sum(s.value for s in own) / 2)
+    assert found["sst"]["sst (accuracy)"].verdict is None
+    assert found["sst"]["sts (-)"].text == "-"
+    assert {str(row["method"].text) for row in found.values()} == {"full fine-tuning"}
+
+
+def test_a_model_is_tested_against_the_one_that_learned_the_column(study: Synthetic) -> None:
+    found = lines(study)
+    assert found["sst"]["imdb (accuracy)"].verdict == "worse"
+    assert found["imdb"]["sst (accuracy)"].verdict == "better"
+    for line, column in (("sst", "imdb"), ("imdb", "sst")):
+        cell = found[line][f"{column} (accuracy)"]
+        scores = [s.record.score_of(column) for s in StudyRuns(study.result, study.ledger).cell("full", line)]
+        assert cell.sort == pytest.approx(sum(scores) / 2)
+        assert f"against full fine-tuning on {column}" in cell.detail
+        assert cell.detail.startswith("read as it is")
+
+
+def test_nothing_is_shown_where_the_study_does_not_ask_or_nothing_was_read(study: Synthetic, tmp_path: Path) -> None:
+    quiet = Synthetic(study.reports, study.study.model_copy(update={"cross_task": False}), study.entries)
+    assert cross_task_table(StudyRuns(quiet.result, quiet.ledger)) is None
+    empty = make(tmp_path / "empty", methods=["full"], targets=["sst", "imdb"], cross_task=True)
+    across(empty, empty.add("full", "sst", 1), "imdb", 0.5, reading=None)
+    assert cross_task_table(StudyRuns(empty.result, empty.ledger)) is None
+
+
+def test_the_parameters_of_a_joint_model_are_not_divided_among_its_tasks(study: Synthetic) -> None:
+    drawing = pareto(StudyRuns(study.result, study.ledger))
+    assert drawing is not None
+    joint = drawing.numbers[drawing.numbers["method"] == "multitask"]
+    assert joint["trainable_parameters"].nunique() == 1
+    assert "multitask: all that the one model of several tasks trains" in drawing.figure.caption
+    assert "undivided" in drawing.figure.caption
