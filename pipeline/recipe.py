@@ -24,6 +24,7 @@ Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
+SecondEncoder = Literal["none", "static", "tuned"]
 Truncation = Literal["head", "head-and-tail"]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
@@ -74,7 +75,7 @@ _ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
 
 # What of a recipe says how the pretrained weights themselves train, and how several tasks train together.
 _BACKBONE = ("backbone_learning_rate", "layer_decay", "embedding_learning_rate", "freeze_embeddings")
-_JOINT = ("mixing", "steps_per_epoch", "loss_weight", "gradient_surgery")
+_JOINT = ("mixing", "steps_per_epoch", "loss_weight", "gradient_surgery", "split_layers")
 
 
 def check_seed(seed: int) -> None:
@@ -119,6 +120,7 @@ class Recipe(BaseModel):
     head_learning_rate: float | None = Field(None, gt=0, description="of heads, if another")
     layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a pretrained layer over that of the one above")
     embedding_learning_rate: float | None = Field(None, gt=0, description="if not that of a layer below the lowest")
+    second_encoder: SecondEncoder = Field("none", description="full training: another beside it, frozen or tuned too")
     freeze_embeddings: bool = Field(False, description="full training leaves the embeddings as they were pretrained")
     batch_size: int = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: int = Field(1, ge=1, description="pieces a batch is run in, to save memory")
@@ -142,6 +144,7 @@ class Recipe(BaseModel):
     mixing: Mixing = Field("simultaneous", description="joint training: which tasks' batches make up a step")
     steps_per_epoch: int | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")
     loss_weight: float = Field(1.0, gt=0, description="joint training: weight of this task's loss")
+    split_layers: int = Field(0, ge=0, description="joint training: top layers that each task has for itself")
     gradient_surgery: GradientSurgery = Field("none", description="joint training: how tasks' gradients are combined")
 
     @field_validator("drop_layers", mode="before")
@@ -232,6 +235,8 @@ class Recipe(BaseModel):
             )
         defaults = type(self)()
         inert: dict[str, Any] = self._without_effect_on_modules(joint)
+        if self.split_layers > (depth or self.split_layers) and joint and self.trainable == "full":
+            raise PipelineError(f"split_layers {self.split_layers}: the backbone has {depth} layers; give 0 to {depth}")
         if "drop_layers" not in inert and depth is not None:
             check_layers(self.drop_layers, depth)
         if "prefix_length" not in inert and longest is not None and self.prefix_length > longest:
@@ -248,6 +253,8 @@ class Recipe(BaseModel):
             inert["cosine_scale"] = defaults.cosine_scale
         if not joint:
             inert |= {name: getattr(defaults, name) for name in _JOINT}
+        if self.trainable != "full":
+            inert |= {"second_encoder": "none", "split_layers": 0}
         if "full" not in self.trainable:
             inert |= {name: getattr(defaults, name) for name in _BACKBONE}
         elif self.freeze_embeddings:

@@ -25,6 +25,7 @@ from pipeline.models.adaptation.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
+from pipeline.models.split import split_encoder
 from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.recipe import Recipe
 from pipeline.store import LAYERNORMS, Artifact, Store
@@ -72,7 +73,8 @@ def build_for_training(
     if recipe.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
     if recipe.trainable in ("full", "adapter", "full+adapter"):
-        return Built(assemble(encoder, recipe, task))
+        (second,) = _second_encoders(backbone, recipe, 1)
+        return Built(assemble(encoder, recipe, task, second))
     encoder.requires_grad_(False)
     if recipe.trainable == "head":
         return Built(assemble(encoder, recipe, task))
@@ -186,11 +188,26 @@ def build_multitask(
         encoder.requires_grad_(False)
     if shared.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
-    models = {name: assemble(encoder, part.recipe, part.task) for name, part in parts.items()}
+    seconds = _second_encoders(workspace.backbone, shared, len(parts))
+    encoders = split_encoder(encoder, shared.split_layers, len(parts))
+    models = {
+        name: assemble(own, part.recipe, part.task, seconds[number])
+        for number, (own, (name, part)) in enumerate(zip(encoders, parts.items(), strict=True))
+    }
     for name, model in models.items() if has_modules else ():
         model.task = name
-    _make_lean_for_all(encoder, models.values())
+    if not shared.split_layers:
+        _make_lean_for_all(encoder, models.values())
     return MultitaskModel(models)
+
+
+def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[PreTrainedModel | None]:
+    """What stands beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune."""
+    if recipe.second_encoder == "static":
+        static = backbone.load()
+        static.requires_grad_(False)
+        return [static] * tasks
+    return [backbone.load() if recipe.second_encoder == "tuned" else None for _ in range(tasks)]
 
 
 def _make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel]) -> None:
@@ -207,7 +224,8 @@ def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger
     encoder = backbone.load()
     if record.recipe.trainable == "full+adapter":
         add_modules(encoder, [task.name], record.recipe)
-    model = assemble(encoder, record.recipe, task)
+    (second,) = _second_encoders(backbone, record.recipe, 1)
+    model = assemble(encoder, record.recipe, task, second)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
 
@@ -251,12 +269,12 @@ def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> N
     """Begin where full fine-tuning on the source task ended; its head stays behind.
 
     Raises:
-        PipelineError: modules were trained with it, without which its backbone is another function.
+        PipelineError: modules or a second encoder were trained with it, without which its head cannot be scored again.
     """
-    if start.recipe.trainable != "full":
+    if start.recipe.trainable != "full" or start.recipe.second_encoder != "none":
         raise PipelineError(
-            f"run {start.run} trained '{start.recipe.trainable}': only full fine-tuning without modules can be gone on"
-            " from (trainable = 'full')"
+            f"run {start.run} trained '{start.recipe.trainable}', second_encoder '{start.recipe.second_encoder}': only"
+            " full fine-tuning of one encoder without modules can be gone on from"
         )
     prefix = "backbone."
     kept = load_weights(start, ledger)
@@ -269,15 +287,23 @@ def outputs_of(recipe: Recipe, task: Task) -> int:
     return 1 if recipe.head == "cosine" or recipe.one_logit else task.outputs
 
 
-def assemble(encoder: PreTrainedModel, recipe: Recipe, task: Task) -> TransferModel:
-    """``encoder`` with a fresh head for ``task``; it is made lean for this head's pooling."""
+def assemble(
+    encoder: PreTrainedModel, recipe: Recipe, task: Task, second: PreTrainedModel | None = None
+) -> TransferModel:
+    """``encoder`` with a fresh head for ``task``; it is made lean for this head's pooling.
+
+    Args:
+        second: an encoder whose sentence vectors stand beside the first one's.
+    """
     assert recipe.encoding is not None and recipe.pooling is not None and recipe.head is not None
     head = build_head(
         recipe.head,
-        width=encoder.config.hidden_size,
+        width=encoder.config.hidden_size * (1 if second is None else 2),
         outputs=outputs_of(recipe, task),
         vectors=2 if recipe.encoding == "siamese" else 1,
         dropout=recipe.head_dropout,
     )
-    make_lean(encoder, recipe.pooling)
-    return TransferModel(encoder, head, recipe.encoding, recipe.pooling)
+    for each in (encoder, second):
+        if each is not None:
+            make_lean(each, recipe.pooling)
+    return TransferModel(encoder, head, recipe.encoding, recipe.pooling, second=second)

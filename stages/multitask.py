@@ -283,8 +283,10 @@ def multitask_run(
     for name in tasks:
         task, recipe = workspace.task(name), recipes[name]
         resolved = workspace.resolve(recipe, task, joint=True)
-        if len(tasks) == 1:  # there is nothing to mix or to combine
-            resolved = resolved.model_copy(update={"mixing": "simultaneous", "gradient_surgery": "none"})
+        if len(tasks) == 1:  # there is nothing to mix, to combine or to split
+            resolved = resolved.model_copy(
+                update={"mixing": "simultaneous", "gradient_surgery": "none", "split_layers": 0}
+            )
         data = workspace.task_data(task, limits[name], seed, resolved.extra)
         parts.append(Part(task, resolved, limits[name], data))
     raise_all("multitask", _mistakes(parts))

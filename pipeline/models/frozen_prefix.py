@@ -30,13 +30,13 @@ def frozen_depth(backbone: nn.Module) -> int:
     """k: how many layers from the bottom hold nothing that trains; 0 if the embeddings train."""
     if _trains(backbone.embeddings):  # type: ignore[arg-type]
         return 0
-    layers = _stack(backbone).layer
+    layers = stack_of(backbone).layer
     return next((depth for depth, layer in enumerate(layers) if _trains(layer)), len(layers))
 
 
 def frozen_parts(backbone: nn.Module) -> list[nn.Module]:
     """The modules of the frozen prefix; the backbone itself if nothing in it trains."""
-    layers, depth = _stack(backbone).layer, frozen_depth(backbone)
+    layers, depth = stack_of(backbone).layer, frozen_depth(backbone)
     if depth == len(layers):
         return [backbone]
     return [backbone.embeddings, *layers[:depth]] if depth else []  # type: ignore[list-item]
@@ -45,13 +45,23 @@ def frozen_parts(backbone: nn.Module) -> list[nn.Module]:
 @torch.no_grad()
 def below(backbone: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
     """Hidden states (B, T, d) that the lowest trained layer reads."""
-    with _cut(backbone, slice(0, frozen_depth(backbone))):
-        return backbone(**inputs).last_hidden_state
+    return lower_states(backbone, frozen_depth(backbone), inputs)
 
 
 def above(backbone: nn.Module, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """Last hidden states from those of :func:`below`."""
-    with _cut(backbone, slice(frozen_depth(backbone), None), _Given(states)):
+    return upper_states(backbone, frozen_depth(backbone), states, inputs)
+
+
+def lower_states(backbone: nn.Module, depth: int, inputs: dict[str, Tensor]) -> Tensor:
+    """Hidden states (B, T, d) after the embeddings and the lower ``depth`` layers."""
+    with _cut(backbone, slice(0, depth)):
+        return backbone(**inputs).last_hidden_state
+
+
+def upper_states(backbone: nn.Module, depth: int, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    """Last hidden states from those of :func:`lower_states`."""
+    with _cut(backbone, slice(depth, None), _Given(states)):
         return backbone(**inputs).last_hidden_state
 
 
@@ -152,10 +162,10 @@ def _trains(module: nn.Module) -> bool:
 
 
 def _is_whole(backbone: nn.Module) -> bool:
-    return frozen_depth(backbone) == len(_stack(backbone).layer)
+    return frozen_depth(backbone) == len(stack_of(backbone).layer)
 
 
-def _stack(backbone: nn.Module) -> Any:
+def stack_of(backbone: nn.Module) -> Any:
     """The module that runs the layers: DistilBERT calls it otherwise than BERT and RoBERTa."""
     return backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
 
@@ -163,7 +173,7 @@ def _stack(backbone: nn.Module) -> Any:
 @contextmanager
 def _cut(backbone: nn.Module, part: slice, embeddings: nn.Module | None = None) -> Iterator[None]:
     """Let ``backbone`` run only some layers, on other embeddings; transformers' own code runs them."""
-    stack, own = _stack(backbone), backbone.embeddings
+    stack, own = stack_of(backbone), backbone.embeddings
     layers = stack.layer
     stack.layer = layers[part]
     backbone.embeddings = own if embeddings is None else embeddings

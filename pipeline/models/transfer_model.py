@@ -32,6 +32,8 @@ class TransferModel(nn.Module):
     that says where it goes; they run as one batch.
     The layers below the lowest one that trains, and the whole backbone if nothing in it does, stay in evaluation mode,
     so that their dropout does not blur what is trained on top; what they give may be handed in as ``known``.
+    A second encoder, static or trained too, may stand beside the backbone: the head then reads the vectors of both,
+    joined (Hayes 2024, "static + finetune" and "multi + triple").
     Where several tasks have modules in the backbone, those of ``task`` are active whenever this model runs it.
     """
 
@@ -42,9 +44,12 @@ class TransferModel(nn.Module):
         encoding: Encoding,
         pooling: Pooling,
         task: str | None = None,
+        second: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
+        # Under this name, learning rates by layer find it.
+        self.second = nn.ModuleDict({"backbone": second} if second is not None else {})
         self.head = head
         self.encoding = encoding
         self.pooling = pooling
@@ -52,8 +57,9 @@ class TransferModel(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        for part in frozen_parts(self.backbone):
-            part.eval()
+        for backbone in (self.backbone, *self.second.values()):
+            for part in frozen_parts(backbone):
+                part.eval()
         return self
 
     def encode(
@@ -64,12 +70,17 @@ class TransferModel(nn.Module):
         known: Tensor | None = None,
         absent: Tensor | None = None,
     ) -> Tensor:
-        """Sentence vectors (B, d) of inputs (B, T); ``known`` and ``absent`` are :class:`PrefixCache`'s."""
+        """Sentence vectors, (B, d) or with two encoders (B, 2d), of inputs (B, T).
+
+        ``known`` and ``absent`` are :class:`PrefixCache`'s.
+        """
         inputs = _inputs(input_ids, attention_mask, token_type_ids)
         if self.task is not None:
             activate(self.backbone, self.task)
         if known is None:
-            return pool(self.backbone(**inputs).last_hidden_state, attention_mask, self.pooling)
+            encoders = (self.backbone, *self.second.values())
+            vectors = [pool(e(**inputs).last_hidden_state, attention_mask, self.pooling) for e in encoders]
+            return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
         known = completed(self, known, absent, inputs)
         if known.ndim == 2:
             return known

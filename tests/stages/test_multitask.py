@@ -19,10 +19,12 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
 from pipeline.metrics import score
 from pipeline.recipe import Recipe
-from stages.build import build_multitask
+from pipeline.training.devices import make_accelerator
+from stages.build import build_from_weights, build_multitask
 from stages.multitask import MultitaskRun, multitask_run
 from stages.request import RunRequest
 from stages.run import Run
+from stages.scoring import scoring_of
 from stages.workspace import Workspace
 
 Quick = Callable[..., Recipe]
@@ -219,3 +221,37 @@ def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, 
     one, two = (Ledger(tmp_path / reports).curve(alone.run) for reports in ("reports", "two/reports"))
     assert two["loss"].to_numpy() == pytest.approx(one["loss"].to_numpy(), rel=1e-3)
     assert two["dev_pairs"].to_numpy() == pytest.approx(one["dev_pairs"].to_numpy(), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "encoders"),
+    [({}, 1.0), ({"split_layers": 1}, None), ({"second_encoder": "static"}, 1.0), ({"second_encoder": "tuned"}, 4.0)],
+    ids=str,
+)
+def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    record = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1, **settings).get()
+    backbone, head = record.parameters.backbone, record.parameters.head
+    trained = record.cost.trainable_parameters - head
+    if encoders is not None:
+        assert trained == encoders * backbone
+    else:
+        layer = sum(p.numel() for p in workspace.backbone.load().encoder.layer[-1].parameters())
+        assert trained == backbone + 2 * layer
+    plain = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1).get()
+    assert (record.run == plain.run) == (not settings)
+
+
+def test_more_layers_than_the_backbone_has_cannot_be_split(workspace: Workspace, quick: Quick) -> None:
+    with pytest.raises(PipelineError, match="split_layers 9: the backbone has"):
+        make(workspace, quick, split_layers=9)
+
+
+def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:
+    for second in ("static", "tuned"):
+        run = Run(
+            RunRequest("full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32), workspace
+        )
+        record = run.get()
+        model = build_from_weights(record, run.task, workspace.backbone, workspace.ledger)
+        found = scoring_of(run.task, run.data.dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
+        assert found.value(found.predict(model)) == record.dev

@@ -1,0 +1,74 @@
+"""Split models: several tasks share the embeddings and the lower layers, and each has its own upper ones (Hayes 2024).
+
+CerBERTus(k) has a copy of the top k layers for each task, all beginning as pretrained: k = 0 is one model for all, and
+k = depth shares the embeddings alone. There is no pooler here to share or to copy: heads read hidden states.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.errors import PipelineError
+from pipeline.models.frozen_prefix import lower_states, stack_of, upper_states
+from pipeline.models.transfer_model import TransferModel, pool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:
+    """``branches`` encoders over one: all hold the same modules, but each its own copies of the ``top`` layers.
+
+    The first is ``encoder`` itself. To be called before an encoder is made lean.
+
+    Raises:
+        PipelineError: ``top`` is more than the encoder's layers.
+    """
+    depth = len(stack_of(encoder).layer)
+    if not 0 <= top <= depth:
+        raise PipelineError(f"split_layers {top}: the backbone has {depth} layers; give 0 to {depth}")
+    return [encoder, *(_branch(encoder, depth - top) for _ in range(branches - 1))]
+
+
+def _branch(encoder: PreTrainedModel, shared: int) -> PreTrainedModel:
+    """An encoder with the embeddings and the lower ``shared`` layers of ``encoder``, and copies of those above."""
+    stack = stack_of(encoder)
+    layers = [*stack.layer[:shared], *copy.deepcopy(stack.layer[shared:])]
+    own_stack = _shallow(stack)
+    own_stack.layer = nn.ModuleList(layers)
+    other = _shallow(encoder)
+    name = next(name for name, module in encoder.named_children() if module is stack)
+    setattr(other, name, own_stack)
+    return other
+
+
+def _shallow(module: Any) -> Any:
+    """A module that holds the same children, and may be given others without the first one's being changed."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other
+
+
+@torch.inference_mode()
+def answers(models: Mapping[str, TransferModel], top: int, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Outputs of every task's head for inputs that all encode alike, with one pass through the shared layers.
+
+    Args:
+        models: one a task over encoders of :func:`split_encoder`, in evaluation mode.
+        top: layers that each has for itself.
+        inputs: as :meth:`TransferModel.forward` reads them, of single texts or cross-encoded pairs.
+    """
+    each: Sequence[TransferModel] = tuple(models.values())
+    given = dict(inputs)
+    shared = len(stack_of(each[0].backbone).layer) - top
+    states = lower_states(each[0].backbone, shared, given)
+    mask = given["attention_mask"]
+    return {
+        name: model.decide(pool(upper_states(model.backbone, shared, states, given), mask, model.pooling))
+        for name, model in models.items()
+    }
