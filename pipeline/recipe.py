@@ -112,6 +112,7 @@ class Recipe(BaseModel):
     fusion_impl: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
+    hidden_dropout: float | None = Field(None, ge=0, lt=1, description="in the backbone, if not its own; not of attention")
 
     epochs: int | None = Field(None, ge=1, description="passes over the training rows")
     min_steps: int = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
@@ -253,6 +254,8 @@ class Recipe(BaseModel):
             inert["cosine_scale"] = defaults.cosine_scale
         if not joint:
             inert |= {name: getattr(defaults, name) for name in _JOINT}
+        if self.trainable == "head":
+            inert["hidden_dropout"] = None  # what is frozen runs without
         if self.trainable != "full":
             inert |= {"second_encoder": "none", "split_layers": 0}
         if "full" not in self.trainable:
@@ -329,7 +332,7 @@ class Recipe(BaseModel):
             embeddings = None
         return {
             "learning_rate": modules,
-            "backbone_learning_rate": None if backbone == modules else backbone,
+            "backbone_learning_rate": backbone if "full" in self.trainable and backbone != modules else None,
             "head_learning_rate": None if head == modules else head,
             "embedding_learning_rate": embeddings,
         }

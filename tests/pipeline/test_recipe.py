@@ -163,6 +163,11 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
             for head in ("linear", "mlp", "difference", "difference-mlp")
         ),
         ("head", {"head": "cosine", "extra": {"sick": {}}}),
+        *((trainable, {"smart_direction": "gradient"}) for trainable in TRAINABLE),
+        *((trainable, {"smart_radius": 0.5}) for trainable in TRAINABLE),
+        *((trainable, {"truncation": "head-and-tail"}) for trainable in TRAINABLE),
+        *(("full", {"encoding": "siamese", **one}) for one in ({"pair_order": "random"}, {"average_orders": True})),
+        *(("head", {"head": "cosine", **one}) for one in ({"smart": 1.0}, {"bregman": 1.0})),
     ],
     ids=str,
 )
@@ -196,12 +201,23 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
         ("full", {"extra": {"sick": {}}}),
         ("head", {"extra": {"sick": {}}}),
         ("full", {"head": "difference-mlp"}),
+        *((trainable, {"smart": 1.0}) for trainable in TRAINABLE),
+        *((trainable, {"bregman": 1.0}) for trainable in TRAINABLE),
+        ("full", {"smart": 1.0, "smart_direction": "gradient"}),
+        ("full", {"smart": 1.0, "smart_radius": 0.5}),
+        ("full", {"pair_order": "random"}),
+        ("full", {"average_orders": True}),
     ],
     ids=str,
 )
 def test_a_setting_with_effect_tells_recipes_apart(trainable: str, effective: dict[str, Any]) -> None:
     without = {key: effective[key] for key in list(effective)[:-1]}
     assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable, **without)
+
+
+def test_a_single_text_has_ends_but_no_order() -> None:
+    assert resolved(SST, truncation="head-and-tail") != resolved(SST)
+    assert resolved(SST, pair_order="random", average_orders=True) == resolved(SST)
 
 
 def test_a_cosine_over_classes_has_no_scale() -> None:
@@ -252,6 +268,89 @@ def test_extra_data_that_is_no_table_of_sources_is_refused(extra: Any, message: 
     assert message in str(caught.value)
 
 
+JOINT: list[dict[str, Any]] = [
+    {"mixing": "annealed"},
+    {"steps_per_epoch": 9},
+    {"loss_weight": 2.0},
+    {"gradient_surgery": "pcgrad"},
+]
+BACKBONE: list[dict[str, Any]] = [
+    {"backbone_learning_rate": 1e-6},
+    {"layer_decay": 0.9},
+    {"embedding_learning_rate": 1e-6},
+    {"freeze_embeddings": True},
+]
+
+
+@pytest.mark.parametrize("given", JOINT, ids=str)
+def test_what_is_about_several_tasks_has_no_effect_on_one(given: dict[str, Any]) -> None:
+    plain, other = Recipe(trainable="full"), Recipe.parse({"trainable": "full", **given}, "test")
+    assert other.resolve(STS, "fp32") == plain.resolve(STS, "fp32")
+    assert other.resolve(STS, "fp32", joint=True) != plain.resolve(STS, "fp32", joint=True)
+
+
+@pytest.mark.parametrize("given", BACKBONE, ids=str)
+@pytest.mark.parametrize("trainable", TRAINABLE)
+def test_what_is_about_pretrained_weights_has_no_effect_where_they_are_frozen(
+    trainable: str, given: dict[str, Any]
+) -> None:
+    same = resolved(STS, trainable=trainable, **given) == resolved(STS, trainable=trainable)
+    assert same == ("full" not in trainable)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "given", "expected"),
+    [
+        ("full", {}, (5e-5, None, None)),
+        (
+            "full",
+            {"learning_rate": 1e-4, "backbone_learning_rate": 1e-4, "head_learning_rate": 1e-4},
+            (1e-4, None, None),
+        ),
+        ("full", {"backbone_learning_rate": 1e-5}, (1e-5, None, 5e-5)),
+        ("full", {"learning_rate": 1e-5, "head_learning_rate": 1e-3}, (1e-5, None, 1e-3)),
+        ("full", {"learning_rate": 7, "backbone_learning_rate": 1e-5, "head_learning_rate": 1e-3}, (1e-5, None, 1e-3)),
+        ("head", {"learning_rate": 7, "head_learning_rate": 1e-4}, (1e-4, None, None)),
+        ("adapter", {"learning_rate": 1e-4, "head_learning_rate": 1e-3}, (1e-4, None, 1e-3)),
+    ],
+    ids=str,
+)
+def test_equal_learning_rates_are_equal_however_they_are_written(
+    trainable: str, given: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    recipe = resolved(STS, trainable=trainable, **given)
+    assert (recipe.learning_rate, recipe.backbone_learning_rate, recipe.head_learning_rate) == expected
+    assert recipe.resolve(STS, "fp32") == recipe
+
+
+def test_a_head_without_weights_has_no_learning_rate() -> None:
+    cosine = {"trainable": "full", "head": "cosine"}
+    assert resolved(STS, head_learning_rate=1e-2, **cosine) == resolved(STS, **cosine)
+
+
+def test_embeddings_that_are_frozen_have_no_learning_rate() -> None:
+    frozen = {"trainable": "full", "freeze_embeddings": True}
+    assert resolved(STS, embedding_learning_rate=1e-6, **frozen) == resolved(STS, **frozen)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"layer_decay": 0.0}, "layer_decay"),
+        ({"layer_decay": 1.01}, "layer_decay"),
+        ({"loss_weight": 0}, "loss_weight"),
+        ({"mixing": "random"}, "mixing"),
+        ({"schedule": "cosine"}, "schedule"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch"),
+        ({"gradient_surgery": "cagrad"}, "gradient_surgery"),
+        ({"gradient_surgery": "pcgrad", "mixing": "shuffled"}, "gradient_surgery: 'pcgrad' combines the gradients of"),
+    ],
+)
+def test_a_bad_rule_is_told_with_its_key(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(PipelineError, match=said):
+        Recipe.parse(values, "test")
+
+
 def test_a_standard_fusion_has_epochs_and_a_learning_rate_of_its_own() -> None:
     standard, anchored = (resolved(STS, trainable="fusion", fusion=form) for form in ("standard", "anchored"))
     assert (standard.epochs, standard.learning_rate, standard.score_start) == (2, 5e-4, False)
@@ -293,6 +392,9 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "bottleneck": 0,
             "fusion_regularization": -0.1,
             "gradient_accumulation_steps": 0,
+            "smart": -1,
+            "smart_radius": 0,
+            "bregman": -0.5,
         },
         [
             "learning_rate",
@@ -307,6 +409,9 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "bottleneck",
             "fusion_regularization",
             "gradient_accumulation_steps",
+            "smart",
+            "smart_radius",
+            "bregman",
         ],
     ),
     "lists where words belong": ({"encoding": "cross", "head": ["cosine"], "epochs": [1]}, ["head: ", "epochs: "]),

@@ -16,6 +16,7 @@ from pipeline.data.batches import Piece
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
 from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.surgery import Surgery, weighting_of
 
 ROWS, BATCH, EPOCHS = 50, 8, 3
 X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
@@ -320,3 +321,150 @@ def test_a_step_over_two_tasks_sums_their_means(cut: int) -> None:
         optimizer.step()
     for a, b in zip(weights(model), weights(expected), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+class TwoTasks(nn.Module):
+    """A shared layer of which each task reads features of its own, and a head a task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.shared = nn.Linear(6, 8, bias=False)
+        self.heads = nn.ModuleDict({task: nn.Linear(8, 1) for task in ("a", "b")})
+
+    def forward(self, task: str, rows: Tensor, apart: bool) -> Tensor:
+        x = X[rows].clone()
+        if apart:  # then no weight of the shared layer has a gradient of both tasks
+            x[:, slice(3, None) if task == "a" else slice(3)] = 0
+        return self.heads[task](torch.relu(self.shared(x)))
+
+
+def together(
+    apart: bool, surgery: Any = None, pieces: int = 1, loss: Any = None, penalty: float = 0.0, **settings: Any
+) -> TwoTasks:
+    """A model trained on both tasks in each step; the second pulls where the first pushes, unless ``apart``."""
+    model = TwoTasks()
+
+    def two_batches(epoch: int, first: int) -> Iterator[list[Piece]]:
+        for step in batches(pieces)(epoch, first):
+            yield [Piece(piece.batch, task) for task in ("a", "b") for piece in step]
+
+    def own(model: nn.Module, piece: Piece) -> Tensor:
+        rows, sign = piece.batch["rows"], 1.0 if piece.task == "a" else -1.0
+        return F.mse_loss(model(piece.task, rows, apart).squeeze(-1), sign * Y[rows])
+
+    fit(
+        model,
+        recipe=Recipe(trainable="full", epochs=EPOCHS, batch_size=BATCH, learning_rate=1e-2),
+        seed=1,
+        data=TrainingData(two_batches, -(-ROWS // BATCH), EPOCHS),
+        loss=loss(own) if loss else own,
+        evaluate=lambda model: float(next(improving)),
+        metric="score",
+        accelerator=Accelerator(cpu=True),
+        title="test",
+        combine=Surgery(weighting_of(surgery, 2), model.parameters()) if surgery else None,
+        penalties=[lambda: penalty * model.shared.weight.square().sum()] if penalty else [],
+        **settings,
+    )
+    return model
+
+
+improving = iter(range(10**9))  # the last epoch is kept
+
+
+@pytest.mark.parametrize("surgery", ["pcgrad", "upgrad"])
+def test_surgery_on_orthogonal_gradients_is_their_sum_bit_for_bit(surgery: str) -> None:
+    assert equal(weights(together(True, surgery)), weights(together(True)))
+
+
+@pytest.mark.parametrize("surgery", ["pcgrad", "upgrad"])
+def test_surgery_on_conflicting_gradients_is_not_their_sum(surgery: str) -> None:
+    assert not equal(weights(together(False, surgery)), weights(together(False)))
+
+
+@pytest.mark.parametrize("pieces", [2, 5])
+def test_surgery_is_on_the_gradients_of_whole_batches(pieces: int) -> None:
+    whole, cut = together(False, "pcgrad"), together(False, "pcgrad", pieces=pieces)
+    for a, b in zip(weights(whole), weights(cut), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_a_penalty_is_no_tasks_and_surgery_leaves_it_alone() -> None:
+    """Part of one task's gradient it would stand in conflict with the other's."""
+    summed, operated = together(True, penalty=5.0), together(True, "pcgrad", penalty=5.0)
+    for a, b in zip(weights(summed), weights(operated), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    assert operated.shared.weight.norm() < together(True, "pcgrad").shared.weight.norm()
+
+
+@pytest.mark.parametrize("stop_at", [4, 25])
+def test_a_stopped_run_with_surgery_ends_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
+    whole = together(False, "pcgrad")
+    calls = 0
+
+    def stopping(own: Any) -> Any:
+        def loss(model: nn.Module, piece: Piece) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == stop_at:
+                raise Stopped
+            return own(model, piece)
+
+        return loss
+
+    file = tmp_path / "state.safetensors"
+    with pytest.raises(Stopped):
+        together(False, "pcgrad", loss=stopping, checkpoint_file=file, checkpoint_seconds=0.0)
+    assert equal(weights(together(False, "pcgrad", checkpoint_file=file)), weights(whole))
+
+
+class Named(nn.Module):
+    """A backbone of one layer and a head, called as the loop's models call theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.ModuleDict({"encoder": nn.ModuleDict({"layer": nn.ModuleList([nn.Linear(6, 8)])})})
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.backbone.encoder.layer[0](x)))  # type: ignore[union-attr, index]
+
+
+def test_equal_rates_are_plain_training_bit_for_bit() -> None:
+    plain, named = Named(), Named()
+    train(plain)
+    train(named, backbone_learning_rate=1e-2, head_learning_rate=1e-2, layer_decay=1.0, schedule="linear")
+    assert equal(weights(plain), weights(named))
+
+
+def test_the_parts_of_a_model_move_by_their_own_rates() -> None:
+    """Adam's first step is the rate, whatever the gradient: the backbone moves a tenth of what the head does."""
+    start, model = Named(), Named()
+    settings: dict[str, Any] = {"weight_decay": 0.0, "warmup_ratio": 0.0}
+
+    def once(epoch: int, first: int) -> Iterator[list[Piece]]:
+        yield [Piece({"rows": torch.arange(ROWS)})]
+
+    fit(
+        model,
+        recipe=Recipe(
+            trainable="full", epochs=1, learning_rate=1e-3, head_learning_rate=1e-2, **settings
+        ),
+        seed=0, data=TrainingData(once, 1, 1), loss=squared_error, evaluate=negative_error, metric="score",
+        accelerator=Accelerator(cpu=True), title="test",
+    )  # fmt: skip
+    moved = {
+        name: (p - q).abs().max() for (name, p), q in zip(model.named_parameters(), start.parameters(), strict=True)
+    }
+    assert moved["backbone.encoder.layer.0.weight"].item() == pytest.approx(1e-3, rel=1e-2)
+    assert moved["head.weight"].item() == pytest.approx(1e-2, rel=1e-2)
+
+
+def test_the_curve_holds_the_rate_of_the_last_step_by_its_schedule() -> None:
+    total = EPOCHS * 7
+    for schedule, at in (("linear", lambda s: (total - s + 1) / (total - 2)), ("noam", lambda s: (2 / s) ** 0.5)):
+        fitted = train(make_model(), schedule=schedule)
+        expected = [1e-2 * at(7 * epoch) for epoch in range(1, EPOCHS + 1)]
+        assert [row["learning_rate"] for row in fitted.curve] == pytest.approx(expected)

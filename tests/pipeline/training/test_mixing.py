@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 
 from pipeline.data.batches import Piece
+from pipeline.recipe import Mixing, Recipe
 from pipeline.training.fit import TrainingData
-from pipeline.training.mixing import Simultaneous, mixed
+from pipeline.training.mixing import Sampled, annealed_alpha, mixed, probabilities
 
 COUNTS = {"large": 7, "small": 3, "middle": 4}
 EPOCHS = 6
+RULES = get_args(Mixing)
+ONE_A_STEP = [rule for rule in RULES if rule != "simultaneous"]
+ROWS = {"sst": 8544, "quora": 141498, "sts": 6040}
+
+Step = list[tuple[str, list[int]]]
 
 
 def numbered(count: int) -> TrainingData:
@@ -25,15 +34,26 @@ def numbered(count: int) -> TrainingData:
     return TrainingData(batches, count, epochs=1)
 
 
-def joint(counts: Mapping[str, int] = COUNTS) -> TrainingData:
-    return mixed({name: numbered(count) for name, count in counts.items()}, Simultaneous(counts), EPOCHS)
+def joint(
+    mixing: Any = "simultaneous", counts: Mapping[str, int] = COUNTS, seed: int = 1, **recipe: Any
+) -> TrainingData:
+    """Tasks of ``counts`` batches of ten rows each."""
+    settings = Recipe(trainable="full", mixing=mixing, **{"epochs": EPOCHS, **recipe})
+    parts = {name: numbered(count) for name, count in counts.items()}
+    return mixed(parts, {name: 10 * count for name, count in counts.items()}, settings, seed)
 
 
-def steps(data: TrainingData, epoch: int, first: int = 0) -> list[list[tuple[str, list[int]]]]:
+def steps(data: TrainingData, epoch: int, first: int = 0) -> list[Step]:
     return [[(piece.task, piece.batch["rows"].tolist()) for piece in step] for step in data.batches(epoch, first)]
 
 
-def test_each_step_has_a_batch_of_every_task_and_the_smallest_makes_the_epoch() -> None:
+def drawn(data: TrainingData) -> list[tuple[str, tuple[int, int]]]:
+    """Each batch of the whole training: its task, its pass and its number there."""
+    every = [step for epoch in range(1, data.epochs + 1) for step in steps(data, epoch)]
+    return [(task, (rows[0], rows[1])) for step in every for task, rows in step[::2]]
+
+
+def test_simultaneous_steps_have_a_batch_of_every_task_and_the_smallest_makes_the_epoch() -> None:
     data = joint()
     assert (data.batches_per_epoch, data.epochs) == (3, EPOCHS)
     for epoch in range(1, EPOCHS + 1):
@@ -44,26 +64,112 @@ def test_each_step_has_a_batch_of_every_task_and_the_smallest_makes_the_epoch() 
             assert [rows[2] for _, rows in step] == [0, 1] * 3
 
 
-@pytest.mark.parametrize("task", COUNTS)
-def test_a_task_goes_on_across_epochs_and_is_shuffled_anew_when_it_starts_again(task: str) -> None:
-    data = joint()
-    seen = [
-        rows[:2] for epoch in range(1, EPOCHS + 1) for step in steps(data, epoch) for name, rows in step if name == task
-    ]
-    count = COUNTS[task]
-    expected = [[1 + step // count, step % count] for step in range(3 * EPOCHS) for _ in range(2)]
-    assert seen == expected
+@pytest.mark.parametrize("rule", ONE_A_STEP)
+def test_the_other_rules_have_one_batch_a_step(rule: str) -> None:
+    for epoch in range(1, EPOCHS + 1):
+        for step in steps(joint(rule), epoch):
+            assert len({task for task, _ in step}) == 1
+            assert [rows[2] for _, rows in step] == [0, 1]
+
+
+@pytest.mark.parametrize("steps_per_epoch", [None, 2, 5, 30])
+@pytest.mark.parametrize("rule", RULES)
+def test_every_batch_of_a_pass_comes_once_before_the_next_pass_begins(rule: str, steps_per_epoch: int | None) -> None:
+    data = joint(rule, steps_per_epoch=steps_per_epoch)
+    found = drawn(data)
+    for task, count in COUNTS.items():
+        own = [batch for name, batch in found if name == task]
+        assert own == [(1 + number // count, number % count) for number in range(len(own))]
+    assert {task for task, _ in found} == set(COUNTS) or steps_per_epoch == 2
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
 @pytest.mark.parametrize("epoch", range(1, EPOCHS + 1))
-def test_an_epoch_taken_up_in_the_middle_goes_on_as_it_would_have(epoch: int, first: int) -> None:
-    assert steps(joint(), epoch, first) == steps(joint(), epoch)[first:]
+@pytest.mark.parametrize("rule", RULES)
+def test_an_epoch_taken_up_in_the_middle_goes_on_as_it_would_have(rule: str, epoch: int, first: int) -> None:
+    assert steps(joint(rule), epoch, first) == steps(joint(rule), epoch)[first:]
 
 
-def test_one_task_alone_is_that_task() -> None:
-    alone, plain = joint({"large": 7}), numbered(7)
+@pytest.mark.parametrize("rule", RULES)
+def test_one_task_alone_is_that_task(rule: str) -> None:
+    alone, plain = joint(rule, {"large": 7}), numbered(7)
     assert alone.batches_per_epoch == 7
     for epoch in range(1, EPOCHS + 1):
         rows = [[rows for _, rows in step] for step in steps(alone, epoch)]
         assert rows == [[piece.batch["rows"].tolist() for piece in step] for step in plain.batches(epoch, 0)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("simultaneous", 3), ("round-robin", 9), *((rule, 14) for rule in ONE_A_STEP if rule != "round-robin")],
+)
+def test_the_rule_says_how_long_an_epoch_is_unless_the_recipe_does(rule: str, expected: int) -> None:
+    assert joint(rule).batches_per_epoch == expected
+    data = joint(rule, steps_per_epoch=5)
+    assert (data.batches_per_epoch, data.epochs) == (5, EPOCHS)
+    assert joint(rule, steps_per_epoch=5, min_steps=31).epochs == 7
+
+
+def test_round_robin_takes_the_tasks_in_turn() -> None:
+    assert [task for task, _ in drawn(joint("round-robin"))] == list(COUNTS) * 3 * EPOCHS
+
+
+def test_shuffled_passes_every_task_once_an_epoch_in_an_order_of_its_own() -> None:
+    data = joint("shuffled")
+    orders = []
+    for epoch in range(1, EPOCHS + 1):
+        tasks = [step[0][0] for step in steps(data, epoch)]
+        assert Counter(tasks) == COUNTS
+        assert {step[0][1][0] for step in steps(data, epoch)} == {epoch}
+        orders.append(tuple(tasks))
+    assert len(set(orders)) == EPOCHS
+    assert any(order != tuple(sorted(order)) for order in orders)
+
+
+def test_shuffled_passes_go_on_across_epochs_of_another_length() -> None:
+    whole = [task for task, _ in drawn(joint("shuffled"))]
+    assert [task for task, _ in drawn(joint("shuffled", steps_per_epoch=5))] == whole[: 5 * EPOCHS]
+
+
+@pytest.mark.parametrize("rule", ["proportional", "square-root", "annealed", "shuffled"])
+def test_the_seed_decides_what_is_drawn(rule: str) -> None:
+    assert drawn(joint(rule)) == drawn(joint(rule))
+    assert drawn(joint(rule, seed=2)) != drawn(joint(rule))
+
+
+@pytest.mark.parametrize(
+    ("alpha", "expected"),
+    [(1, (0.0547, 0.9066, 0.0387)), (0.5, (0.1692, 0.6885, 0.1423)), (0.2, (0.2713, 0.4756, 0.2531))],
+)
+def test_probabilities_are_the_sizes_to_the_power_of_alpha(alpha: float, expected: tuple[float, ...]) -> None:
+    assert list(probabilities(ROWS, alpha).values()) == pytest.approx(expected, abs=5e-5)
+
+
+def test_annealing_goes_from_the_sizes_towards_even_shares() -> None:
+    assert [annealed_alpha(epoch, 25) for epoch in (1, 13, 25)] == pytest.approx([1, 0.6, 0.2])
+    assert annealed_alpha(1, 1) == 1
+    alphas = [annealed_alpha(epoch, 7) for epoch in range(1, 8)]
+    assert alphas == sorted(alphas, reverse=True)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 0.2])
+def test_tasks_are_drawn_as_often_as_they_should_be(alpha: float) -> None:
+    total = 40_000
+    rule = Sampled(dict.fromkeys(ROWS, 100), ROWS, [alpha] * 4, total // 4, seed=3)
+    found = Counter(rule.draws(step)[0].task for step in range(total))
+    for task, chance in probabilities(ROWS, alpha).items():
+        # Four standard deviations of a binomial share.
+        assert found[task] / total == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / total))
+
+
+def test_each_sampling_rule_has_its_alpha() -> None:
+    counts = {"large": 100, "small": 1}
+
+    def share(rule: str, epoch: int) -> float:
+        data = joint(rule, counts, steps_per_epoch=1500)
+        return float(np.mean([step[0][0] == "small" for step in steps(data, epoch)]))
+
+    assert share("proportional", 6) == pytest.approx(1 / 101, abs=0.01)
+    assert share("square-root", 6) == pytest.approx(1 / 11, abs=0.03)
+    assert share("annealed", 1) == pytest.approx(1 / 101, abs=0.01)
+    assert share("annealed", 6) == pytest.approx(1 / (1 + 100**0.2), abs=0.045)

@@ -1,4 +1,4 @@
-"""Each trained parameter is in exactly one group and each frozen one in none; the schedule is linear up and down."""
+"""Each trained parameter is in exactly one group, of its own rate, and each frozen one in none; how rates go."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from pipeline.training.optim import linear_schedule, parameter_groups
+from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.recipe import Recipe
+from pipeline.training.optim import linear_schedule, noam_schedule, parameter_groups, peak_rates
 
 
 class Model(nn.Module):
@@ -88,3 +91,112 @@ def test_every_step_learns_and_none_beyond_the_peak(total: int, warmup: float) -
     peak = factors.index(1)
     assert factors[: peak + 1] == sorted(factors[: peak + 1])
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 100, 1001])
+@pytest.mark.parametrize("warmup", [0.0, 0.05, 0.1, 0.5, 1.0])
+def test_noam_peaks_where_linear_does_and_never_ends(total: int, warmup: float) -> None:
+    factors = [noam_schedule(step, total, warmup) for step in range(total)]
+    peak = max(1, round(total * warmup)) - 1
+    assert factors[peak] == max(factors) == 1
+    assert min(factors) > 0
+    assert factors[: peak + 1] == pytest.approx([linear_schedule(step, total, warmup) for step in range(peak + 1)])
+    assert factors[peak:] == sorted(factors[peak:], reverse=True)
+
+
+@pytest.mark.parametrize(("step", "noam", "linear"), [(24_000, 0.5, 0.667), (60_000, 0.316, 0), (6_000, 1, 1)])
+def test_noam_stays_above_linear_at_the_end(step: int, noam: float, linear: float) -> None:
+    """T = 60,000 steps, 10 % of them warm-up; steps counted from 1."""
+    assert noam_schedule(step - 1, 60_000, 0.1) == pytest.approx(noam, abs=5e-4)
+    assert linear_schedule(step - 1, 60_000, 0.1) == pytest.approx(linear, abs=5e-4)
+
+
+class Encoder(nn.Module):
+    """What counts of an encoder is what its parameters are called."""
+
+    def __init__(self, depth: int = 12) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleDict({"word_embeddings": nn.Embedding(7, 4), "LayerNorm": nn.LayerNorm(4)})
+        layers = [nn.ModuleDict({"output": nn.Linear(4, 4), "adapters": nn.Linear(4, 2)}) for _ in range(depth)]
+        self.encoder = nn.ModuleDict({"layer": nn.ModuleList(layers)})
+        self.pooler = nn.Linear(4, 4)
+
+
+OWN = [name for name, _ in Encoder().named_parameters() if ".adapters." not in name]
+
+
+def recipe(**values: object) -> Recipe:
+    return Recipe.model_validate({"trainable": "full", "learning_rate": 1e-5} | values)
+
+
+def transfer_model() -> TransferModel:
+    return TransferModel(Encoder(), build_head("linear", 4, 2, 1, 0.0), "cross", "mean")
+
+
+def test_layers_learn_the_slower_the_lower_they_are() -> None:
+    """Layer 0 of 12 at 5.688e-6, layer 10 at 9.5e-6, as Hayes has it; embeddings at 5.404e-6, as Sun et al. have it."""
+    rates = peak_rates(transfer_model(), recipe(layer_decay=0.95))
+    for layer in range(12):
+        own = [rate for name, rate in rates.items() if f".layer.{layer}." in name]
+        assert own == pytest.approx([1e-5 * 0.95 ** (11 - layer)] * 4)
+    assert rates["backbone.encoder.layer.0.output.weight"] == pytest.approx(5.688e-6, abs=5e-10)
+    assert rates["backbone.encoder.layer.10.output.bias"] == pytest.approx(9.5e-6)
+    embeddings = [rate for name, rate in rates.items() if ".embeddings." in name]
+    assert embeddings == pytest.approx([5.404e-6] * 3, abs=5e-10)
+    assert {rate for name, rate in rates.items() if "pooler" in name or "head" in name} == {1e-5}
+
+
+def test_embeddings_may_have_a_rate_of_their_own() -> None:
+    rates = peak_rates(transfer_model(), recipe(layer_decay=0.9, embedding_learning_rate=1e-5))
+    assert {rate for name, rate in rates.items() if ".embeddings." in name} == {1e-5}
+    assert rates["backbone.encoder.layer.0.output.weight"] == pytest.approx(1e-5 * 0.9**11)
+
+
+def test_backbone_modules_and_heads_have_each_their_rate() -> None:
+    settings = recipe(backbone_learning_rate=2e-5, learning_rate=3e-4, head_learning_rate=4e-3, layer_decay=0.5)
+    model = MultitaskModel({task: transfer_model() for task in ("a", "b")})
+    rates = peak_rates(model, settings, OWN)
+    for name, rate in rates.items():
+        if ".head." in name:
+            assert rate == 4e-3
+        elif ".adapters." in name:
+            assert rate == 3e-4  # whatever layer they stand in
+        elif ".layer.11." in name or "pooler" in name:
+            assert rate == 2e-5
+        else:
+            assert rate < 2e-5
+
+
+@pytest.mark.parametrize("frozen", [[], ["embeddings"], ["encoder", "pooler"]])
+def test_each_trained_parameter_is_in_exactly_one_group_of_its_rate(frozen: list[str]) -> None:
+    model = transfer_model()
+    for name in frozen:
+        model.backbone.get_submodule(name).requires_grad_(False)
+    rates = peak_rates(model, recipe(layer_decay=0.9, head_learning_rate=1e-3), OWN)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    grouped = [
+        (names[id(parameter)], group["initial_lr"], group["weight_decay"])
+        for group in parameter_groups(model, 0.01, rates=rates)
+        for parameter in group["params"]
+    ]
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert sorted(name for name, _, _ in grouped) == sorted(trained) == sorted(rates)
+    for name, rate, decay in grouped:
+        assert (rate, decay) == (rates[name], 0.01 if trained[name].ndim > 1 else 0.0)
+
+
+def test_equal_rates_make_the_groups_that_there_would_be_without() -> None:
+    model = transfer_model()
+    rates = peak_rates(model, recipe())
+    assert set(rates.values()) == {1e-5}
+    groups, plain = parameter_groups(model, 0.01, rates=rates), parameter_groups(model, 0.01)
+    assert [[id(p) for p in group["params"]] for group in groups] == [
+        [id(p) for p in group["params"]] for group in plain
+    ]
+
+
+def test_a_task_called_head_is_not_a_head() -> None:
+    model = transfer_model()
+    model.backbone.adapters = nn.ModuleDict({"head": nn.Linear(4, 2)})  # type: ignore[union-attr]
+    rates = peak_rates(model, recipe(learning_rate=3e-4, head_learning_rate=1e-3), OWN)
+    assert rates["backbone.adapters.head.weight"] == 3e-4
