@@ -49,7 +49,9 @@ class Proximal:
         """``mu l`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
 
         def teacher(*arguments: Any, **keywords: Any) -> Any:
-            return functional_call(self._model, self.teacher, arguments, keywords)
+            # A module that stands in the model under two names, as a backbone of several tasks does, has its weights
+            # exchanged once. With tied names they would be twice, and the teacher would stay in the live model.
+            return functional_call(self._model, self.teacher, arguments, keywords, tie_weights=False)
 
         with torch.no_grad(), _evaluating(self._model):
             before = self._forward(teacher, piece)

@@ -16,7 +16,17 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from cyclopts import App, Parameter
 
-NAMES = ("stage_one", "fusion_block", "stage_two", "growth", "prediction", "adapter_drop", "full_tuning", "gpu")
+NAMES = (
+    "stage_one",
+    "fusion_block",
+    "stage_two",
+    "growth",
+    "prediction",
+    "adapter_drop",
+    "full_tuning",
+    "regularised",
+    "gpu",
+)
 
 app = App(
     name="python -m tests.benchmarks",
@@ -40,7 +50,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, prediction, adapter_drop, full_tuning, gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, prediction, adapter_drop, full_tuning, regularised, gpu; all
+        without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output

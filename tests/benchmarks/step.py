@@ -30,11 +30,13 @@ class Step:
     model: nn.Module
     loss: Callable[[], Tensor]
     optimizer: AdamW
+    after: Callable[[], object] = lambda: None
 
     def __call__(self) -> None:
         self.loss().backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        self.after()
 
     def saved_mb(self) -> float:
         """What its forward pass keeps for the backward pass, at its peak: when the loss is there."""
@@ -60,7 +62,7 @@ def our_step(run: Run, batch: Batch, device: str) -> Step:
     def total() -> Tensor:
         return _sum([loss(model, Piece(batch)), *(penalty() for penalty in built.penalties)])
 
-    return Step(model, total, _optimizer(run, model))
+    return Step(model, total, optimizer_of(run, model))
 
 
 def stock_step(run: Run, batch: Batch, device: str) -> Step:
@@ -73,10 +75,11 @@ def stock_step(run: Run, batch: Batch, device: str) -> Step:
         outputs = model(batch["input_ids"], batch["attention_mask"])
         return F.cross_entropy(outputs, batch["labels"]) + encoder.get_fusion_regularization_loss()
 
-    return Step(model, total, _optimizer(run, model))
+    return Step(model, total, optimizer_of(run, model))
 
 
-def _optimizer(run: Run, model: nn.Module) -> AdamW:
+def optimizer_of(run: Run, model: nn.Module) -> AdamW:
+    """AdamW as ``fit`` makes it, at its peak rate."""
     assert run.recipe.learning_rate is not None
     return AdamW(parameter_groups(model, run.recipe.weight_decay), lr=run.recipe.learning_rate, fused=True)
 

@@ -153,6 +153,14 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
         *((trainable, {"fusion_rank": 5}) for trainable in ("head", "adapter", "full")),
         ("fusion", {"bottleneck": 8}),
         ("fusion", {"train_layernorm": True}),
+        *((trainable, {"pal_size": 24}) for trainable in TRAINABLE),
+        *((trainable, {"pal_heads": 6}) for trainable in TRAINABLE),
+        *((trainable, {"prefix_length": 5}) for trainable in TRAINABLE),
+        *(("adapter", {"adapter": kind, "bottleneck": 8}) for kind in ("pal", "prefix", "prefix-tuning")),
+        *(("adapter", {"adapter": kind, "train_layernorm": True}) for kind in ("pal", "prefix", "prefix-tuning")),
+        *(("adapter", {"adapter": kind, "pal_size": 24}) for kind in ("prefix", "prefix-tuning")),
+        ("adapter", {"adapter": "pal", "prefix_length": 5}),
+        ("full+adapter", {"train_layernorm": True}),
         ("fusion", {"fusion_regularization": 0.5}),
         ("fusion", {"fusion": "standard", "anchor": 1.0}),
         ("fusion", {"fusion": "standard", "fusion_rank": 5}),
@@ -182,6 +190,13 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
         ("adapter", {"adapter": "pfeiffer"}),
         ("adapter", {"bottleneck": 8}),
         ("adapter", {"train_layernorm": True}),
+        ("full+adapter", {"adapter": "pal"}),
+        ("full+adapter", {"bottleneck": 8}),
+        ("full+adapter", {"drop_layers": [0]}),
+        ("adapter", {"adapter": "pal", "pal_size": 24}),
+        ("adapter", {"adapter": "pal", "pal_heads": 6}),
+        ("adapter", {"adapter": "prefix", "prefix_length": 5}),
+        ("adapter", {"adapter": "prefix-tuning", "prefix_length": 5}),
         ("fusion", {"adapter": "pfeiffer"}),
         ("fusion", {"fusion": "standard"}),
         ("fusion", {"fusion_rank": 5}),
@@ -481,3 +496,35 @@ def test_a_recipe_cannot_be_changed_and_survives_json() -> None:
     with pytest.raises(ValueError, match="frozen"):
         recipe.epochs = 3  # type: ignore[misc]
     assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_where_all_trains_only_several_tasks_can_have_layernorms_of_their_own() -> None:
+    alone, joint = (
+        [
+            Recipe(trainable="full+adapter", train_layernorm=own).resolve(STS, "fp32", joint=both)
+            for own in (True, False)
+        ]
+        for both in (False, True)
+    )
+    assert alone[0] == alone[1]
+    assert joint[0] != joint[1]
+
+
+def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
+    with pytest.raises(PipelineError) as told:
+        Recipe.parse({"pal_size": 10, "pal_heads": 4, "prefix_length": 0}, "test")
+    assert "pal_size: 10 does not divide by pal_heads (4)" in str(told.value)
+    assert "prefix_length: Input should be greater than or equal to 1 (got 0)" in str(told.value)
+    with pytest.raises(PipelineError, match=r"does not divide by pal_heads \(5\)"):
+        Recipe.parse({"pal_heads": 5}, "test")
+    recipe = Recipe(adapter="prefix", prefix_length=64)
+    assert recipe.resolve(STS, "fp32", 64).prefix_length == 64
+    with pytest.raises(PipelineError, match=r"prefix_length 64 is more than the backbone can read \(63\)"):
+        recipe.resolve(STS, "fp32", 63)
+    assert Recipe(adapter="pal", prefix_length=64).resolve(STS, "fp32", 63).prefix_length == 10
+
+
+@pytest.mark.parametrize("kind", ["pal", "prefix", "prefix-tuning"])
+def test_fusion_is_over_bottlenecks(kind: str) -> None:
+    with pytest.raises(PipelineError, match=f"adapter '{kind}' cannot be fused"):
+        resolved(STS, trainable="fusion", adapter=kind)

@@ -142,6 +142,37 @@ def test_it_leaves_modes_gradients_of_the_teacher_and_random_numbers_alone() -> 
     torch.testing.assert_close(grads[-1], outputs.grad.sum(0))  # type: ignore[union-attr]
 
 
+class TwoHeads(nn.Module):
+    """One encoder under two names, as in joint training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        encoder = nn.Linear(6, 8)
+        self.first = nn.Sequential(encoder, nn.Linear(8, 1))
+        self.second = nn.Sequential(encoder, nn.Linear(8, 1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.cat([self.first(inputs), self.second(inputs)], dim=-1)
+
+
+def test_a_module_that_two_tasks_share_has_its_own_weights_again() -> None:
+    torch.manual_seed(0)
+    model = TwoHeads()
+    term, piece = proximal(model), Piece({"rows": torch.arange(8)})
+    term.start({})
+    before, live = weights(model), list(model.parameters())
+    with torch.no_grad():
+        model.first[0].weight.add_(1)  # type: ignore[operator, union-attr]
+    outputs = forward(model, piece)
+    value = term(model, piece, outputs)
+    assert [id(parameter) for parameter in model.parameters()] == [id(parameter) for parameter in live]
+    torch.testing.assert_close(forward(model, piece), outputs)
+    # The teacher is the model before the change, seen by both heads.
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        parameter.data = old
+    torch.testing.assert_close(value, squared_error(outputs, forward(model, piece)))
+
+
 def test_it_keeps_training_near_its_own_past() -> None:
     plain, near = make_model(0.0), make_model(0.0)
     train(plain, None)
