@@ -112,7 +112,9 @@ class Recipe(BaseModel):
     fusion_impl: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
-    hidden_dropout: float | None = Field(None, ge=0, lt=1, description="in the backbone, if not its own; not of attention")
+    hidden_dropout: float | None = Field(
+        None, ge=0, lt=1, description="in the backbone, if not its own; not of attention"
+    )
 
     epochs: int | None = Field(None, ge=1, description="passes over the training rows")
     min_steps: int = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")

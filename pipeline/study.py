@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pipeline.errors import PipelineError, raise_all, validation_problems
 from pipeline.recipe import Recipe
+from pipeline.study_grid import expand_grids
 from pipeline.study_mistakes import mentioned_tasks, mistakes_between_keys, recipe_problems, repeats, stray_tasks
 from pipeline.study_rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName
 from pipeline.tasks import Name
@@ -62,7 +63,8 @@ class Study(BaseModel):
         Raises:
             PipelineError: naming ``where`` and all mistakes.
         """
-        problems = repeats(values) + recipe_problems(values) + stray_tasks(values, known_tasks)
+        values, problems = expand_grids(values)
+        problems += repeats(values) + recipe_problems(values) + stray_tasks(values, known_tasks)
         methods = values.get("methods")
         if "reference" not in values and isinstance(methods, list | tuple) and "full" not in methods:
             # Something has to be compared against; of what there is, the first single method.
@@ -232,4 +234,4 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
 
 
 def study_names(folder: Path) -> list[str]:
-    return [file.stem for file in sorted(folder.glob("*.toml"))]
+    return sorted(file.stem for file in folder.glob("*.toml"))

@@ -65,7 +65,7 @@ def build_for_training(
         anchor: what an anchored fusion begins as, with its head (:func:`stages.anchoring.choose_anchor`).
     """
     torch.manual_seed(request.seed)
-    encoder = backbone.load()
+    encoder = backbone.load(recipe.hidden_dropout)
     if request.start is not None:
         _load_start(encoder, request.start, ledger)
     if recipe.trainable in ("adapter", "full+adapter"):
@@ -177,10 +177,10 @@ def build_multitask(
         start: the full fine-tuning whose backbone is gone on from.
     """
     torch.manual_seed(seed)
-    encoder = workspace.backbone.load()
+    shared = next(iter(parts.values())).recipe  # what of it concerns the one backbone, they agree in
+    encoder = workspace.backbone.load(shared.hidden_dropout)
     if start is not None:
         _load_start(encoder, start, workspace.ledger)
-    shared = next(iter(parts.values())).recipe  # what of it concerns the one backbone, they agree in
     has_modules = shared.trainable in ("adapter", "full+adapter")
     if has_modules:
         add_modules(encoder, list(parts), shared)
@@ -207,7 +207,8 @@ def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[Pre
         static = backbone.load()
         static.requires_grad_(False)
         return [static] * tasks
-    return [backbone.load() if recipe.second_encoder == "tuned" else None for _ in range(tasks)]
+    tuned = recipe.second_encoder == "tuned"
+    return [backbone.load(recipe.hidden_dropout) if tuned else None for _ in range(tasks)]
 
 
 def _make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel]) -> None:

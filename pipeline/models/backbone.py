@@ -50,9 +50,18 @@ class Backbone:
     def identity(self) -> dict[str, str]:
         return {"weights": self.weights_hash, "config": self.config_hash, "tokenizer": self.tokenizer.hash}
 
-    def load(self) -> PreTrainedModel:
-        """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself."""
+    def load(self, hidden_dropout: float | None = None) -> PreTrainedModel:
+        """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself.
+
+        Args:
+            hidden_dropout: dropout on embeddings and on what each sub-layer adds; None is the backbone's own. That on
+                attention weights stays as it is.
+        """
         encoder = _load_encoder(self.name)
+        if hidden_dropout is not None:
+            for name, module in encoder.named_modules():
+                if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
+                    module.p = hidden_dropout
         # AdapterHub writes this into an artifact's configuration: what identifies the backbone belongs there, not the
         # path it happened to be read from, which would make equal artifacts differ.
         encoder.config.name_or_path = f"sha256:{self.weights_hash}"

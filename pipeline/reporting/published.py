@@ -105,16 +105,21 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         return ()
     values = published_values(source)
     several = len(source.tables) > 1
-    tasks = {metric: task for metric, task in source.tasks.items() if task in runs.study.targets}
+    # Tables of one report may call a task's column by several names.
+    tasks = {
+        task: [metric for metric, named in source.tasks.items() if named == task]
+        for task in dict.fromkeys(source.tasks.values())
+        if task in runs.study.targets
+    }
     names = {name: label for label in runs.labels for name in runs.study.published_names(label)}
     columns = ["table", "method"] if several else ["method"]
-    for task in tasks.values():
+    for task in tasks:
         columns += [f"{task}, {source.report}", f"{task}, ours", "points"]
     rows = []
     for table, name in dict.fromkeys((value.table, value.row) for value in values):
         cells = [Cell(table), Cell(name)] if several else [Cell(name)]
-        for metric, task in tasks.items():
-            theirs = next((v for v in values if (v.table, v.row, v.metric) == (table, name, metric)), None)
+        for task, metrics in tasks.items():
+            theirs = next((v for v in values if (v.table, v.row) == (table, name) and v.metric in metrics), None)
             group = runs.cell(names[name], task) if name in names else []
             ours = statistics.mean(scored.value for scored in group) if group else None
             known = theirs.value if theirs else None
@@ -132,7 +137,7 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         *flags,
     )
     beside = Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)
-    return beside, _settings_table(runs, source.report, list(tasks.values()))
+    return beside, _settings_table(runs, source.report, list(tasks))
 
 
 def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:

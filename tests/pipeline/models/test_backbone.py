@@ -126,3 +126,15 @@ def test_a_missing_folder_is_not_taken_for_a_hub_id(name: str) -> None:
 def test_an_unreachable_hub_names_the_way_out() -> None:
     with pytest.raises(PipelineError, match="--backbone DIR"):
         open_backbone("nobody/no-such-model")
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(family, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    backbone = open_backbone(str(save_backbone(tmp_path / family, family)))
+    before = {n: m.p for n, m in backbone.load().named_modules() if isinstance(m, torch.nn.Dropout)}
+    after = {n: m.p for n, m in backbone.load(0.37).named_modules() if isinstance(m, torch.nn.Dropout)}
+    kept = {name for name in before if after[name] == before[name]}
+    assert kept
+    assert len(kept) < len(before)
+    assert all(".attention." in name and "output" not in name for name in kept)
+    assert {after[name] for name in before if name not in kept} == {0.37}
