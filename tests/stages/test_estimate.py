@@ -78,6 +78,28 @@ def test_joint_training_counts_the_rows_of_all_its_tasks(workspace: Workspace, e
     assert estimate.seconds(job("multitask", "films", "meals", "pairs", epochs=2)) == pytest.approx(42)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "rows"),
+    [
+        ({}, 2 * 3 * 96),
+        ({"mixing": "round-robin"}, 2 * 3 * 96),
+        ({"mixing": "shuffled"}, 2 * 3 * 96),
+        ({"mixing": "annealed", "steps_per_epoch": 6}, 2 * 6 * 32),
+        ({"steps_per_epoch": 6}, 2 * 6 * 96),
+    ],
+    ids=str,
+)
+def test_joint_training_takes_as_long_as_its_rule_has_steps(
+    recipe: dict[str, Any], rows: int, workspace: Workspace, estimate: Estimate
+) -> None:
+    """Three tasks of 96 rows in three batches each, at 32 rows a second; the scores of 120 rows take 12 seconds."""
+    others = {task: OtherScore(metric="accuracy", dev=0.5, rows=40, train_rows=96) for task in ("meals", "pairs")}
+    cost = Cost(trainable_parameters=1, seconds=2 * 9 + 2 * 12, examples_per_second=32.0, peak_memory_mb=1.0)
+    estimate.learn(record(workspace, "multitask", "films", others=others, cost=cost))
+    asked = job("multitask", "films", "meals", "pairs", epochs=2, **recipe)
+    assert estimate.seconds(asked) == pytest.approx(rows / 32 + 2 * 12)
+
+
 def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) -> None:
     assert estimate.seconds(job("adapter", "films")) is None
     estimate.learn(record(workspace, "adapter", "films", identity={"backbone": {"weights": "another"}}))

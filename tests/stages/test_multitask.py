@@ -173,7 +173,10 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
         (["films", "films"], {}, "task 'films' is named more than once"),
         (TASKS, {"own": {"meals": {"epochs": 3}}}, r"epochs must be the same for all tasks \(films: 2, meals: 3"),
         (TASKS, {"own": {"meals": {"learning_rate": 1e-4}}}, "learning_rate must be the same"),
-        (TASKS, {"own": {"meals": {"trainable": "adapter"}}}, "trains the whole model"),
+        (TASKS, {"own": {"meals": {"trainable": "adapter"}}}, "trainable must be the same for all tasks"),
+        (TASKS, {"trainable": "fusion"}, "cannot have trainable = 'fusion': use one of 'full',"),
+        (TASKS, {"own": {"meals": {"mixing": "shuffled"}}}, "mixing must be the same"),
+        (TASKS, {"mixing": "annealed", "gradient_surgery": "pcgrad"}, "with mixing = 'annealed' a step has one"),
         (TASKS, {"own": {"meals": {"head": "cosine", "encoding": "siamese"}}}, "compares two sentences"),
     ],
 )
@@ -185,6 +188,147 @@ def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, messag
 def test_another_backbone_is_another_run(workspace: Workspace, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
     assert make(other, quick).name != make(workspace, quick).name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"mixing": "round-robin"}, {"mixing": "annealed", "steps_per_epoch": 7}, {"gradient_surgery": "pcgrad"}],
+    ids=str,
+)
+def test_a_stopped_run_goes_on_by_its_rule(settings, workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    whole = make(workspace, quick, limits={"pairs": 50}, **settings)
+    record = whole.get()
+    other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
+    from pipeline.training import fit
+
+    original, steps = fit._backward, 0
+
+    def stopping(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 6:
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(fit, "_backward", stopping)
+    with pytest.raises(Stopped):
+        make(other, quick, limits={"pairs": 50}, **settings).get()
+    resumed = make(dataclasses.replace(other), quick, limits={"pairs": 50}, **settings).get()
+    assert resumed.run == record.run
+    columns = ["epoch", "loss", *(f"dev_{task}" for task in TASKS), "examples"]
+    curves = [place.ledger.curve(record.run)[columns] for place in (workspace, other)]
+    pd.testing.assert_frame_equal(*curves, check_exact=True)
+
+
+def test_a_step_without_a_task_leaves_its_head_bit_for_bit_as_it_is(workspace: Workspace, quick: Quick) -> None:
+    """Momentum and weight decay would move it."""
+    run = make(workspace, quick, mixing="round-robin")
+    model = build_multitask(run.parts, workspace, seed=1)
+    from accelerate import Accelerator
+
+    from pipeline.data.batches import Piece, inputs_of
+    from pipeline.training.fit import TrainingData, fit
+
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    order, heads = ["films", "meals", "meals", "films"], []
+
+    def steps(epoch: int, first: int) -> Any:
+        for task in order:
+            heads.append(model.of("films").head.out.weight.detach().clone())
+            yield [Piece({**inputs, "rows": torch.arange(4)}, task)]
+
+    fit(
+        model, recipe=run.first.recipe, seed=1, data=TrainingData(steps, 4, 1),
+        loss=lambda model, piece: model(piece.task, **inputs_of(piece.batch)).square().mean(),
+        evaluate=lambda _: 0.0, metric="mean", accelerator=Accelerator(cpu=True), title="test",
+    )  # fmt: skip
+    start, one, two, three = heads
+    assert not torch.equal(start, one)
+    assert torch.equal(one, two)
+    assert torch.equal(two, three)
+
+
+def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The gradients of one step, before clipping and Adam: of all tasks weighted, and of the first alone."""
+    from pipeline.training import fit
+
+    original, found = fit._backward, []
+
+    def kept(model: Any, *arguments: Any) -> Any:
+        total = original(model, *arguments)
+        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        return total
+
+    monkeypatch.setattr(fit, "_backward", kept)
+    for weighted in ((), TASKS, TASKS[:1]):
+        own = {task: {"loss_weight": 3.0} for task in weighted}
+        make(workspace, quick, own=own, epochs=1, limits=dict.fromkeys(TASKS, 16)).get()
+    plain, every, first = found
+    for name, gradient in plain.items():
+        torch.testing.assert_close(every[name], 3 * gradient, atol=1e-6, rtol=1e-4)
+        if ".head." in name:
+            factor = 3 if name.startswith("models.0.") else 1
+            torch.testing.assert_close(first[name], factor * gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_joint_settings_tell_joint_runs_apart(workspace: Workspace, quick: Quick) -> None:
+    settings: list[dict[str, Any]] = [
+        {},
+        {"mixing": "shuffled"},
+        {"mixing": "shuffled", "steps_per_epoch": 3},
+        {"gradient_surgery": "pcgrad"},
+        {"own": {"meals": {"loss_weight": 2.0}}},
+        {"layer_decay": 0.9},
+    ]
+    assert len({make(workspace, quick, **each).name for each in settings}) == len(settings)
+    alone = [make(workspace, quick, ["films"], **each).name for each in settings[:2] + settings[3:4]]
+    assert len(set(alone)) == 1
+
+
+def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+    plain = make(workspace, quick, ["films"], epochs=1, seed=3).get()
+    operated = make(dataclasses.replace(workspace, reports=workspace.reports / "b"), quick, ["films"], epochs=1, seed=3,
+                    gradient_surgery="upgrad").get()  # fmt: skip
+    assert "gradient surgery has no effect, since there is one task" in capsys.readouterr().err
+    assert (operated.run, operated.dev) == (plain.run, plain.dev)
+
+
+def test_surgery_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="gradient_surgery works in one process only"):
+        make(workspace, quick, gradient_surgery="pcgrad", precision="fp32")
+
+
+@pytest.mark.parametrize(("surgery", "copies"), [("none", 3), ("pcgrad", 5)])
+def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Weights, a gradient (one a task with surgery) and two moments: what trains needs so many times its size more."""
+    needed = copies * 4 * workspace.backbone.parameters
+    monkeypatch.setattr("pipeline.training.cost.available_bytes", lambda: needed - 1)
+    with pytest.raises(PipelineError, match=r"training needs at least .* GiB \(weights .*Adam's moments"):
+        make(workspace, quick, gradient_surgery=surgery).get()
+    heads = copies * 4 * 1000
+    monkeypatch.setattr("pipeline.training.cost.available_bytes", lambda: needed + heads)
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: (_ for _ in ()).throw(Stopped))
+    with pytest.raises(Stopped):
+        make(workspace, quick, gradient_surgery=surgery).get()
+
+
+def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Workspace, quick: Quick) -> None:
+    ledger, settings = workspace.ledger, {"epochs": 1}
+    first = Run(RunRequest("full", "films", quick("full", **settings), seed=1), workspace).get()
+    frozen = quick("full", freeze_embeddings=True, **settings)
+    second = Run(RunRequest("sequential", "meals", frozen, seed=1, start=first, keep_weights=True), workspace).get()
+    from stages.build import load_weights
+
+    before, after = load_weights(first, ledger), load_weights(second, ledger)
+    assert {name for name in before if name.startswith("backbone.")} == {n for n in after if n.startswith("backbone.")}
+    embeddings = [name for name in before if ".embeddings." in name]
+    assert embeddings
+    assert all(torch.equal(before[name], after[name]) for name in embeddings)
+    layer = next(name for name in before if name.endswith("layer.0.output.dense.weight"))
+    assert not torch.equal(before[layer], after[layer])
+    assert second.cost.trainable_parameters < first.cost.trainable_parameters
 
 
 _TOGETHER = """
