@@ -261,7 +261,9 @@ def _backward(
             value = value * world
             if last and combine is None:
                 value = value + _sum_of(penalties, value.device)
-        accelerator.backward(value)
+        # Of several tasks one may train nothing: a head without weights on a frozen backbone.
+        if value.requires_grad:
+            accelerator.backward(value)
         if combine is not None and (last or mine[number + 1][0].task != piece.task):
             combine.take()
     if combine is not None:

@@ -399,3 +399,16 @@ def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Qu
         model = build_from_weights(record, run.task, workspace.backbone, workspace.ledger)
         found = scoring_of(run.task, run.data.dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
         assert found.value(found.predict(model)) == record.dev
+
+
+@pytest.mark.parametrize("mixing", ["simultaneous", "round-robin"])
+def test_a_task_that_trains_nothing_leaves_the_others_to_train(mixing: str, workspace: Workspace, quick: Quick) -> None:
+    """A cosine has no weights, and on a frozen backbone nothing else of its task has: its score stays."""
+    cosine = {"pairs": {"encoding": "siamese", "head": "cosine"}}
+    record = make(workspace, quick, own=cosine, trainable="head", mixing=mixing, epochs=8, learning_rate=3e-2).get()
+    alone = Run(
+        RunRequest("frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1), workspace
+    ).get()
+    assert record.score_of("pairs") == pytest.approx(alone.dev)
+    curve = workspace.ledger.curve(record.run)
+    assert curve["loss"].iloc[-1] < curve["loss"].iloc[0]
