@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.atomic import canonical_json
 from pipeline.errors import PipelineError
+from pipeline.ledger import SCHEMA
 from pipeline.recipe import EPOCHS, LEARNING_RATES, Recipe
 from pipeline.tasks import Task, built_in_tasks, find_task
 
@@ -528,3 +529,75 @@ def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
 def test_fusion_is_over_bottlenecks(kind: str) -> None:
     with pytest.raises(PipelineError, match=f"adapter '{kind}' cannot be fused"):
         resolved(STS, trainable="fusion", adapter=kind)
+
+
+# Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/ledger.py; new keys are added here.
+DEFAULTS = {
+    "trainable": "adapter",
+    "encoding": None,
+    "pooling": None,
+    "head": None,
+    "cosine_scale": "clamped",
+    "one_logit": False,
+    "max_length": None,
+    "extra": {},
+    "adapter": "houlsby",
+    "bottleneck": 64,
+    "drop_layers": [],
+    "train_layernorm": False,
+    "pal_size": 204,
+    "pal_heads": 12,
+    "prefix_length": 10,
+    "fusion": "anchored",
+    "anchor": 5.0,
+    "fusion_rank": 16,
+    "fusion_regularization": 0.01,
+    "fusion_impl": "fast",
+    "head_start": True,
+    "head_dropout": 0.1,
+    "hidden_dropout": None,
+    "epochs": None,
+    "min_steps": 0,
+    "learning_rate": None,
+    "backbone_learning_rate": None,
+    "head_learning_rate": None,
+    "layer_decay": 1.0,
+    "embedding_learning_rate": None,
+    "second_encoder": "none",
+    "freeze_embeddings": False,
+    "batch_size": 32,
+    "gradient_accumulation_steps": 1,
+    "weight_decay": 0.01,
+    "schedule": "linear",
+    "warmup_ratio": 0.1,
+    "max_grad_norm": 1.0,
+    "early_stopping_patience": None,
+    "evaluations": None,
+    "score_start": None,
+    "precision": "auto",
+    "pair_order": "given",
+    "average_orders": False,
+    "truncation": "head",
+    "smart": 0.0,
+    "smart_direction": "reference",
+    "smart_radius": 1.0,
+    "bregman": 0.0,
+    "mixing": "simultaneous",
+    "steps_per_epoch": None,
+    "loss_weight": 1.0,
+    "split_layers": 0,
+    "gradient_surgery": "none",
+}
+
+
+def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
+    assert SCHEMA == 1
+    assert Recipe().model_dump(mode="json") == DEFAULTS
+
+
+def test_a_recipe_is_told_apart_by_what_is_not_at_its_default() -> None:
+    assert Recipe().identity == {}
+    assert Recipe(epochs=3, smart=0.0, bottleneck=64).identity == {"epochs": 3}
+    assert Recipe(extra={"sick": {}}, drop_layers="0-1").identity.keys() == {"extra", "drop_layers"}
+    for key, value in {"smart": 1.0, "adapter": "pal", "trainable": "full", "precision": "fp32"}.items():
+        assert Recipe(**{key: value}).identity == {key: value}
