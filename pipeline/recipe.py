@@ -340,6 +340,17 @@ class Recipe(BaseModel):
         }
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """What of a resolved recipe tells runs apart: all that is not at its default.
+
+        A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
+        default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one.
+        """
+        usual = type(self)()
+        dumped = self.model_dump(mode="json")
+        return {key: value for key, value in dumped.items() if getattr(self, key) != getattr(usual, key)}
+
+    @property
     def usual_epochs(self) -> int:
         """What ``epochs`` of None means."""
         return STANDARD_FUSION_EPOCHS if self._is_standard_fusion else EPOCHS[self.trainable]

@@ -84,7 +84,7 @@ class MultitaskRun:
         first, *others = (
             {
                 "task": {"name": name, **part.task.meaning},
-                "recipe": part.recipe.model_dump(mode="json"),
+                "recipe": part.recipe.identity,
                 "data": part.data.fingerprint,
             }
             for name, part in self.parts.items()

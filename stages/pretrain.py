@@ -69,7 +69,7 @@ def pretrain(
     identity = {
         "kind": "pretrain",
         "tasks": {name: rows.fingerprint for name, rows in sorted(data.items())},
-        "recipe": recipe.model_dump(mode="json"),
+        "recipe": recipe.identity,
         "masking": asdict(Masking()),
         "seed": seed,
         "backbone": backbone.identity,

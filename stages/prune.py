@@ -65,7 +65,7 @@ class Pruning:
         return {
             "kind": "fusion",
             "task": {"name": self.task.name, **self.task.meaning},
-            "recipe": manifest.recipe.model_dump(mode="json"),
+            "recipe": manifest.recipe.identity,
             "seed": manifest.seed,
             "data": {"train": manifest.train_rows, "dev": data.fingerprint["dev"]},
             "backbone": self.workspace.backbone.identity,

@@ -66,7 +66,7 @@ class Run:
         return {
             "kind": self.request.kind,
             "task": {"name": self.task.name, **self.task.meaning},
-            "recipe": self.recipe.model_dump(mode="json"),
+            "recipe": self.recipe.identity,
             "seed": self.request.seed,
             "data": self.data.fingerprint,
             "backbone": self.backbone.identity,
