@@ -531,7 +531,7 @@ def test_fusion_is_over_bottlenecks(kind: str) -> None:
         resolved(STS, trainable="fusion", adapter=kind)
 
 
-# Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/ledger.py; new keys are added here.
+# Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/ledger.py.
 DEFAULTS = {
     "trainable": "adapter",
     "encoding": None,
