@@ -9,7 +9,7 @@ import pandas as pd
 
 from pipeline.data.load import Added, TaskData, label_key, stratified
 from pipeline.data.overlap import overlapping_rows
-from pipeline.errors import PipelineError, raise_all
+from pipeline.errors import raise_all
 from pipeline.tasks import Task
 from pipeline.tasks.extra import Extra
 
