@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import BACKBONE_INPUTS, Batch, collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
+from pipeline.models.adaptation.layout import layers_of, stack_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -30,13 +31,13 @@ def frozen_depth(backbone: nn.Module) -> int:
     """k: how many layers from the bottom hold nothing that trains; 0 if the embeddings train."""
     if _trains(backbone.embeddings):  # type: ignore[arg-type]
         return 0
-    layers = stack_of(backbone).layer
+    layers = layers_of(backbone)
     return next((depth for depth, layer in enumerate(layers) if _trains(layer)), len(layers))
 
 
 def frozen_parts(backbone: nn.Module) -> list[nn.Module]:
     """The modules of the frozen prefix; the backbone itself if nothing in it trains."""
-    layers, depth = stack_of(backbone).layer, frozen_depth(backbone)
+    layers, depth = layers_of(backbone), frozen_depth(backbone)
     if depth == len(layers):
         return [backbone]
     return [backbone.embeddings, *layers[:depth]] if depth else []  # type: ignore[list-item]
@@ -162,12 +163,7 @@ def _trains(module: nn.Module) -> bool:
 
 
 def _is_whole(backbone: nn.Module) -> bool:
-    return frozen_depth(backbone) == len(stack_of(backbone).layer)
-
-
-def stack_of(backbone: nn.Module) -> Any:
-    """The module that runs the layers: DistilBERT calls it otherwise than BERT and RoBERTa."""
-    return backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
+    return frozen_depth(backbone) == len(layers_of(backbone))
 
 
 @contextmanager

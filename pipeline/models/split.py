@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.errors import PipelineError
-from pipeline.models.frozen_prefix import lower_states, stack_of, upper_states
+from pipeline.models.adaptation.layout import layers_of, stack_of
+from pipeline.models.frozen_prefix import lower_states, upper_states
 from pipeline.models.transfer_model import TransferModel, pool
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[Pre
     Raises:
         PipelineError: ``top`` is more than the encoder's layers.
     """
-    depth = len(stack_of(encoder).layer)
+    depth = len(layers_of(encoder))
     if not 0 <= top <= depth:
         raise PipelineError(f"split_layers {top}: the backbone has {depth} layers; give 0 to {depth}")
     return [encoder, *(_branch(encoder, depth - top) for _ in range(branches - 1))]
@@ -65,7 +66,7 @@ def answers(models: Mapping[str, TransferModel], top: int, inputs: Mapping[str, 
     """
     each: Sequence[TransferModel] = tuple(models.values())
     given = dict(inputs)
-    shared = len(stack_of(each[0].backbone).layer) - top
+    shared = len(layers_of(each[0].backbone)) - top
     states = lower_states(each[0].backbone, shared, given)
     mask = given["attention_mask"]
     return {

@@ -18,10 +18,14 @@ class Attention(NamedTuple):
     mask: str
 
 
+def stack_of(backbone: nn.Module) -> Any:
+    """The module that runs the layers, which are its ``layer``: DistilBERT calls it otherwise than the others."""
+    return backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
+
+
 def layers_of(backbone: nn.Module) -> Sequence[Any]:
     """The layers from the bottom up."""
-    stack: Any = backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
-    layers: Sequence[Any] = stack.layer
+    layers: Sequence[Any] = stack_of(backbone).layer
     return layers
 
 

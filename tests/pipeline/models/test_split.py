@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel
 
 from pipeline.errors import PipelineError
-from pipeline.models.frozen_prefix import stack_of
+from pipeline.models.adaptation.layout import layers_of
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.split import answers, split_encoder
@@ -28,7 +28,7 @@ def models(encoder: PreTrainedModel, top: int, pooling: str = "mean") -> dict[st
 
 
 def depth_of(encoder: PreTrainedModel) -> int:
-    return len(stack_of(encoder).layer)
+    return len(layers_of(encoder))
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def test_one_pass_through_the_shared_layers_answers_all(top: int, pooling: str, 
     mask = torch.ones_like(IDS)
     mask[1, 5:] = 0
     ran = []
-    stack_of(encoder).layer[0].register_forward_hook(lambda *_: ran.append(1))
+    layers_of(encoder)[0].register_forward_hook(lambda *_: ran.append(1))
     found = answers(made, top, {"input_ids": IDS, "attention_mask": mask})
     assert len(ran) == 1
     with torch.no_grad():
