@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import pandas as pd
 
 from pipeline.atomic import new_folder, write_json
 from pipeline.data.load import TaskData
+from pipeline.data.pair_order import joined
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
 from pipeline.errors import PipelineError
 from pipeline.ledger import run_name
@@ -111,7 +112,7 @@ def _train(
         length = recipe.max_length or min(task.max_length, backbone.max_length)
         return tokenise(rows, backbone.tokenizer, "cross", length)
 
-    train = _joined(tokenised(task, data[task.name].train) for task in tasks)
+    train = joined([tokenised(task, data[task.name].train) for task in tasks])
     fitted = fit_masked(
         model,
         train,
@@ -241,18 +242,4 @@ def _tokenised(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, max_lengt
             columns["text_b"] = [text[1] for text in chosen]
         if chosen:
             parts.append(tokenise(pd.DataFrame(columns), tokenizer, "cross", max_length))
-    return _joined(parts)
-
-
-def _joined(splits: Iterable[TokenisedSplit]) -> TokenisedSplit:
-    """Several splits of cross-encoded texts as one, without labels."""
-    parts = list(splits)
-    return TokenisedSplit(
-        ids=tuple(id for part in parts for id in part.ids),
-        a=[ids for part in parts for ids in part.a],
-        types_a=[types for part in parts for types in part.types_a or []]
-        if all(part.types_a is not None for part in parts)
-        else None,
-        b=None,
-        labels=None,
-    )
+    return joined(parts)

@@ -83,18 +83,16 @@ class Sampled:
     seed: int
 
     def draws(self, step: int) -> list[Draw]:
-        task, number = self._order[step]
-        return [_nth(task, number, self.batches)]
+        return [self._order[step]]
 
     @cached_property
-    def _order(self) -> list[tuple[str, int]]:
-        """Of each step of training the task, and how often that was drawn before."""
+    def _order(self) -> list[Draw]:
         drawn: list[str] = []
         for epoch, alpha in enumerate(self.alphas):
             generator = np.random.default_rng([self.seed, epoch, _SAMPLED])
             chances = probabilities(self.rows, alpha)
             drawn += generator.choice(list(chances), size=self.steps, p=list(chances.values())).tolist()
-        return _numbered(drawn)
+        return _in_order(drawn, self.batches)
 
 
 @dataclass(frozen=True)
@@ -110,17 +108,15 @@ class Shuffled:
     seed: int
 
     def draws(self, step: int) -> list[Draw]:
-        task, number = self._order[step]
-        return [_nth(task, number, self.batches)]
+        return [self._order[step]]
 
     @cached_property
-    def _order(self) -> list[tuple[str, int]]:
-        """Of each step of training the task, and how often that was drawn before."""
+    def _order(self) -> list[Draw]:
         every = [task for task, count in self.batches.items() for _ in range(count)]
         drawn: list[str] = []
         for number in range(-(-self.total // len(every))):
             drawn += np.random.default_rng([self.seed, number, _SHUFFLED]).permutation(every).tolist()
-        return _numbered(drawn)
+        return _in_order(drawn, self.batches)
 
 
 def probabilities(rows: Mapping[str, int], alpha: float) -> dict[str, float]:
@@ -183,11 +179,11 @@ def _nth(task: str, number: int, batches: Mapping[str, int]) -> Draw:
     return Draw(task, 1 + number // batches[task], number % batches[task])
 
 
-def _numbered(drawn: Iterable[str]) -> list[tuple[str, int]]:
-    """Each of ``drawn`` with how often it stands before."""
+def _in_order(drawn: Iterable[str], batches: Mapping[str, int]) -> list[Draw]:
+    """The draw of each step, from the tasks drawn: each goes on where it was."""
     seen = Counter[str]()
     found = []
     for task in drawn:
-        found.append((task, seen[task]))
+        found.append(_nth(task, seen[task], batches))
         seen[task] += 1
     return found
