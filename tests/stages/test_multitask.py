@@ -138,28 +138,34 @@ class Stopped(Exception):
     """Stands for a kill."""
 
 
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Let training stop in optimiser step ``step``, from 1; the list grows by each step that is begun."""
+    from pipeline.training import fit
+
+    original = fit._backward
+    begun: list[int] = []
+
+    def stopping(*arguments: Any) -> Any:
+        begun.append(len(begun) + 1)
+        if begun[-1] == step:
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(fit, "_backward", stopping)
+    return begun
+
+
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     settings = {"limits": {"pairs": 50}, "epochs": 3}
     whole = make(workspace, quick, **settings)
     record = whole.get()
     other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
-    from pipeline.training import fit
-
-    original, steps = fit._backward, 0
-
-    def stopping(*arguments: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 7:  # in the second epoch, in the second pass over none of the larger tasks
-            raise Stopped
-        return original(*arguments)
-
-    monkeypatch.setattr(fit, "_backward", stopping)
+    begun = stop_at(monkeypatch, 7)  # in the second epoch, in the second pass over none of the larger tasks
     with pytest.raises(Stopped):
         make(other, quick, **settings).get()
     assert other.ledger.checkpoint_file(record.run).is_file()
     resumed = make(dataclasses.replace(other), quick, **settings).get()
-    assert steps == 1 + 12
+    assert len(begun) == 1 + 12
     assert (resumed.run, resumed.dev, resumed.others) == (record.run, record.dev, record.others)
     for task in TASKS:
         found = [place.ledger.predictions(record.run, task) for place in (workspace, other)]
@@ -199,18 +205,7 @@ def test_a_stopped_run_goes_on_by_its_rule(settings, workspace, quick, tmp_path,
     whole = make(workspace, quick, limits={"pairs": 50}, **settings)
     record = whole.get()
     other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
-    from pipeline.training import fit
-
-    original, steps = fit._backward, 0
-
-    def stopping(*arguments: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 6:
-            raise Stopped
-        return original(*arguments)
-
-    monkeypatch.setattr(fit, "_backward", stopping)
+    stop_at(monkeypatch, 6)
     with pytest.raises(Stopped):
         make(other, quick, limits={"pairs": 50}, **settings).get()
     resumed = make(dataclasses.replace(other), quick, limits={"pairs": 50}, **settings).get()
