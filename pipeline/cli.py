@@ -36,6 +36,7 @@ def extract(
     bottleneck: int | None = None,
     drop_layers: str | None = None,
     train_layernorm: Flag = False,
+    start_from: str | None = None,
     seed: int = 0,
     force: Flag = False,
     places: Places = Places(),
@@ -58,6 +59,9 @@ def extract(
         Layers without an adapter, such as 0-4 or 0,1,3: faster, from the bottom up at little cost (none).
     train_layernorm
         Train the LayerNorms too; such an adapter cannot be fused.
+    start_from
+        Begin as another task's adapter, such as sick, or sick,quora@RUN or best (all in the store) for the one of them
+        off which this task is best read; for targets with few rows (fresh).
     seed
         Fixes initial weights, sample, order and dropout.
     force
@@ -73,7 +77,8 @@ def extract(
         train_layernorm=train_layernorm or None,
     )
     workspace = places.workspace(**running.settings())
-    _print_result(run(task, recipe, workspace, seed=seed, limit=running.limit, force=force), running.json)
+    record = run(task, recipe, workspace, seed=seed, limit=running.limit, start_from=start_from, force=force)
+    _print_result(record, running.json)
 
 
 @app.command
@@ -595,6 +600,8 @@ def _print_result(record: RunRecord, as_json: bool) -> None:
         f" {cost.trainable_parameters:,} trainable parameters, {cost.seconds:.0f} s,"
         f" {cost.examples_per_second:.0f} examples/s, {cost.peak_memory_mb:.0f} MB, run {record.run}"
     )
+    if record.anchor and record.anchor != record.task:
+        print(f"began as the adapter of {record.anchor}")
     if record.artifact:
         print(f"in {record.artifact}")
     if as_json:

@@ -92,7 +92,7 @@ class RunRecord(BaseModel):
     recipe: Recipe
     identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
     sources: tuple[SourceRun, ...] = ()
-    anchor: str | None = Field(None, description="the task whose adapter an anchored fusion began as")
+    anchor: str | None = Field(None, description="the task whose adapter the run began as, if it may begin as one")
     backbone: str
     metric: Metric
     dev: float = Field(description="the metric on dev at the kept epoch")

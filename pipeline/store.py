@@ -225,9 +225,16 @@ def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, site
     so its adapters fit any encoding; the sites (Houlsby or Pfeiffer) must agree; an adapter that trained its own
     LayerNorms needs them and cannot share a layer.
     """
-    if manifest.backbone_weights != backbone_weights:
-        return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
-    return why_recipe_not_fused(manifest.recipe, manifest.pair, encoding, sites)
+    return why_other_backbone(manifest, backbone_weights) or why_recipe_not_fused(
+        manifest.recipe, manifest.pair, encoding, sites
+    )
+
+
+def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
+    """Why an artifact is none of the backbone with these weights, or None if it is."""
+    if manifest.backbone_weights == backbone_weights:
+        return None
+    return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
 
 
 def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:

@@ -99,7 +99,8 @@ def mistakes_between_keys(study: Study) -> list[str]:
         )
     joins = {"fusion": "fusion", "sequential": "sequential tuning", "multitask": "joint training"}
     for name in known:
-        what = joins.get(study.row(name).method)
+        row = study.row(name)
+        what = "an adapter that begins as another's" if row.method == "adapter" and row.of else joins.get(row.method)
         if what and not any(study.partners(name, target) for target in study.targets):
             problems.append(f"targets: {what} needs at least two tasks ({name}); add a target or sources")
     if known == list(study.methods) and not any(study.targets_of(name) for name in known):
@@ -117,6 +118,8 @@ def _base_problem(study: Study, name: str) -> str | None:
         return f"rows.{name}.of: there is no row '{of}'"
     if (found := study.row(of).method) != needed:
         return f"rows.{name}.of: '{of}' is a row of {found}, but {row.method} is built on {needed}"
+    if row.method == "adapter" and study.row(of).of is not None:
+        return f"rows.{name}.of: '{of}' is built on other adapters itself: name a row whose adapters begin fresh"
     return None
 
 
@@ -127,6 +130,11 @@ def _row_problems(study: Study, name: str) -> Iterator[str]:
             yield f"rows.{name}.order: only sequential tuning goes through tasks in turn, not {row.method}"
         if row.sources is not None:
             yield f"rows.{name}: order says what comes before each task: leave sources out"
+    if row.own is not None:
+        if row.method != "fusion":
+            yield f"rows.{name}.own: only a fusion has an adapter of its own target, not {row.method}"
+        elif not study.has(row.own) or study.row(row.own).method != "adapter":
+            yield f"rows.{name}.own: '{row.own}' is no row of adapters"
     if row.after and row.method != "multitask":
         yield f"rows.{name}.after: only joint training (multitask) can come after other tasks, not {row.method}"
     allowed, found = MAY_TRAIN.get(row.method, ()), row.recipe.get("trainable")

@@ -45,7 +45,10 @@ class Row(BaseModel):
 
     method: Method
     title: str = Field("", description="what tables print; empty: the method's own, or the row's name")
-    of: RowName | None = Field(None, description="the row whose runs it is built on")
+    of: RowName | None = Field(
+        None, description="the row whose runs it is built on; adapter: it begins as the best of those of the sources"
+    )
+    own: RowName | None = Field(None, description="fusion: the row that the target's own adapter is from, if another")
     targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the tasks beside a target")
     order: tuple[Name, ...] | None = Field(
@@ -61,6 +64,8 @@ class Row(BaseModel):
     @property
     def built_on(self) -> Method | None:
         """The method whose finished runs this row's runs begin with."""
+        if self.method == "adapter" and self.of is not None:
+            return "adapter"
         return "full" if self.after else BUILT_ON.get(self.method)
 
 

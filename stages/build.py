@@ -19,7 +19,7 @@ from pipeline.models.adaptation.fusion import (
     value_names,
     value_regularisation,
 )
-from pipeline.models.adaptation.houlsby import has_adapter, load_adapter
+from pipeline.models.adaptation.houlsby import begin_as, has_adapter, load_adapter
 from pipeline.models.adaptation.modules import add_modules, load_modules
 from pipeline.models.adaptation.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone
@@ -62,7 +62,8 @@ def build_for_training(
     The same request, seed and anchor give the same initial weights.
 
     Args:
-        anchor: what an anchored fusion begins as, with its head (:func:`stages.anchoring.choose_anchor`).
+        anchor: what an anchored fusion begins as, with its head (:func:`stages.anchoring.choose_anchor`), or an adapter
+            (:func:`stages.starting.choose_start`).
     """
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
@@ -73,6 +74,9 @@ def build_for_training(
     if recipe.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
     if recipe.trainable in ("full", "adapter", "full+adapter"):
+        if anchor is not None:
+            anchor.verify()
+            begin_as(encoder, task.name, anchor.folder, anchor.manifest.task)
         (second,) = _second_encoders(backbone, recipe, 1)
         return Built(assemble(encoder, recipe, task, second))
     encoder.requires_grad_(False)

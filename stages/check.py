@@ -15,6 +15,7 @@ from stages.jobs import joint_run
 from stages.plan import Job, in_order, job_of, plan
 from stages.request import RunRequest
 from stages.run import Run
+from stages.starting import why_not_started_from
 from stages.workspace import Workspace
 
 
@@ -80,6 +81,11 @@ def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
     width = workspace.backbone.hidden_size
     if job.kind == "adapter" and recipe.adapter in BOTTLENECKS and recipe.bottleneck > width:
         yield f"{job.row} on {job.task}: bottleneck {recipe.bottleneck} is wider than the backbone ({width})"
+    if job.kind == "adapter":
+        for need in job.needs:
+            source = workspace.task(need.task)
+            if why := why_not_started_from(need.parts[0].recipe.resolve(source, "fp32"), source.is_pair, recipe):
+                yield f"{job.row} on {job.task}: the adapter of {source.name} (row {need.row}) {why}"
     if job.kind != "fusion":
         return
     encoding = pair_encoding(workspace.task(job.task), job.parts[0].recipe)

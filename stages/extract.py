@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
+from pipeline.errors import PipelineError, raise_all
 from pipeline.ledger import RunRecord
-from pipeline.recipe import Recipe
+from pipeline.recipe import BOTTLENECKS, Recipe
+from pipeline.store import Artifact, why_other_backbone
+from stages.fuse import SourceName, parse_sources
 from stages.request import RunRequest
 from stages.run import Run
+from stages.starting import why_not_started_from
 from stages.workspace import Workspace
+
+BEST = "best"
 
 
 def extract(
-    task: str, recipe: Recipe, workspace: Workspace, *, seed: int, limit: int | None = None, force: bool = False
+    task: str,
+    recipe: Recipe,
+    workspace: Workspace,
+    *,
+    seed: int,
+    limit: int | None = None,
+    start_from: str | None = None,
+    force: bool = False,
 ) -> RunRecord:
-    """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before."""
-    return Run(RunRequest("adapter", task, recipe, seed, limit), workspace).get(force)
+    """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
+
+    Args:
+        start_from: the other tasks' adapters that it may begin as (:func:`starting_adapters`).
+    """
+    starts = () if start_from is None else starting_adapters(start_from, task, recipe, workspace, seed)
+    return Run(RunRequest("adapter", task, recipe, seed, limit, adapters=starts), workspace).get(force)
+
+
+def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:
+    """The adapters that ``text`` names: ``sick``, ``sick,quora@RUN``, or ``best`` for those of all tasks that fit.
+
+    Of several of a task the one with the same seed, then the best dev score.
+
+    Raises:
+        PipelineError: none fits, or one named does not; with the reason.
+    """
+    task = workspace.task(target)
+    recipe = workspace.resolve(recipe, task)
+    if recipe.adapter not in BOTTLENECKS:
+        raise PipelineError(
+            f"--start-from: an adapter of kind {recipe.adapter} begins fresh (--adapter houlsby does not)"
+        )
+    fitting: dict[str, list[Artifact]] = {}
+    misfits: dict[str, str] = {}
+    for artifact in workspace.store.artifacts():
+        manifest = artifact.manifest
+        if manifest.kind == "adapter" and manifest.task != task.name:
+            why = why_other_backbone(manifest, workspace.backbone.weights_hash)
+            why = why or why_not_started_from(manifest.recipe, manifest.pair, recipe)
+            if why is None:
+                fitting.setdefault(manifest.task, []).append(artifact)
+            else:
+                misfits[manifest.task] = f"adapter {manifest.run} {why}"
+    names = [SourceName(name) for name in fitting] if text == BEST else parse_sources(text, workspace, "--start-from")
+    chosen, problems = [], []
+    for name in names:
+        able = [a for a in fitting.get(name.task, []) if name.run in (None, a.manifest.run)]
+        if able:
+            chosen.append(max(able, key=lambda a: (a.manifest.seed == seed, a.manifest.dev, a.manifest.run)))
+        else:
+            why = misfits.get(name.task, f"no adapter {name.run or ''}".rstrip() + f" in {workspace.store_root}")
+            problems.append(f"{name.task}: {'that is the task itself' if name.task == task.name else why}")
+    raise_all("--start-from", problems)
+    if not chosen:
+        raise PipelineError(
+            f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
+            " (python -m pipeline extract --task TASK)"
+        )
+    return tuple(sorted(chosen, key=lambda artifact: artifact.manifest.task))

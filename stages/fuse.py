@@ -26,7 +26,7 @@ class SourceName:
     run: str | None = None
 
 
-def parse_sources(text: str, workspace: Workspace) -> list[SourceName]:
+def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -> list[SourceName]:
     """The names in ``sst,quora@3f2a...,sts``, aliases resolved.
 
     Raises:
@@ -37,11 +37,11 @@ def parse_sources(text: str, workspace: Workspace) -> list[SourceName]:
         task, _, run = part.partition("@")
         names.append(SourceName(workspace.task(task).name, run or None))
     if not names:
-        raise PipelineError("--adapters names no task: write for example --adapters sst,quora,sts")
+        raise PipelineError(f"{option} names no task: write for example {option} sst,quora,sts")
     tasks = [name.task for name in names]
     twice = sorted({task for task in tasks if tasks.count(task) > 1})
     if twice:
-        raise PipelineError(f"--adapters names {', '.join(twice)} more than once: one adapter a task can be fused")
+        raise PipelineError(f"{option} names {', '.join(twice)} more than once: one adapter a task can be used")
     return names
 
 

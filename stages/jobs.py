@@ -85,12 +85,19 @@ class Jobs:
         if job.kind == "multitask":
             return joint_run(job, self.workspace, start)
         (part,) = job.parts
+        adapters = tuple(self._artifact(need) for need in job.needs) if job.kind in ("adapter", "fusion") else ()
         if job.kind == "fusion":
-            adapters = [self._artifact(need) for need in job.needs]
             return fusion_run(part.task, part.recipe, self.workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
         request = RunRequest(
-            job.kind, part.task, part.recipe, job.seed, part.limit, start=start, keep_weights=job in self._started_from
+            job.kind,
+            part.task,
+            part.recipe,
+            job.seed,
+            part.limit,
+            adapters=adapters,
+            start=start,
+            keep_weights=job in self._started_from,
         )
         return Run(request, self.workspace)
 

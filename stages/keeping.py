@@ -56,7 +56,8 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
         dev=dev,
         backbone=run.backbone.name,
         backbone_weights=run.backbone.weights_hash,
-        sources=run.sources,
+        # An adapter needs none of those it might have begun as.
+        sources=run.sources if kind == "fusion" else (),
     )
     return run.workspace.store.save(
         manifest,

@@ -103,6 +103,13 @@ def job_of(study: Study, cell: Cell) -> Job:
         assert name is not None
         return Job(study.row(name).method, (part(name, task),), cell.seed, row=name)
 
+    def adapter(name: str | None, task: str) -> Job:
+        """Of a row that is built on another, it may begin as any of the sources' adapters."""
+        assert name is not None
+        of = study.row(name).of
+        starts = () if of is None else tuple(single(of, other) for other in sorted(study.partners(name, task)))
+        return Job("adapter", (part(name, task),), cell.seed, starts, name)
+
     def in_turn(tasks: Sequence[str], name: str) -> Job:
         """Full fine-tuning on the first task, then on each of the others, by the recipes of row ``name``."""
         job = single(row.of, tasks[0])
@@ -121,8 +128,10 @@ def job_of(study: Study, cell: Cell) -> Job:
     if row.method == "sequential":
         assert cell.source is not None
         needs = (single(row.of, cell.source),)
+    if row.method == "adapter":
+        return adapter(cell.row, cell.target)
     if row.method == "fusion":
-        needs = tuple(single(row.of, task) for task in tasks)
+        needs = tuple(adapter(row.own or row.of if task == cell.target else row.of, task) for task in tasks)
     return Job(row.method, (part(cell.row, cell.target),), cell.seed, needs, cell.row)
 
 

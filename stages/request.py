@@ -19,7 +19,7 @@ class RunRequest:
     seed: int
     limit: int | None = None
     adapters: tuple[Artifact, ...] = ()
-    """The sources of a fusion, in its order."""
+    """The sources of a fusion, in its order; for an adapter those of other tasks, of which it may begin as one."""
     start: RunRecord | None = None
     """The fine-tuning that sequential tuning starts from."""
     keep_weights: bool = False

@@ -23,6 +23,7 @@ from stages.keeping import ARTIFACT_KINDS, cost_of, keep_weights, save_artifact
 from stages.once import get_or_train
 from stages.request import RunRequest
 from stages.scoring import Scoring, scoring_of
+from stages.starting import choose_start
 from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
 
@@ -120,12 +121,13 @@ class Run:
         tokenizer = self.backbone.tokenizer
         train = training_splits(self.data.train, recipe, tokenizer)
         scoring = scoring_of(task, self.data.dev, recipe, self.backbone, accelerator)
-        anchor = choose_anchor(self, scoring)
+        anchor = choose_anchor(self, scoring) or choose_start(self, accelerator)
         built = build_for_training(self.request, recipe, task, self.backbone, ledger, anchor)
         model, objective = built.model, scoring.objective
         known_dev, known_train = self._caches(model, joined(scoring.splits), joined(train), accelerator)
         scoring = replace(scoring, extend=known_dev.extend)
-        adapters = adapter_hashes(model.backbone, [source.manifest.task for source in self.request.adapters])
+        frozen = self.request.adapters if recipe.trainable == "fusion" else ()
+        adapters = adapter_hashes(model.backbone, [source.manifest.task for source in frozen])
         load_metric(task.metric)  # its import takes seconds, which are not the run's
 
         def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:

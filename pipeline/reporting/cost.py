@@ -27,7 +27,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     if record.kind in ("full", "sequential", "multitask"):
         return {own: backbone + record.parameters.head}
     parts = {"backbone": backbone, own: trained}
-    for source in record.sources:
+    for source in record.sources if record.kind == "fusion" else ():
         adapter = ledger.find(source.run)
         if adapter is None or adapter.parameters is None:
             return None

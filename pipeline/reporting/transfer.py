@@ -1,4 +1,4 @@
-"""What a target gains from other tasks: sequential tuning against tuning alone, fusion against its own adapter."""
+"""What a target gains from other tasks: every row that is built on another, against that row on the target alone."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def gains(runs: StudyRuns) -> list[Gain]:
     found, family = [], {}
     for label in runs.labels:
         row = runs.study.row(row_of(label))
-        base = "full" if row.method == "multitask" else row.of
+        base = "full" if row.method == "multitask" else row.own or row.of
         for target in runs.study.targets:
-            if base is None or row.method not in ("sequential", "fusion", "multitask"):
+            if base is None:
                 continue
             helped, alone = runs.cell(label, target), runs.cell(base, target)
             resampled = runs.resampled(helped, alone)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import adapters
+from safetensors.torch import load_file
 from torch import nn
 
 from pipeline.errors import PipelineError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Sites = Literal["houlsby", "pfeiffer"]
+ADAPTER_FILE = "adapter.safetensors"
 
 
 _LAYER = re.compile(r"\.layer\.(\d+)\.")
@@ -80,8 +82,22 @@ def has_adapter(name: str, drop_layers: Collection[int]) -> bool:
 
 
 def save_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
-    """Write ``adapter_config.json`` and ``adapter.safetensors`` as stock AdapterHub does."""
+    """Write ``adapter_config.json`` and ``ADAPTER_FILE`` as stock AdapterHub does."""
     backbone.save_adapter(str(folder), name, with_head=False, use_safetensors=True)
+
+
+def begin_as(backbone: PreTrainedModel, name: str, folder: Path, source: str) -> None:
+    """Give the adapter ``name`` the weights of a saved one, ``source``; what that has beside, in other layers, is left.
+
+    Raises:
+        RuntimeError: the saved one is of another shape, or has nothing where this one is.
+    """
+    marks = f".adapters.{source}.", f".adapters.{name}."
+    saved = {key.replace(*marks): tensor for key, tensor in load_file(folder / ADAPTER_FILE).items()}
+    own = [key for key in backbone.state_dict() if marks[1] in key]
+    if missing := [key for key in own if key not in saved]:
+        raise RuntimeError(f"{folder} has no {missing[0]}")
+    backbone.load_state_dict({key: saved[key] for key in own}, strict=False)
 
 
 def load_adapter(backbone: PreTrainedModel, name: str, folder: Path, drop_layers: Collection[int] = ()) -> None:
