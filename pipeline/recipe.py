@@ -214,6 +214,37 @@ class Recipe(BaseModel):
         effect are brought to one value (the encoding of a task with one text, adapter settings of full fine-tuning),
         so they cannot tell runs apart.
         """
+        encoding, head = self._reading(task)
+        inert = self._without_effect(task, encoding, head, joint)
+        self._check_sizes(inert, longest, depth)
+        defaults = type(self)()
+        resolved = self.model_copy(
+            update={
+                **{name: getattr(defaults, name) for name in inert},
+                "encoding": encoding,
+                "head": head,
+                "pooling": self.pooling or task.pooling,
+                "max_length": self.max_length or min(task.max_length, longest or task.max_length),
+                "precision": precision if self.precision == "auto" else self.precision,
+            }
+        )
+        has_weights = head != "cosine" or joint
+        anchored = self.trainable == "fusion" and self.fusion == "anchored"
+        # Where nothing trains, the start is all there is to score.
+        usual_start = anchored or (self.trainable == "head" and not has_weights)
+        by_method = {
+            "epochs": resolved.epochs or self.usual_epochs,
+            **resolved._rates(has_weights),
+            "score_start": usual_start if resolved.score_start is None else resolved.score_start,
+        }
+        return resolved.model_copy(update=by_method)
+
+    def _reading(self, task: Task) -> tuple[Encoding, HeadKind]:
+        """How inputs of ``task`` are encoded, and the head that reads them.
+
+        Raises:
+            PipelineError: they do not fit each other or the task.
+        """
         if task.is_pair:
             head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
             encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
@@ -231,70 +262,60 @@ class Recipe(BaseModel):
         _check_one_logit(self.one_logit, head, task)
         if any(source.task in (task.name, *task.aliases) for source in self.extra):
             raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
+        return encoding, head
+
+    def _check_sizes(self, inert: Collection[str], longest: int | None, depth: int | None) -> None:
+        """Raise a :class:`PipelineError` for what the backbone has no room for; what has no effect may be anything."""
         if self.max_length is not None and longest is not None and self.max_length > longest:
             raise PipelineError(
                 f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
                 f" {longest} or less"
             )
-        defaults = type(self)()
-        inert: dict[str, Any] = self._without_effect_on_modules(joint)
-        if self.split_layers > (depth or self.split_layers) and joint and self.trainable == "full":
+        if "split_layers" not in inert and depth is not None and self.split_layers > depth:
             raise PipelineError(f"split_layers {self.split_layers}: the backbone has {depth} layers; give 0 to {depth}")
         if "drop_layers" not in inert and depth is not None:
             check_layers(self.drop_layers, depth)
         if "prefix_length" not in inert and longest is not None and self.prefix_length > longest:
             raise PipelineError(f"prefix_length {self.prefix_length} is more than the backbone can read ({longest})")
+
+    def _without_effect(self, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> set[str]:
+        """The keys that change nothing about training ``task`` so.
+
+        Raises:
+            PipelineError: fusion over modules that it cannot mix.
+        """
+        found = self._without_effect_on_modules(joint)
         if not (task.is_pair and encoding == "cross"):
-            inert |= {name: getattr(defaults, name) for name in ("pair_order", "average_orders")}
+            found |= {"pair_order", "average_orders"}
         if task.is_pair:
-            inert["truncation"] = defaults.truncation
+            found.add("truncation")
         if not self.smart:
-            inert |= {name: getattr(defaults, name) for name in ("smart_direction", "smart_radius")}
+            found |= {"smart_direction", "smart_radius"}
         if head == "cosine":
-            inert["head_dropout"] = defaults.head_dropout
+            found.add("head_dropout")
         if head != "cosine" or task.kind != "score":
-            inert["cosine_scale"] = defaults.cosine_scale
+            found.add("cosine_scale")
         if not joint:
-            inert |= {name: getattr(defaults, name) for name in _JOINT}
+            found |= {*_JOINT}
         if self.trainable == "head":
-            inert["hidden_dropout"] = None  # what is frozen runs without
+            found.add("hidden_dropout")  # what is frozen runs without
         if self.trainable != "full":
-            inert |= {"second_encoder": "none", "split_layers": 0}
+            found |= {"second_encoder", "split_layers"}
         if "full" not in self.trainable:
-            inert |= {name: getattr(defaults, name) for name in _BACKBONE}
+            found |= {*_BACKBONE}
         elif self.freeze_embeddings:
-            inert["embedding_learning_rate"] = None
+            found.add("embedding_learning_rate")
         if head == "cosine" and self.trainable == "head" and not joint:
             # A cosine has no weights: the model is scored as it was pretrained, and nothing of training has an effect.
-            inert |= {name: getattr(defaults, name) for name in _TRAINING} | {"score_start": True}
+            found |= {*_TRAINING, "score_start"}
         if self.trainable != "fusion":
-            inert |= {
-                name: getattr(defaults, name)
-                for name in (*_ANCHORED, *_STANDARD, "fusion", "fusion_impl", "head_start")
-            }
+            found |= {*_ANCHORED, *_STANDARD, "fusion", "fusion_impl", "head_start"}
         else:
-            other = _STANDARD if self.fusion == "anchored" else _ANCHORED
-            inert |= {name: getattr(defaults, name) for name in other}
-        resolved = self.model_copy(
-            update={
-                **inert,
-                "encoding": encoding,
-                "head": head,
-                "pooling": self.pooling or task.pooling,
-                "max_length": self.max_length or min(task.max_length, longest or task.max_length),
-                "precision": precision if self.precision == "auto" else self.precision,
-            }
-        )
-        anchored = self.trainable == "fusion" and self.fusion == "anchored"
-        by_method = {
-            "epochs": resolved.epochs or self.usual_epochs,
-            **resolved._rates(has_weights=head != "cosine" or joint),
-            "score_start": anchored if resolved.score_start is None else resolved.score_start,
-        }
-        return resolved.model_copy(update=by_method)
+            found |= {*(_STANDARD if self.fusion == "anchored" else _ANCHORED)}
+        return found
 
-    def _without_effect_on_modules(self, joint: bool) -> dict[str, Any]:
-        """The defaults of what says nothing about the modules that this recipe puts into the backbone.
+    def _without_effect_on_modules(self, joint: bool) -> set[str]:
+        """Of those, the keys about modules that this recipe does not put into the backbone.
 
         Raises:
             PipelineError: fusion over modules that it cannot mix.
@@ -305,15 +326,14 @@ class Recipe(BaseModel):
                 f"adapter '{self.adapter}' cannot be fused: fusion mixes the outputs of bottlenecks"
                 f" ({' or '.join(sorted(BOTTLENECKS))})"
             )
-        told = {name for names in _MODULES.values() for name in names}
+        found = {name for names in _MODULES.values() for name in names}
         if has_modules:
-            told -= set(_MODULES[self.adapter])
+            found -= set(_MODULES[self.adapter])
         if self.trainable == "full+adapter" and not joint:
-            told.add("train_layernorm")  # all train; only several tasks could each have their own
+            found.add("train_layernorm")  # all train; only several tasks could each have their own
         if not has_modules and not is_fusion:
-            told |= {"adapter", "drop_layers"}
-        defaults = type(self)()
-        return {name: getattr(defaults, name) for name in told}
+            found |= {"adapter", "drop_layers"}
+        return found
 
     def _rates(self, has_weights: bool) -> dict[str, float | None]:
         """The learning rates of a resolved recipe: None where one is that of the modules, ``learning_rate``.

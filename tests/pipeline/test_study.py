@@ -315,6 +315,23 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.full.of: full is built on no other row",
         ],
     ),
+    "adapters that begin as what is none, or as what began as others": (
+        {
+            "methods": ["full", "a", "b"],
+            "rows": {
+                "a": {"method": "adapter", "of": "adapter"},
+                "b": {"method": "adapter", "of": "a"},
+                "c": {"method": "adapter", "of": "full", "own": "adapter"},
+                "fusion": {"own": "full"},
+            },
+        },
+        [
+            "rows.b.of: 'a' is built on other adapters itself",
+            "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
+            "rows.c.own: only a fusion has an adapter of its own target, not adapter",
+            "rows.fusion.own: 'full' is no row of adapters",
+        ],
+    ),
     "a row whose usual base is another method here": (
         {"rows": {"adapter": {"method": "full"}, "fusion": {}}},
         ["rows.fusion.of: 'adapter' is a row of full"],
