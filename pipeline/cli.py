@@ -60,8 +60,8 @@ def extract(
     train_layernorm
         Train the LayerNorms too; such an adapter cannot be fused.
     start_from
-        Begin as another task's adapter, such as sick, or sick,quora@RUN or best (all in the store) for the one of them
-        off which this task is best read; for targets with few rows (fresh).
+        Adapters of other tasks, such as sick, or sick,quora@RUN, or best for all in the store: it begins as the one off
+        which this task is best read, if one is shown to help; for tasks with few rows (fresh).
     seed
         Fixes initial weights, sample, order and dropout.
     force

@@ -55,7 +55,7 @@ def repeats(values: Values) -> list[str]:
     lists = {key: values.get(key) for key in ("methods", "targets", "sources", "seeds")}
     lists |= {f"curve.{key}": curve.get(key) for key in ("rows", "methods", "targets")}
     for name, row in _table(values.get("rows")).items():
-        lists |= {f"rows.{name}.{key}": _table(row).get(key) for key in _TASK_LISTS}
+        lists |= {f"rows.{name}.{key}": _table(row).get(key) for key in (*_TASK_LISTS, "own")}
     return [
         f"{key}: a value stands twice (got {list(listed)!r})"
         for key, listed in lists.items()
@@ -130,11 +130,11 @@ def _row_problems(study: Study, name: str) -> Iterator[str]:
             yield f"rows.{name}.order: only sequential tuning goes through tasks in turn, not {row.method}"
         if row.sources is not None:
             yield f"rows.{name}: order says what comes before each task: leave sources out"
-    if row.own is not None:
-        if row.method != "fusion":
-            yield f"rows.{name}.own: only a fusion has an adapter of its own target, not {row.method}"
-        elif not study.has(row.own) or study.row(row.own).method != "adapter":
-            yield f"rows.{name}.own: '{row.own}' is no row of adapters"
+    if row.own and row.method != "fusion":
+        yield f"rows.{name}.own: only a fusion has an adapter of its own target, not {row.method}"
+    for own in row.own if row.method == "fusion" else ():
+        if not study.has(own) or study.row(own).method != "adapter":
+            yield f"rows.{name}.own: '{own}' is no row of adapters"
     if row.after and row.method != "multitask":
         yield f"rows.{name}.after: only joint training (multitask) can come after other tasks, not {row.method}"
     allowed, found = MAY_TRAIN.get(row.method, ()), row.recipe.get("trainable")

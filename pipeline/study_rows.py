@@ -48,7 +48,10 @@ class Row(BaseModel):
     of: RowName | None = Field(
         None, description="the row whose runs it is built on; adapter: it begins as the best of those of the sources"
     )
-    own: RowName | None = Field(None, description="fusion: the row that the target's own adapter is from, if another")
+    own: tuple[RowName, ...] = Field(
+        (),
+        description="fusion: rows that the target's own adapter may be from, the best on dev; none: as `of`",
+    )
     targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the tasks beside a target")
     order: tuple[Name, ...] | None = Field(

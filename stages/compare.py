@@ -9,7 +9,6 @@ from typing import Any
 
 from pipeline.atomic import write_json
 from pipeline.errors import PipelineError
-from pipeline.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.study import Study
 from pipeline.training.devices import is_main_process
@@ -101,12 +100,13 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
     entries = []
     for cell in cells:
         place = {"method": cell.label, "target": cell.target, "seed": cell.seed, "rows": cell.rows}
+        job = job_of(study, cell)
         try:
-            record = jobs.get(job_of(study, cell))
+            record = jobs.get(job)
         except PipelineError as error:
             entries.append(Entry(**place, error=str(error)))
             continue
-        entries.append(Entry(**place, run=record.run, total_seconds=_total_seconds(record, jobs.workspace.ledger)))
+        entries.append(Entry(**place, run=record.run, total_seconds=jobs.seconds(job)))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=tuple(entries))
     if study.cross_task:
         finished = [entry.run for entry in entries if entry.run is not None and entry.rows is None]
@@ -125,9 +125,3 @@ def _prepare(study: Study, workspace: Workspace) -> tuple[Study, list[Cell], Job
     study, sizes = checked(study, workspace)
     cells = plan(study, sizes)
     return study, cells, Jobs(in_order(job_of(study, cell) for cell in cells), workspace, Estimate(workspace))
-
-
-def _total_seconds(record: RunRecord, ledger: Ledger) -> float:
-    """Training time of a run with all it is built on."""
-    needed = [ledger.find(source.run) for source in record.sources]
-    return record.cost.seconds + sum(_total_seconds(source, ledger) for source in needed if source is not None)

@@ -13,7 +13,7 @@ from pipeline.training.devices import is_main_process
 from stages.estimate import Estimate
 from stages.fuse import fusion_run
 from stages.multitask import multitask_run
-from stages.plan import Job
+from stages.plan import Job, in_order
 from stages.request import RunRequest
 from stages.run import Run
 from stages.workspace import Workspace
@@ -48,6 +48,11 @@ class Jobs:
         for job in jobs:
             self._look_up(job)
         self._to_train = [job for job in jobs if job not in self._records]
+
+    def seconds(self, job: Job) -> float:
+        """Training time of a finished job with everything that it needed, each run once."""
+        records = {record.run: record for need in in_order([job]) if (record := self._records.get(need)) is not None}
+        return sum(record.cost.seconds for record in records.values())
 
     @property
     def missing(self) -> list[Job]:
@@ -85,7 +90,7 @@ class Jobs:
         if job.kind == "multitask":
             return joint_run(job, self.workspace, start)
         (part,) = job.parts
-        adapters = tuple(self._artifact(need) for need in job.needs) if job.kind in ("adapter", "fusion") else ()
+        adapters = self._adapters(job) if job.kind in ("adapter", "fusion") else ()
         if job.kind == "fusion":
             return fusion_run(part.task, part.recipe, self.workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
@@ -101,10 +106,15 @@ class Jobs:
         )
         return Run(request, self.workspace)
 
-    def _artifact(self, job: Job) -> Artifact:
-        artifact = self.workspace.store.find(self._records[job].run)
-        assert artifact is not None
-        return artifact
+    def _adapters(self, job: Job) -> tuple[Artifact, ...]:
+        """What a job needs, one a task: the best on dev, of equal ones the first."""
+        best: dict[str, RunRecord] = {}
+        for need in job.needs:
+            record = self._records[need]
+            if record.task not in best or record.dev > best[record.task].dev:
+                best[record.task] = record
+        found = [self.workspace.store.find(record.run) for record in best.values()]
+        return tuple(artifact for artifact in found if artifact is not None)
 
     def _tell(self, job: Job) -> None:
         if not is_main_process():

@@ -47,6 +47,7 @@ class Job:
     """The one task, or for joint training all of them by name."""
     seed: int
     needs: tuple[Job, ...] = ()
+    """Of a fusion several may be of its target: it takes the one that is best on dev."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
 
@@ -131,7 +132,8 @@ def job_of(study: Study, cell: Cell) -> Job:
     if row.method == "adapter":
         return adapter(cell.row, cell.target)
     if row.method == "fusion":
-        needs = tuple(adapter(row.own or row.of if task == cell.target else row.of, task) for task in tasks)
+        rows = {task: row.own if task == cell.target and row.own else (row.of,) for task in tasks}
+        needs = tuple(adapter(name, task) for task in tasks for name in rows[task])
     return Job(row.method, (part(cell.row, cell.target),), cell.seed, needs, cell.row)
 
 

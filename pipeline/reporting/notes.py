@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from pipeline.reporting.runs import StudyRuns, row_of
 from pipeline.reporting.text import backbone_text
 
@@ -28,7 +30,10 @@ def notes(runs: StudyRuns) -> list[str]:
         epochs.setdefault(runs.title(row_of(scored.entry.method)), set()).add(scored.epochs)
     if len(set().union(*epochs.values())) > 1:
         listed = ", ".join(f"{method} {'/'.join(map(str, sorted(counts)))}" for method, counts in epochs.items())
-        told.append(f"Epoch budgets differ: {listed}; fusion and sequential start from trained models.")
+        built = [runs.study.row(name) for name in runs.rows]
+        starts = ", ".join(row.title for row in built if row.built_on or row.of)
+        told.append(f"Epoch budgets differ: {listed}{f'; {starts} start from trained models' if starts else ''}.")
+    told += _beginnings(runs)
     told.append(
         "The tests are about other dev examples from where these came from, for the models of these seeds; how far"
         " other seeds would move a score is what its deviation shows."
@@ -37,6 +42,22 @@ def notes(runs: StudyRuns) -> list[str]:
         if entry.error is not None:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
             told.append(f"Missing: {entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}")
+    return told
+
+
+def _beginnings(runs: StudyRuns) -> list[str]:
+    """What the adapters that might begin as another task's began as."""
+    told = []
+    for name in runs.rows:
+        row = runs.study.row(name)
+        if row.method != "adapter" or row.of is None:
+            continue
+        by_target = []
+        for target in runs.study.targets:
+            starts = Counter(scored.record.anchor or "fresh" for scored in runs.cell(name, target))
+            if starts:
+                by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
+        told.append(f"What {row.title} began as, and in how many runs: {'; '.join(by_target)}.")
     return told
 
 

@@ -30,7 +30,7 @@ def gains(runs: StudyRuns) -> list[Gain]:
     found, family = [], {}
     for label in runs.labels:
         row = runs.study.row(row_of(label))
-        base = "full" if row.method == "multitask" else row.own or row.of
+        base = "full" if row.method == "multitask" else row.of
         for target in runs.study.targets:
             if base is None:
                 continue

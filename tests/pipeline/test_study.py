@@ -321,8 +321,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows": {
                 "a": {"method": "adapter", "of": "adapter"},
                 "b": {"method": "adapter", "of": "a"},
-                "c": {"method": "adapter", "of": "full", "own": "adapter"},
-                "fusion": {"own": "full"},
+                "c": {"method": "adapter", "of": "full", "own": ["adapter"]},
+                "fusion": {"own": ["full", "adapter"]},
             },
         },
         [

@@ -142,7 +142,7 @@ def small(**rows: dict[str, Any]) -> Study:
         "recipe": {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
         "rows": {
             "begun": {"method": "adapter", "of": "adapter", "sources": ["meals"]},
-            "fusion": {"own": "begun"},
+            "fusion": {"own": ["begun"]},
             **rows,
         },
     }
@@ -162,10 +162,31 @@ def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Wor
     assert source is not None and source.rows["train"] > 24 and source.sources == ()
     seconds = {entry.method: entry.total_seconds for entry in result.entries}
     assert seconds["begun"] == pytest.approx(begun.cost.seconds + source.cost.seconds)
-    assert "meals" in (folder / "tables.md").read_text()
+    start = begun.anchor or "fresh"
+    assert f"What begun began as, and in how many runs: films: {start} 1." in (folder / "tables.md").read_text()
 
 
 def test_a_study_tells_before_training_what_cannot_begin_as_another(workspace: Workspace) -> None:
     wide = small(begun={"method": "adapter", "of": "adapter", "recipe": {"bottleneck": 4}})
     with pytest.raises(PipelineError, match=r"begun on films: the adapter of meals \(row adapter\) is 8 wide, not 4"):
         checked(wide, workspace)
+
+
+@pytest.mark.parametrize("slow", ["adapter", "begun"])
+def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
+    slow: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(monkeypatch, "meals")
+    rows: dict[str, dict[str, Any]] = {
+        "adapter": {"recipe": {"epochs": 8}},
+        "begun": {"method": "adapter", "of": "adapter", "recipe": {"epochs": 8}},
+        "fusion": {"own": ["adapter", "begun"]},
+    }
+    rows[slow]["recipe"] = UNTRAINED
+    result, _ = compare(small(**rows), workspace)
+    records = {entry.method: found for entry in result.entries if (found := workspace.ledger.find(entry.run or ""))}
+    own = {source.task: source.run for source in records["fusion"].sources}["films"]
+    assert own == max((records["adapter"], records["begun"]), key=lambda record: record.dev).run
+    everything = [workspace.ledger.find(file.parent.name) for file in workspace.ledger.root.glob("*/run.json")]
+    (seconds,) = (entry.total_seconds for entry in result.entries if entry.method == "fusion")
+    assert seconds == pytest.approx(sum(record.cost.seconds for record in everything if record))

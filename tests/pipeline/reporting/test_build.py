@@ -140,7 +140,7 @@ def test_different_epoch_budgets_and_settings_are_told(tmp_path: Path) -> None:
     study.add("full", "sst", 1, recipe=Recipe(epochs=9, learning_rate=1e-5))
     study.add("adapter", "sst", 1, recipe=Recipe(epochs=4, learning_rate=1e-3))
     report = build_report(study.result, study.ledger, tmp_path / "out")
-    assert any(note.startswith("Epoch budgets differ: full fine-tuning 9, adapter 4;") for note in report.notes)
+    assert any(note.startswith("Epoch budgets differ: full fine-tuning 9, adapter 4.") for note in report.notes)
     settings = rows_of(report, "settings")
     assert [row["learning rate"].text for row in settings] == ["1e-05", "0.001"]
     assert set(settings[0]) == {"method", "learning rate"}
