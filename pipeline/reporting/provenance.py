@@ -62,7 +62,8 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunV
     """What the page shows of a run that stands in the row ``method``."""
     tasks = [record.task, *record.others] if record.kind == "multitask" else [record.task]
     identity = {name: value for name, value in record.identity.items() if name not in ("recipe", "sources")}
-    identity |= {f"taken from run {source.run}": source.digest for source in record.sources}
+    taken = "one to begin as, of run" if record.kind == "adapter" else "taken from run"
+    identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
     groups = {
         "Result": _result(record),
         "Cost": _pairs(record.cost.model_dump()),
@@ -96,6 +97,8 @@ def number_text(value: float, digits: int | None = None) -> str:
 
 def _result(record: RunRecord) -> Pairs:
     pairs = [(f"dev {record.metric}", f"{record.dev:.4f}"), ("kept epoch", str(record.best_epoch))]
+    if record.anchor is not None:
+        pairs.append(("began as the adapter of", record.anchor))
     for task, other in record.others.items():
         before = "" if other.before is None else f", before training {other.before:.4f}"
         pairs.append((f"{task}, dev {other.metric}", f"{other.dev:.4f}{before}"))

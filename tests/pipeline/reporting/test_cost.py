@@ -41,6 +41,14 @@ def test_a_record_that_does_not_say_leaves_the_field_empty(own: Synthetic) -> No
     assert stored([old], own.ledger) is None
 
 
+def test_an_adapter_is_stored_without_those_it_might_have_begun_as(own: Synthetic) -> None:
+    fresh = own.record("adapter", "sst", 7)
+    fusion = own.record("fusion", "sst", 7)
+    begun = fresh.model_copy(update={"sources": fusion.sources})
+    assert stored_parts(begun, own.ledger) == stored_parts(fresh, own.ledger)
+    assert stored_parts(fusion, own.ledger) != stored_parts(fresh, own.ledger)
+
+
 def test_time_and_memory_are_of_each_run_once(runs: StudyRuns) -> None:
     table = cost_table(runs)
     cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}["multitask"]
