@@ -69,8 +69,8 @@ def transfer_table(runs: StudyRuns, found: list[Gain]) -> Table | None:
     )
     columns = ("method", "help from", "target", "alone", "with help", "gain, points")
     notes = (
-        "Alone: sequential and multitask against fine-tuning on the target only, fusion against the target's own"
-        " adapter. Paired tests, Holm-corrected over this table.",
+        "Alone: sequential and multitask against fine-tuning on the target only, what is built on adapters against the"
+        " target's own. Paired tests, Holm-corrected over this table.",
     )
     return Table("transfer", "Gain from other tasks", columns, rows, notes)
 
