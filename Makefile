@@ -19,10 +19,10 @@ $(INSTALLED): pyproject.toml
 demo: $(INSTALLED)
 	$(BIN)/python -m pipeline demo
 
-# A worker a core, each with one thread: small models gain nothing from more. Tests that share a costly fixture are one
-# group, or each worker would make its own; the long ones begin first.
+# A worker a core, each with one thread: small models gain nothing from more. A file's tests stay on one worker, or each
+# would make the file's costly fixtures for itself; files with long ones begin first.
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)

@@ -23,17 +23,9 @@ if TYPE_CHECKING:
     from stages.workspace import Workspace
 
 
-# Fixtures that take a minute: the tests that use one stay on one worker (``--dist loadgroup``).
-COSTLY = {"compared", "whole"}
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow ones first, so that no worker is left alone with one at the end."""
-    for item in items:
-        for fixture in COSTLY.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.xdist_group(fixture))
-    items.sort(key=lambda item: not ({"slow", "xdist_group"} & {mark.name for mark in item.iter_markers()}))
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)

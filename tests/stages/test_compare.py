@@ -55,6 +55,7 @@ def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no
     return small, workspace, *compare(small, workspace)
 
 
+@pytest.mark.slow
 def test_a_study_has_every_row_target_and_seed(compared) -> None:  # type: ignore[no-untyped-def]
     _, _, result, folder = compared
     assert {entry.error for entry in result.entries} == {None}
