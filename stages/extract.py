@@ -58,7 +58,7 @@ def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspa
             if why is None:
                 fitting.setdefault(manifest.task, []).append(artifact)
             else:
-                misfits[manifest.task] = f"adapter {manifest.run} {why}"
+                misfits |= dict.fromkeys((manifest.task, manifest.run), f"adapter {manifest.run} {why}")
     names = [SourceName(name) for name in fitting] if text == BEST else parse_sources(text, workspace, "--start-from")
     chosen, problems = [], []
     for name in names:
@@ -66,7 +66,8 @@ def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspa
         if able:
             chosen.append(max(able, key=lambda a: (a.manifest.seed == seed, a.manifest.dev, a.manifest.run)))
         else:
-            why = misfits.get(name.task, f"no adapter {name.run or ''}".rstrip() + f" in {workspace.store_root}")
+            missing = f"no adapter {name.run}" if name.run else "no adapter"
+            why = misfits.get(name.run or name.task, f"{missing} in {workspace.store_root}")
             problems.append(f"{name.task}: {'that is the task itself' if name.task == task.name else why}")
     raise_all("--start-from", problems)
     if not chosen:

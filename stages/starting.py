@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
 from pipeline.layers import layers_text
 from pipeline.metrics import score
+from pipeline.models.heads import pair_features
 from pipeline.probe import LEAST, most_fitting, probe
 from pipeline.recipe import Recipe
 from pipeline.store import Artifact, why_recipe_not_fused
@@ -26,11 +26,11 @@ ROWS = 2000
 """Training rows that a candidate is judged by; of more, a sample."""
 
 
-class _Joined(nn.Module):
-    """In the place of a head: the sentence vector itself, or of two (u, v, \\|u - v\\|)."""
+class _Features(nn.Module):
+    """In the place of a head: what a linear one would read."""
 
     def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return u if v is None else torch.cat([u, v, (u - v).abs()], dim=-1)
+        return u if v is None else pair_features(u, v)
 
 
 def choose_start(run: Run, accelerator: Accelerator) -> Artifact | None:
@@ -44,7 +44,8 @@ def choose_start(run: Run, accelerator: Accelerator) -> Artifact | None:
         return None
     rows = run.data.train
     if len(rows) < LEAST:
-        print(f"{run.title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
+        if accelerator.is_main_process:
+            print(f"{run.title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
         return None
     if len(rows) > ROWS:
         rows = rows.sample(ROWS, random_state=0)
@@ -71,7 +72,7 @@ def _probe(run: Run, rows: pd.DataFrame, candidate: Artifact | None, accelerator
     if candidate is not None:
         candidate.verify()
         load_adapter(encoder, candidate.manifest.task, candidate.folder, recipe.drop_layers)
-    model = TransferModel(encoder, _Joined(), recipe.encoding, recipe.pooling).requires_grad_(False)
+    model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
     vectors = split_outputs(
         model.to(accelerator.device),
         scored_splits(rows, recipe, run.backbone.tokenizer)[0],

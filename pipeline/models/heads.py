@@ -35,6 +35,11 @@ class MlpHead(nn.Module):
         return self.out(F.relu(self.hidden(joined)))
 
 
+def pair_features(u: Tensor, v: Tensor) -> Tensor:
+    """``[u; v; |u - v|]``, (B, 3d), of two sentences' vectors (B, d) (Reimers & Gurevych 2019, section 3)."""
+    return torch.cat([u, v, (u - v).abs()], dim=-1)
+
+
 class DifferenceHead(nn.Module):
     """``W dropout([u; v; |u - v|]) + b`` (Reimers & Gurevych 2019, section 3)."""
 
@@ -44,7 +49,7 @@ class DifferenceHead(nn.Module):
         self.out = nn.Linear(3 * width, outputs)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.out(self.dropout(torch.cat([u, v, (u - v).abs()], dim=-1)))
+        return self.out(self.dropout(pair_features(u, v)))
 
 
 class DifferenceMlpHead(nn.Module):
@@ -57,7 +62,7 @@ class DifferenceMlpHead(nn.Module):
         self.out = nn.Linear(width, outputs)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.out(F.relu(self.hidden(self.dropout(torch.cat([u, v, (u - v).abs()], dim=-1)))))
+        return self.out(F.relu(self.hidden(self.dropout(pair_features(u, v)))))
 
 
 class CosineHead(nn.Module):

@@ -30,8 +30,7 @@ def notes(runs: StudyRuns) -> list[str]:
         epochs.setdefault(runs.title(row_of(scored.entry.method)), set()).add(scored.epochs)
     if len(set().union(*epochs.values())) > 1:
         listed = ", ".join(f"{method} {'/'.join(map(str, sorted(counts)))}" for method, counts in epochs.items())
-        built = [runs.study.row(name) for name in runs.rows]
-        starts = ", ".join(row.title for row in built if row.built_on or row.of)
+        starts = ", ".join(runs.title(name) for name in runs.rows if runs.study.row(name).of)
         told.append(f"Epoch budgets differ: {listed}{f'; {starts} start from trained models' if starts else ''}.")
     told += _beginnings(runs)
     told.append(

@@ -114,6 +114,7 @@ def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
         ({}, {}, ",", "--start-from names no task"),
         ({}, {}, "meals,meals", "--start-from names meals more than once"),
         ({}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
+        ({"bottleneck": 4}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
         ({"bottleneck": 4}, {}, "meals", "meals: adapter [0-9a-f]+ is 4 wide, not 8"),
         ({"bottleneck": 4}, {}, "best", "--start-from best: no other task's adapter"),
         ({"adapter": "pfeiffer"}, {}, "meals", "is of kind pfeiffer, not houlsby"),
