@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,17 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The slow ones first, so that no worker is left alone with one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+_modules = 0
+
+
+def pytest_runtest_setup() -> None:
+    """Leave out of garbage collection what imports have made: each run collects, and would walk a million objects."""
+    global _modules
+    if len(sys.modules) != _modules:
+        gc.freeze()
+        _modules = len(sys.modules)
 
 
 @pytest.fixture(scope="session", autouse=True)
