@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pipeline.models.adaptation.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
@@ -24,6 +25,8 @@ def encoder(folder: Path, family: str, adapted: bool = False, dropout: float = 0
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
+        if hasattr(module, "dropout_prob"):  # what transformers' own attention reads
+            module.dropout_prob = dropout
     if adapted:
         model.requires_grad_(False)
         add_adapter(model, "sst", "houlsby", 4)
@@ -107,6 +110,26 @@ def test_dropout_reaches_attention_and_hidden_states_in_training_alone(tmp_path:
     model.encoder.layer[0].attention.self.dropout.p = 0.5
     first, second = (model.train()(**inputs).last_hidden_state for _ in range(2))
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("adapted", [True, False])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_training_function_where_the_masks_are_drawn_as_torch_draws_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, adapted: bool
+) -> None:
+    inputs, found = batch(), []
+    for lean in (False, True):
+        model = encoder(tmp_path, family, adapted, dropout=0.3).train()
+        if lean:
+            monkeypatch.setattr("pipeline.models.lean.dropout", functional.dropout)
+            make_lean(model, "mean")
+        torch.manual_seed(3)
+        hidden = model(**inputs).last_hidden_state
+        (hidden * torch.linspace(-1, 1, hidden.numel()).view(hidden.shape)).sum().backward()
+        found.append((hidden.detach(), {n: p.grad for n, p in model.named_parameters() if p.requires_grad}))
+    (expected, expected_gradients), (hidden, gradients) = found
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=5e-6)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=5e-5)
 
 
 @pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.9])
