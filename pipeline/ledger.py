@@ -73,6 +73,7 @@ class OtherScore(BaseModel):
     rows: int = Field(description="dev rows")
     train_rows: int | None = Field(None, description="its training rows, where this run trained on it")
     added: dict[Name, Added] = Field({}, description="of these, those of other tasks, and what was left out of them")
+    recipe: Recipe | None = Field(None, description="how, where this run trained on it")
     reading: Reading | None = Field(None, description="how a model that did not train on it is read on it")
     dev_rows: str | None = Field(None, description="fingerprint of the dev rows, where others may come to be scored")
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
@@ -124,6 +125,23 @@ class RunRecord(BaseModel):
     def metric_of(self, task: str) -> Metric:
         """What :meth:`score_of` counts in."""
         return self.metric if task == self.task else self._other(task).metric
+
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """The tasks that one model was trained on at once."""
+        return (self.task, *(name for name, other in self.others.items() if other.recipe is not None))
+
+    def recipe_of(self, task: str) -> Recipe:
+        """How a task of :attr:`trained_on` was trained."""
+        recipe = self.recipe if task == self.task else self._other(task).recipe
+        assert recipe is not None
+        return recipe
+
+    def described(self, task: str) -> dict[str, Any]:
+        """Name and meaning (classes, range, metric) of a task of :attr:`trained_on` when the run was made."""
+        described = (self.identity["task"], *(other["task"] for other in self.identity.get("others", ())))
+        found: dict[str, Any] = next(each for each in described if each["name"] == task)
+        return found
 
     def _other(self, task: str) -> OtherScore:
         if task not in self.others:
@@ -178,6 +196,12 @@ class Ledger:
         except (ValidationError, UnicodeDecodeError) as error:
             reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
             raise PipelineError(f"{file}: damaged ({reason}): delete it, and the run is made again") from error
+
+    def with_weights(self, record: RunRecord, wanted: bool) -> RunRecord | None:
+        """The record, if the weights that it names, or that are ``wanted``, are there."""
+        if (wanted or record.weights_sha256 is not None) and not self.weights_file(record.run).is_file():
+            return None
+        return record
 
     def predictions(self, run: str, task: str | None = None) -> pd.DataFrame:
         """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.

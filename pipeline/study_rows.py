@@ -58,6 +58,9 @@ class Row(BaseModel):
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     after: tuple[Name, ...] = Field((), description="multitask: tasks that the model is first fine-tuned on, in turn")
+    keep_weights: bool = Field(
+        False, description="multitask, sequential: keep the trained models for predict; the others' are kept as it is"
+    )
     published: str | tuple[str, ...] | dict[Name, str] | None = Field(
         None, description="its name or names in the published tables; for sequential tuning one name a source"
     )

@@ -181,10 +181,38 @@ def build_multitask(
         start: the full fine-tuning whose backbone is gone on from.
     """
     torch.manual_seed(seed)
-    shared = next(iter(parts.values())).recipe  # what of it concerns the one backbone, they agree in
-    encoder = workspace.backbone.load(shared.hidden_dropout)
+    encoder = workspace.backbone.load(next(iter(parts.values())).recipe.hidden_dropout)
     if start is not None:
         _load_start(encoder, start, workspace.ledger)
+    return _over(encoder, {name: (part.task, part.recipe) for name, part in parts.items()}, workspace.backbone)
+
+
+def build_multitask_from_weights(
+    record: RunRecord, tasks: Iterable[Task], backbone: Backbone, ledger: Ledger
+) -> MultitaskModel:
+    """The trained model of a multitask run that kept its weights, whole, frozen.
+
+    Args:
+        tasks: those of its tasks that it is wanted for, as they are now.
+
+    Raises:
+        PipelineError: it was trained on another backbone or when a task meant something else, or a file is damaged.
+    """
+    _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
+    # The other tasks may no longer be described anywhere else; of their columns nothing depends here.
+    known = {"text": ("text",), "label": "label"}
+    trained = {name: Task.model_validate({**known, **record.described(name)}) for name in record.trained_on}
+    for task in tasks:
+        _check_meaning(trained[task.name].meaning, task.is_pair, task, record.run)
+    model = _over(backbone.load(), {name: (task, record.recipe_of(name)) for name, task in trained.items()}, backbone)
+    model.load_state_dict(load_weights(record, ledger), strict=False)
+    return model.requires_grad_(False).eval()
+
+
+def _over(encoder: PreTrainedModel, parts: Mapping[str, tuple[Task, Recipe]], backbone: Backbone) -> MultitaskModel:
+    """Heads over one encoder, with its branches, modules and what stands beside it; in what concerns the backbone
+    their recipes agree."""
+    _, shared = next(iter(parts.values()))
     has_modules = shared.trainable in ("adapter", "full+adapter")
     if has_modules:
         add_modules(encoder, list(parts), shared)
@@ -192,11 +220,11 @@ def build_multitask(
         encoder.requires_grad_(False)
     if shared.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
-    seconds = _second_encoders(workspace.backbone, shared, len(parts))
+    seconds = _second_encoders(backbone, shared, len(parts))
     encoders = split_encoder(encoder, shared.split_layers, len(parts))
     models = {
-        name: assemble(own, part.recipe, part.task, seconds[number])
-        for number, (own, (name, part)) in enumerate(zip(encoders, parts.items(), strict=True))
+        name: assemble(own, recipe, task, second)
+        for own, second, (name, (task, recipe)) in zip(encoders, seconds, parts.items(), strict=True)
     }
     for name, model in models.items() if has_modules else ():
         model.task = name
@@ -224,7 +252,7 @@ def _make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel]
 def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger: Ledger) -> TransferModel:
     """The trained model of a run that keeps its weights beside its record (head only, full fine-tuning)."""
     _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
-    meaning = {key: value for key, value in record.identity["task"].items() if key != "name"}
+    meaning = {key: value for key, value in record.described(task.name).items() if key != "name"}
     _check_meaning(meaning, task.is_pair, task, record.run)
     encoder = backbone.load()
     if record.recipe.trainable == "full+adapter":

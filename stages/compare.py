@@ -124,4 +124,6 @@ def _prepare(study: Study, workspace: Workspace) -> tuple[Study, list[Cell], Job
         workspace = replace(workspace, dev_limit=study.dev_limit)
     study, sizes = checked(study, workspace)
     cells = plan(study, sizes)
-    return study, cells, Jobs(in_order(job_of(study, cell) for cell in cells), workspace, Estimate(workspace))
+    wanted = {cell: job_of(study, cell) for cell in cells}
+    kept = {job for cell, job in wanted.items() if study.row(cell.row).keep_weights}
+    return study, cells, Jobs(in_order(wanted.values()), workspace, Estimate(workspace), kept)

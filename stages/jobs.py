@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Protocol
 
 from pipeline.errors import PipelineError
@@ -30,21 +30,29 @@ class AnyRun(Protocol):
     def get(self) -> RunRecord: ...
 
 
-def joint_run(job: Job, workspace: Workspace, start: RunRecord | None = None) -> AnyRun:
+def joint_run(job: Job, workspace: Workspace, start: RunRecord | None = None, keep_weights: bool = False) -> AnyRun:
     """The run of a multitask job; ``start`` is the run of the fine-tuning that it comes after."""
     recipes = {part.task: part.recipe for part in job.parts}
     limits = {part.task: part.limit for part in job.parts}
-    return multitask_run(list(recipes), recipes, workspace, seed=job.seed, limits=limits, start=start)
+    return multitask_run(
+        list(recipes), recipes, workspace, seed=job.seed, limits=limits, start=start, keep_weights=keep_weights
+    )
 
 
 class Jobs:
-    """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it."""
+    """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
 
-    def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate) -> None:
+    Args:
+        kept: jobs whose models are wanted afterwards.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job] = frozenset()
+    ) -> None:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
         self._records: dict[Job, RunRecord] = {}
         self._errors: dict[Job, PipelineError] = {}
-        self._started_from = {need for job in jobs for need in job.needs if job.kind in _GO_ON}
+        self._kept = kept | {need for job in jobs for need in job.needs if job.kind in _GO_ON}
         for job in jobs:
             self._look_up(job)
         self._to_train = [job for job in jobs if job not in self._records]
@@ -88,7 +96,7 @@ class Jobs:
     def _run(self, job: Job) -> AnyRun:
         start = self._records[job.needs[0]] if job.kind in _GO_ON and job.needs else None
         if job.kind == "multitask":
-            return joint_run(job, self.workspace, start)
+            return joint_run(job, self.workspace, start, job in self._kept)
         (part,) = job.parts
         adapters = self._adapters(job) if job.kind in ("adapter", "fusion") else ()
         if job.kind == "fusion":
@@ -102,7 +110,7 @@ class Jobs:
             part.limit,
             adapters=adapters,
             start=start,
-            keep_weights=job in self._started_from,
+            keep_weights=job in self._kept,
         )
         return Run(request, self.workspace)
 

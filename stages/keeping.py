@@ -72,19 +72,26 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
     )
 
 
-def keep_weights(run: Run, model: TransferModel) -> str | None:
-    """Keep the trained tensors of runs that others start from or that predict; returns the file's sha256."""
-    if run.request.kind not in _KEEPS_WEIGHTS and not run.request.keep_weights:
-        return None
+def keeps_weights(kind: Kind, wanted: bool) -> bool:
+    """Whether a run leaves its weights beside its record: others start from them, or they predict."""
+    return wanted or kind in _KEEPS_WEIGHTS
+
+
+def save_weights(model: nn.Module, file: Path, from_pretrained: bool) -> str:
+    """Keep the tensors of a model that are not the pretrained backbone's; returns the file's sha256.
+
+    Args:
+        from_pretrained: whether training began there. If not, what is frozen need not be as it was pretrained.
+    """
     from safetensors.torch import save_file
 
     from pipeline.atomic import new_file, sha256_file
 
-    file, state = run.workspace.ledger.weights_file(run.name), model.trainable_state()
-    if run.recipe.freeze_embeddings:
-        # They need not be the pretrained ones: a task before this one may have trained them.
-        named = model.named_parameters()
-        state |= {name: tensor.detach().cpu().clone() for name, tensor in named if ".embeddings." in name}
+    state = {
+        name: parameter.detach().cpu().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad or not from_pretrained
+    }
     with new_file(file) as temporary:
         save_file(state, temporary)
     return sha256_file(file)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
+from pipeline.models.adaptation.switching import activate
 from pipeline.store import Store
 from pipeline.tasks import Task
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def keeps_model(record: RunRecord, store: Store, ledger: Ledger) -> bool:
-    """Whether the model of one task that ``record`` describes is still there."""
-    if record.kind == "multitask":
-        return False
+    """Whether the model that ``record`` describes is still there."""
     if record.artifact_digest is not None:
         found = store.find(record.run)
         return found is not None and found.manifest.digest == record.artifact_digest
@@ -25,15 +24,20 @@ def keeps_model(record: RunRecord, store: Store, ledger: Ledger) -> bool:
 
 
 def kept_model(record: RunRecord, task: Task, backbone: Backbone, store: Store, ledger: Ledger) -> TransferModel:
-    """The model, frozen, in evaluation mode.
+    """The model, frozen, in evaluation mode; of several tasks', that of ``task``.
 
     Raises:
         PipelineError: it was not kept, is damaged, or was trained on another backbone.
     """
-    from stages.build import build_from_artifact, build_from_weights
+    from stages.build import build_from_artifact, build_from_weights, build_multitask_from_weights
 
     if not keeps_model(record, store, ledger):
         raise PipelineError(f"run {record.run} ({record.kind} {record.task}) kept no model that is still there")
+    if record.kind == "multitask":
+        model = build_multitask_from_weights(record, [task], backbone, ledger).of(task.name)
+        if model.task is not None:  # its modules, and no other task's, for who reads the backbone alone
+            activate(model.backbone, model.task)
+        return model
     if record.artifact_digest is None:
         return build_from_weights(record, task, backbone, ledger)
     artifact = store.find(record.run)
@@ -46,4 +50,4 @@ def task_of(record: RunRecord, store: Store) -> Task:
     artifact = store.find(record.run) if record.artifact_digest is not None else None
     pair = artifact.manifest.pair if artifact is not None else record.recipe.encoding == "siamese"
     text = ("text_a", "text_b") if pair else ("text_a",)
-    return Task.model_validate({**record.identity["task"], "text": text, "label": "label"})
+    return Task.model_validate({**record.described(record.task), "text": text, "label": "label"})

@@ -17,7 +17,7 @@ from pipeline.recipe import Recipe, check_seed
 from pipeline.study_rows import MAY_TRAIN
 from pipeline.tasks import Task
 from stages.inputs import training_splits
-from stages.keeping import cost_of
+from stages.keeping import cost_of, keeps_weights, save_weights
 from stages.once import get_or_train
 from stages.run import source_run, tell_overlap, training_data
 from stages.scoring import Scoring, scoring_of
@@ -54,6 +54,7 @@ class MultitaskRun:
 
     Args:
         start: the fine-tuning whose backbone the model begins with.
+        keep_weights: leave the trained model beside the record.
         wanted_surgery: whether gradient surgery was asked for, though with one task it has no effect.
     """
 
@@ -63,9 +64,10 @@ class MultitaskRun:
         workspace: Workspace,
         seed: int,
         start: RunRecord | None = None,
+        keep_weights: bool = False,
         wanted_surgery: bool = False,
     ) -> None:
-        self.workspace, self.seed, self.start = workspace, seed, start
+        self.workspace, self.seed, self.start, self.keep_weights = workspace, seed, start, keep_weights
         self.backbone = workspace.backbone
         self.parts = {part.task.name: part for part in sorted(parts, key=lambda part: part.task.name)}
         self.wanted_surgery = wanted_surgery
@@ -108,8 +110,9 @@ class MultitaskRun:
         return f"multitask {'+'.join(self.parts)}{before} seed {self.seed}"
 
     def finished(self) -> RunRecord | None:
-        """The ledger's record; the model itself is not kept."""
-        return self.workspace.ledger.find(self.name)
+        """The ledger's record, with the model if it is wanted."""
+        record = self.workspace.ledger.find(self.name)
+        return None if record is None else self.workspace.ledger.with_weights(record, self.keep_weights)
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
@@ -219,6 +222,10 @@ class MultitaskRun:
         first, *others = self.parts
         dev = {name: scoring.value(predictions[name]) for name, scoring in scorings.items()}
         data, heads = self.first.data, [model.of(name).head for name in self.parts]
+        weights = None
+        if keeps_weights("multitask", self.keep_weights):
+            file = self.workspace.ledger.weights_file(self.name)
+            weights = save_weights(model, file, from_pretrained=self.start is None)
         record = RunRecord(
             run=self.name,
             kind="multitask",
@@ -241,6 +248,7 @@ class MultitaskRun:
                     rows=len(self.parts[name].data.dev),
                     train_rows=len(self.parts[name].data.train),
                     added=dict(self.parts[name].data.added),
+                    recipe=self.parts[name].recipe,
                 )
                 for name in others
             },
@@ -248,6 +256,7 @@ class MultitaskRun:
             parameters=Parameters(
                 backbone=self.backbone.parameters, head=sum(p.numel() for head in heads for p in head.parameters())
             ),
+            weights_sha256=weights,
             provenance=provenance(),
         )
         tables = {name: scoring.table(predictions[name]) for name, scoring in scorings.items()}
@@ -263,6 +272,7 @@ def multitask_run(
     seed: int,
     limits: Mapping[str, int | None],
     start: RunRecord | None = None,
+    keep_weights: bool = False,
 ) -> MultitaskRun:
     """The run that trains one model for all of ``tasks`` at once; its order does not count.
 
@@ -273,6 +283,7 @@ def multitask_run(
             length, batch size, weight of its loss) and in nothing else.
         limits: training rows of each task; None is all.
         start: a full fine-tuning, whose backbone is gone on from; its head stays behind.
+        keep_weights: leave the trained model beside the record.
 
     Raises:
         PipelineError: no task, one named twice, recipes that differ otherwise or that train what tasks cannot share,
@@ -291,7 +302,7 @@ def multitask_run(
         parts.append(Part(task, resolved, limits[name], data))
     raise_all("multitask", _mistakes(parts))
     wanted_surgery = any(recipes[name].gradient_surgery != "none" for name in tasks)
-    return MultitaskRun(parts, workspace, seed, start, wanted_surgery)
+    return MultitaskRun(parts, workspace, seed, start, keep_weights, wanted_surgery)
 
 
 def _mistakes(parts: Sequence[Part]) -> list[str]:

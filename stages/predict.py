@@ -17,6 +17,7 @@ from pipeline.ensembling import combine
 from pipeline.errors import PipelineError, raise_all
 from pipeline.layers import layers_option
 from pipeline.ledger import RunRecord
+from pipeline.models.split import SplitModel
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.recipe import BOTTLENECKS, Precision, Recipe
 from pipeline.store import Artifact
@@ -53,7 +54,9 @@ class Target:
 
     @property
     def recipe(self) -> Recipe:
-        return self.trained.manifest.recipe if isinstance(self.trained, Artifact) else self.trained.recipe
+        if isinstance(self.trained, Artifact):
+            return self.trained.manifest.recipe
+        return self.trained.recipe_of(self.task.name)
 
 
 def predict(
@@ -72,7 +75,8 @@ def predict(
     Args:
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
         using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, the name of a run, or
-            ``ensemble:NAME``, whose members then each predict on their own backbone.
+            ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
+            was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
 
     Raises:
@@ -84,8 +88,8 @@ def predict(
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
     check_suffix(output_file)
     tasks = parse_targets(target, workspace)
-    if len(tasks) > 1 and using not in KINDS:
-        raise PipelineError(f"--using {using}: a run is trained for one task: with several give {', '.join(KINDS)}")
+    if len(tasks) > 1 and using.startswith(ENSEMBLE):
+        raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
     rows = _rows_of(tasks, input_file)
     dropped = layers_option(drop_layers)
     if using.startswith(ENSEMBLE):
@@ -133,8 +137,9 @@ def parse_targets(text: str, workspace: Workspace) -> list[Task]:
 def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
     """The forward passes over the input: targets that one of them answers stand together.
 
-    Those are bottleneck adapters at the same sites that read the same columns in the same way. A fusion, a fully tuned
-    model, modules of another kind and an adapter with LayerNorms of its own each need a pass to themselves.
+    Those are bottleneck adapters at the same sites, and the tasks of one jointly trained model without modules, that
+    read the same columns in the same way. A fusion, a model of one task, modules of another kind and an adapter with
+    LayerNorms of its own each need a pass to themselves.
     """
     passes: dict[object, list[Target]] = {}
     for target in targets:
@@ -144,11 +149,14 @@ def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
 
 def _what_it_shares(target: Target) -> object:
     trained, recipe = target.trained, target.recipe
-    if isinstance(trained, RunRecord) or trained.manifest.kind != "adapter" or recipe.train_layernorm:
-        return target.run
-    if recipe.adapter not in BOTTLENECKS:
-        return target.run
-    return target.task.text, canonical_json(recipe.model_dump(mode="json", include=_SHARED))
+    if isinstance(trained, RunRecord):
+        may_share = recipe.trainable in ("full", "head") and recipe.second_encoder == "none"
+    else:
+        may_share = trained.manifest.kind == "adapter" and recipe.adapter in BOTTLENECKS and not recipe.train_layernorm
+    if not may_share:
+        return target.run, target.task.name
+    whose = target.run if isinstance(trained, RunRecord) else None
+    return whose, target.task.text, canonical_json(recipe.model_dump(mode="json", include=_SHARED))
 
 
 def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
@@ -252,8 +260,15 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
-    from stages.build import build_from_artifact, build_from_weights, build_joint
+    from stages.build import build_from_artifact, build_from_weights, build_joint, build_multitask_from_weights
 
+    record = targets[0].trained
+    if isinstance(record, RunRecord) and record.kind == "multitask":
+        whole = build_multitask_from_weights(
+            record, [each.task for each in targets], workspace.backbone, workspace.ledger
+        )
+        models = [whole.of(each.task.name) for each in targets]
+        return models[0] if len(models) == 1 else SplitModel(models, record.recipe.split_layers)
     if len(targets) > 1:
         chosen = [(each.trained, each.task) for each in targets if isinstance(each.trained, Artifact)]
         return build_joint(chosen, workspace.backbone, drop_layers)
@@ -270,12 +285,16 @@ def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[in
     record = workspace.ledger.find(using)
     if record is None:
         raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
-    if record.task != task.name:
-        raise PipelineError(f"run {using} was trained for '{record.task}', not '{task.name}'")
+    if task.name not in record.trained_on:
+        names = ", ".join(f"'{name}'" for name in record.trained_on)
+        raise PipelineError(f"run {using} was trained for {names}, not '{task.name}'")
     if drop_layers:
         raise PipelineError(f"--drop-layers: run {using} ({record.kind}) has no adapters to leave out")
     if record.weights_sha256 is None:
-        raise PipelineError(f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do")
+        raise PipelineError(
+            f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do, others where"
+            " their row of the study says keep_weights = true"
+        )
     return record
 
 

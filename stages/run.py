@@ -19,7 +19,7 @@ from pipeline.tasks import Task
 from stages.anchoring import choose_anchor
 from stages.forgetting import lineage, score_again
 from stages.inputs import training_splits
-from stages.keeping import ARTIFACT_KINDS, cost_of, keep_weights, save_artifact
+from stages.keeping import ARTIFACT_KINDS, cost_of, keeps_weights, save_artifact, save_weights
 from stages.once import get_or_train
 from stages.request import RunRequest
 from stages.scoring import Scoring, scoring_of
@@ -94,10 +94,7 @@ class Run:
             if artifact is None or artifact.manifest.digest != record.artifact_digest:
                 return None
             return record.model_copy(update={"artifact": str(artifact.folder)})
-        wanted = self.request.keep_weights or record.weights_sha256 is not None
-        if wanted and not self.workspace.ledger.weights_file(self.name).is_file():
-            return None
-        return record
+        return self.workspace.ledger.with_weights(record, self.request.keep_weights)
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
@@ -204,7 +201,10 @@ class Run:
 
     def _finish(self, model: TransferModel, fitted: Fitted, found: Findings) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears."""
-        artifact = save_artifact(self, model, fitted.best_score)
+        artifact, weights = save_artifact(self, model, fitted.best_score), None
+        if keeps_weights(self.request.kind, self.request.keep_weights):
+            file = self.workspace.ledger.weights_file(self.name)
+            weights = save_weights(model, file, from_pretrained=self.request.start is None)
         record = RunRecord(
             run=self.name,
             kind=self.request.kind,
@@ -231,7 +231,7 @@ class Run:
             ),
             artifact=str(artifact.folder) if artifact else None,
             artifact_digest=artifact.manifest.digest if artifact else None,
-            weights_sha256=keep_weights(self, model),
+            weights_sha256=weights,
             provenance=provenance(),
         )
         tables = {task: table for task, (_, table) in found.others.items()}

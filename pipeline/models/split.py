@@ -7,7 +7,7 @@ k = depth shares the embeddings alone. There is no pooler here to share or to co
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.layout import layers_of, stack_of
 from pipeline.models.frozen_prefix import lower_states, upper_states
-from pipeline.models.transfer_model import TransferModel, pool
+from pipeline.models.transfer_model import JointModel, TransferModel, backbone_inputs, pool
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -55,21 +55,20 @@ def _shallow(module: Any) -> Any:
     return other
 
 
-@torch.inference_mode()
-def answers(models: Mapping[str, TransferModel], top: int, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Outputs of every task's head for inputs that all encode alike, with one pass through the shared layers.
+class SplitModel(JointModel):
+    """N tasks' models over encoders of :func:`split_encoder`: one pass through the shared layers serves all.
 
     Args:
-        models: one a task over encoders of :func:`split_encoder`, in evaluation mode.
-        top: layers that each has for itself.
-        inputs: as :meth:`TransferModel.forward` reads them, of single texts or cross-encoded pairs.
+        top: layers that each task has for itself; 0 if heads are all they have.
     """
-    each: Sequence[TransferModel] = tuple(models.values())
-    given = dict(inputs)
-    shared = len(layers_of(each[0].backbone)) - top
-    states = lower_states(each[0].backbone, shared, given)
-    mask = given["attention_mask"]
-    return {
-        name: model.decide(pool(upper_states(model.backbone, shared, states, given), mask, model.pooling))
-        for name, model in models.items()
-    }
+
+    def __init__(self, models: Sequence[TransferModel], top: int) -> None:
+        super().__init__(models)
+        self.top = top
+
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
+        shared = len(layers_of(self._each[0].backbone)) - self.top
+        states = lower_states(self._each[0].backbone, shared, inputs)
+        each = ((model, upper_states(model.backbone, shared, states, inputs)) for model in self._each)
+        return torch.stack([pool(hidden, attention_mask, model.pooling) for model, hidden in each], dim=1)

@@ -74,7 +74,7 @@ class TransferModel(nn.Module):
 
         ``known`` and ``absent`` are :class:`PrefixCache`'s.
         """
-        inputs = _inputs(input_ids, attention_mask, token_type_ids)
+        inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         if self.task is not None:
             activate(self.backbone, self.task)
         if known is None:
@@ -124,7 +124,7 @@ class TransferModel(nn.Module):
 
 
 class JointModel(nn.Module):
-    """N tasks' models over one backbone that gives N streams (:func:`parallel_adapters`): one pass answers all.
+    """N tasks' models over one backbone that gives N streams (:func:`parallel_adapters`): one pass serves all.
 
     Pooling and head are each task's own; outputs stand side by side in the order of ``models``.
     """
@@ -136,7 +136,7 @@ class JointModel(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, N, d) of inputs (B, T)."""
-        inputs = _inputs(input_ids, attention_mask, token_type_ids)
+        inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         hidden = self._each[0].backbone(**inputs).last_hidden_state  # (N B, T, d)
         streams = zip(self._each, hidden.chunk(len(self._each)), strict=True)
         return torch.stack([pool(stream, attention_mask, model.pooling) for model, stream in streams], dim=1)
@@ -178,7 +178,7 @@ class MultitaskModel(nn.Module):
         return outputs
 
 
-def _inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
+def backbone_inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
     """What the backbone reads; not every family knows token types."""
     types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
     return {"input_ids": input_ids, "attention_mask": attention_mask, **types}

@@ -1,0 +1,149 @@
+"""Jointly trained models that are kept: they predict as they did on dev, several tasks of one in one pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.ledger import RunRecord
+from pipeline.recipe import Recipe
+from pipeline.reporting.entries import StudyResult
+from pipeline.study import Study
+from stages.attention import maps_of
+from stages.compare import compare
+from stages.multitask import multitask_run
+from stages.predict import predict
+from stages.request import RunRequest
+from stages.run import Run
+from stages.workspace import Workspace
+
+Quick = Callable[..., Recipe]
+
+
+def trained(workspace: Workspace, quick: Quick, tasks: Any, keep: bool = True, **settings: Any) -> RunRecord:
+    own = settings.pop("own", {})
+    start = settings.pop("start", None)
+    recipes = {task: quick(**({"trainable": "full", "epochs": 1} | settings | own.get(task, {}))) for task in tasks}
+    limits = dict.fromkeys(tasks, 40)
+    run = multitask_run(tasks, recipes, workspace, seed=1, limits=limits, start=start, keep_weights=keep)
+    return run.get()
+
+
+@pytest.fixture
+def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..., tuple[pd.DataFrame, int]]:
+    """What predict writes for the dev rows of a file, and in how many passes."""
+
+    def says(target: str, run: str, rows_of: str) -> tuple[pd.DataFrame, int]:
+        out = tmp_path / "out.parquet"
+        source = data_folder / rows_of / "dev.csv"
+        settings = {"using": run, "batch_size": 16, "precision": "fp32"}
+        told = predict(target, source, out, dataclasses.replace(workspace), **settings)  # type: ignore[arg-type]
+        return pd.read_parquet(out), told.get("passes", 1)
+
+    return says
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ({}, 1),
+        ({"pooling": "cls"}, 1),
+        ({"trainable": "head"}, 1),
+        ({"split_layers": 1}, 1),
+        ({"split_layers": 2, "pooling": "cls"}, 1),
+        ({"own": {"films": {"pooling": "cls"}}}, 1),
+        ({"own": {"films": {"max_length": 12}}}, 2),
+        ({"second_encoder": "static"}, 2),
+        ({"second_encoder": "tuned"}, 2),
+        ({"trainable": "full+adapter", "adapter": "pal"}, 2),
+        ({"trainable": "adapter", "adapter": "prefix"}, 2),
+        ({"trainable": "adapter", "adapter": "houlsby", "train_layernorm": True}, 2),
+    ],
+    ids=str,
+)
+def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick, says) -> None:  # type: ignore[no-untyped-def]
+    record = trained(workspace, quick, ["films", "meals"], **settings)
+    expected = {task: workspace.ledger.predictions(record.run, task) for task in ("films", "meals")}
+    for task, dev in expected.items():
+        alone, _ = says(task, record.run, task)
+        pd.testing.assert_frame_equal(alone, dev.drop(columns="label"), check_dtype=False, atol=1e-5)
+    both, found = says("films,meals", record.run, "films")
+    assert found == passes
+    own = both[[column for column in both if column.startswith("films_")]]
+    pd.testing.assert_frame_equal(
+        own.set_axis(own.columns.str.removeprefix("films_"), axis=1),
+        expected["films"].drop(columns=["id", "label"]),
+        check_dtype=False,
+        atol=1e-5,
+    )
+
+
+def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
+    """What is frozen in it is not as it was pretrained."""
+    start = Run(RunRequest("full", "pairs", quick("full"), seed=1), workspace).get()
+    record = trained(workspace, quick, ["films", "meals"], trainable="head", start=start)
+    dev = workspace.ledger.predictions(record.run, "films").drop(columns="label")
+    pd.testing.assert_frame_equal(says("films", record.run, "films")[0], dev, check_dtype=False, atol=1e-5)
+
+
+def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, says) -> None:  # type: ignore[no-untyped-def]
+    rows: dict[str, Any] = {
+        "joint": {"method": "multitask"},
+        "in-turn": {"method": "sequential", "order": ["meals", "films"]},
+    }
+    described = {
+        "name": "kept", "methods": list(rows), "targets": ["films", "meals"], "seeds": [1], "limit": 40,
+        "recipe": {"epochs": 1, "batch_size": 16},
+    }  # fmt: skip
+
+    def runs(keep: bool) -> dict[str, str]:
+        own = {name: row | {"keep_weights": keep} for name, row in rows.items()}
+        result, _ = compare(Study.parse({**described, "rows": own}, "test"), dataclasses.replace(workspace))
+        return {entry.method: entry.run for entry in result.entries if entry.target == "films" and entry.run}
+
+    unkept = runs(False)
+    assert list(unkept) == list(rows)
+    for run in unkept.values():
+        with pytest.raises(PipelineError, match=r"(?s)kept no model.*keep_weights = true"):
+            says("films", run, "films")
+    before = {run: workspace.ledger.predictions(run, "films") for run in unkept.values()}
+    kept = runs(True)
+    assert kept == unkept  # what is kept of a run is no part of what it is
+    for run, dev in before.items():
+        expected = dev.drop(columns="label")
+        pd.testing.assert_frame_equal(says("films", run, "films")[0], expected, check_dtype=False, atol=1e-5)
+    weights = [workspace.ledger.weights_file(run) for run in kept.values()]
+    written = [file.stat().st_mtime_ns for file in weights]
+    assert runs(True) == kept
+    assert [file.stat().st_mtime_ns for file in weights] == written  # nothing was trained again
+
+
+def test_its_attention_can_be_drawn(workspace: Workspace, quick: Quick) -> None:
+    names = ["films", "meals"]
+    record = trained(workspace, quick, names, trainable="full+adapter", adapter="prefix", prefix_length=3)
+    study = Study.parse({"name": "looks", "methods": ["full"], "targets": names, "seeds": [1]}, "test")
+    result = StudyResult(study=study, backbone=workspace.backbone_name, entries=())
+    (drawn,) = maps_of("the film is good", [record.run], result, workspace.ledger)
+    assert drawn.layers[2].shape == (len(drawn.tokens), len(drawn.tokens) + 3)  # its prefix stands before the tokens
+
+
+def test_it_is_for_its_own_tasks(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
+    record = trained(workspace, quick, ["films", "meals"])
+    with pytest.raises(PipelineError, match="was trained for 'films', 'meals', not 'pairs'"):
+        says("pairs", record.run, "pairs")
+
+
+def test_a_damaged_or_changed_one_is_refused(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
+    record = trained(workspace, quick, ["films", "meals"])
+    file = workspace.ledger.weights_file(record.run)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(PipelineError, match="missing or damaged"):
+        says("films", record.run, "films")
+    file.unlink()
+    assert trained(workspace, quick, ["films", "meals"]).weights_sha256 == record.weights_sha256  # made again
