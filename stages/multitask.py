@@ -20,7 +20,7 @@ from stages.inputs import training_splits
 from stages.keeping import cost_of, keeps_weights, save_weights
 from stages.once import get_or_train
 from stages.run import source_run, tell_overlap, training_data
-from stages.scoring import Scoring, scoring_of
+from stages.scoring import Evaluations, Scoring, scoring_of
 from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
 
@@ -160,16 +160,20 @@ class MultitaskRun:
         def loss(model: nn.Module, piece: Piece) -> Tensor:
             return regularised(model, piece) * self.parts[piece.task].recipe.loss_weight
 
-        def predict(name: str) -> Prediction:
-            return scorings[name].predict(model.of(name))
+        def predict() -> dict[str, Prediction]:
+            return {name: scoring.predict(model.of(name)) for name, scoring in scorings.items()}
 
+        def value(predictions: Mapping[str, Prediction]) -> dict[str, float]:
+            return {name: scorings[name].value(prediction) for name, prediction in predictions.items()}
+
+        evaluations = Evaluations(predict, value)
         fitted = fit(
             model,
             recipe=recipe,
             seed=self.seed,
             data=mixed(data, rows, recipe, self.seed),
             loss=loss,
-            evaluate=lambda _: {name: scoring.value(predict(name)) for name, scoring in scorings.items()},
+            evaluate=evaluations,
             metric="mean",
             accelerator=accelerator,
             title=self.title,
@@ -179,7 +183,7 @@ class MultitaskRun:
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
-        predictions = {name: predict(name) for name in scorings}
+        predictions = evaluations.best(fitted)
         if self.workspace.track:
             accelerator.end_training()
         if accelerator.is_main_process:

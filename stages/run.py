@@ -22,7 +22,7 @@ from stages.inputs import training_splits
 from stages.keeping import ARTIFACT_KINDS, cost_of, keeps_weights, save_artifact, save_weights
 from stages.once import get_or_train
 from stages.request import RunRequest
-from stages.scoring import Scoring, scoring_of
+from stages.scoring import Evaluations, Scoring, scoring_of
 from stages.starting import choose_start
 from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
@@ -132,6 +132,7 @@ class Run:
 
         divergence = divergence_of(task, recipe)
         terms = terms_of(recipe, model, forward, lambda _: divergence, lambda _: model.backbone)
+        evaluations = Evaluations(lambda: scoring.predict(model), scoring.value)
         fitted = fit(
             model,
             recipe=recipe,
@@ -140,7 +141,7 @@ class Run:
                 train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes, known_train.extend
             ),
             loss=loss_with(forward, lambda outputs, piece: objective.loss(outputs, piece.batch["labels"]), terms),
-            evaluate=lambda _: scoring.value(scoring.predict(model)),
+            evaluate=evaluations,
             metric=task.metric,
             accelerator=accelerator,
             title=self.title,
@@ -152,7 +153,7 @@ class Run:
         )
         found = Findings(
             anchor=anchor.manifest.task if anchor is not None else None,
-            predictions=scoring.table(scoring.predict(model)),
+            predictions=scoring.table(evaluations.best(fitted)),
             adapters=adapters,
             unchanged=unchanged_parts(model.backbone, self.backbone, adapters),
             others={

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pandas as pd
 
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipeline.models.backbone import Backbone
+    from pipeline.training.curve import Scores
+    from pipeline.training.fit import Fitted
     from pipeline.training.objectives import Objective, Prediction
     from pipeline.training.predict import Encoder, Extend
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,29 @@ class Scoring:
         for rows in evaluation_order(split.lengths, self.batch_size):
             batch = collate(split, rows, self.pad_token_id)
             yield {name: batch[name].to(self.accelerator.device) for name in BACKBONE_INPUTS if name in batch}
+
+
+class Evaluations(Generic[P]):
+    """Predicts for ``fit``, and keeps what was said at each score: the best epoch's need not be made again.
+
+    Args:
+        predict: what the model says now.
+        value: the dev score of that, or one a task.
+    """
+
+    def __init__(self, predict: Callable[[], P], value: Callable[[P], Scores]) -> None:
+        self._predict, self._value = predict, value
+        self._said: list[P] = []
+
+    def __call__(self, _: object) -> Scores:
+        self._said.append(self._predict())
+        return self._value(self._said[-1])
+
+    def best(self, fitted: Fitted) -> P:
+        """Predictions at the kept epoch, by the model that holds its weights if that epoch was of another process."""
+        number = [point["epoch"] for point in fitted.curve].index(fitted.best_epoch)
+        number -= len(fitted.curve) - len(self._said)
+        return self._said[number] if number >= 0 else self._predict()
 
 
 def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> Scoring:
