@@ -203,6 +203,7 @@ def compare(
     sources: str | None = None,
     seeds: str | None = None,
     methods: str | None = None,
+    reference: str | None = None,
     target_limit: int | None = None,
     dev_limit: int | None = None,
     curve: bool | None = None,
@@ -228,6 +229,8 @@ def compare(
         Such as 1,2,3 (from the study).
     methods
         Rows of the study or methods, such as full,adapter,fusion (from the study).
+    reference
+        The row that the others are tested against (from the study).
     target_limit
         Use only N training rows of the target; sources keep --limit (from the study).
     dev_limit
@@ -248,6 +251,7 @@ def compare(
         sources=_listed(sources),
         seeds=_listed(seeds, "--seeds", int),
         methods=_listed(methods),
+        reference=reference,
         limit=running.limit,
         target_limit=target_limit,
         dev_limit=dev_limit,

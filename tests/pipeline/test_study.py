@@ -165,6 +165,10 @@ def test_other_methods_than_the_files_have_another_reference(tmp_path: Path) -> 
     assert read_study(str(file), STUDIES, {}).reference == "frozen"
     assert read_study(str(file), STUDIES, {"methods": ["frozen", "full"]}).reference == "frozen"
     assert read_study(str(file), STUDIES, {"methods": ["adapter"]}).reference == "adapter"
+    assert read_study(str(file), STUDIES, {"reference": "full"}).reference == "full"
+    assert read_study(str(file), STUDIES, {"methods": ["full", "frozen"], "reference": "full"}).reference == "full"
+    with pytest.raises(PipelineError, match="reference: 'adapter' must be one of the methods"):
+        read_study(str(file), STUDIES, {"reference": "adapter"})
 
 
 def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
