@@ -17,16 +17,22 @@ Parts = dict[str, int]
 def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     """What the model of a run consists of; None where its record, or one that it is built on, does not say.
 
-    Fine-tuning of the whole backbone leaves a model of its own; the others share the pretrained backbone, and fusions
-    share adapters.
+    Where the backbone trains, or was trained before, the model is the run's own; the others share the pretrained one,
+    as does a static second encoder, and fusions share adapters.
     """
     if record.parameters is None:
         return None
-    backbone, trained = record.parameters.backbone, record.cost.trainable_parameters
-    own = f"run {record.run}"
-    if record.kind in ("full", "sequential", "multitask"):
-        return {own: backbone + record.parameters.head}
-    parts = {"backbone": backbone, own: trained}
+    backbone, trained, recipe = record.parameters.backbone, record.cost.trainable_parameters, record.recipe
+    own, parts = f"run {record.run}", Parts()
+    if recipe.trainable in ("full", "full+adapter"):
+        # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
+        parts[own] = max(trained, backbone + record.parameters.head)
+    elif record.sources and record.kind not in ("adapter", "fusion"):
+        parts[own] = backbone + trained
+    else:
+        parts |= {"backbone": backbone, own: trained}
+    if recipe.second_encoder == "static":
+        parts["backbone"] = backbone
     for source in record.sources if record.kind == "fusion" else ():
         adapter = ledger.find(source.run)
         if adapter is None or adapter.parameters is None:
@@ -63,8 +69,8 @@ def cost_table(runs: StudyRuns) -> Table:
     rows = tuple(row for name in runs.rows if (row := _row(runs, name)))
     notes = (
         "Stored: numbers to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
-        " whole model a task; adapters keep the backbone once and little a task; a fusion also keeps the adapters it"
-        " reads, and its own layers for each target.",
+        " whole model a task, joint training one for all; adapters keep the backbone once and little a task; a fusion"
+        " also keeps the adapters it reads, and its own layers for each target.",
         "Seconds and examples a second are means over targets and seeds, training and scoring on dev, without start-up;"
         " examples a second are of training steps alone; peak memory is the highest of all runs.",
     )

@@ -16,6 +16,7 @@ from pipeline.metrics import accuracy, pearson
 from pipeline.recipe import Recipe
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.study import Study
+from pipeline.study_rows import TRAINABLE
 
 ROWS = 400
 CLASSES = ["awful", "poor", "fair", "good", "great"]
@@ -116,7 +117,7 @@ class Synthetic:
             "task": target,
             "seed": seed,
             "limit": None,
-            "recipe": Recipe(epochs=4),
+            "recipe": Recipe(trainable=TRAINABLE[method], epochs=4),
             "identity": identity,
             "backbone": "nano",
             "metric": metric_of(target),

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.ledger import SourceRun
+from pipeline.recipe import Recipe
 from pipeline.reporting.cost import cost_table, stored, stored_parts
 from pipeline.reporting.runs import StudyRuns
 from synthetic import BACKBONE_PARAMETERS as BACKBONE
@@ -33,6 +35,31 @@ def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, 
     assert cells["stored, 2 tasks"].sort == two
     assert cells["stored, 2 tasks"].text == f"{two:,}"
     assert cells["stored a task, of the backbone"].sort == pytest.approx(two / 2 / BACKBONE)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "trained", "started", "expected"),
+    [
+        ({"trainable": "full"}, BACKBONE + HEAD, False, BACKBONE + HEAD),
+        ({"trainable": "full", "freeze_embeddings": True}, BACKBONE + HEAD - 5_000, False, BACKBONE + HEAD),
+        ({"trainable": "full+adapter"}, BACKBONE + HEAD + ADAPTER, False, BACKBONE + HEAD + ADAPTER),
+        ({"trainable": "full", "second_encoder": "tuned"}, 2 * BACKBONE + HEAD, False, 2 * BACKBONE + HEAD),
+        ({"trainable": "full", "second_encoder": "static"}, BACKBONE + HEAD, False, 2 * BACKBONE + HEAD),
+        ({"trainable": "adapter"}, ADAPTER + HEAD, False, BACKBONE + ADAPTER + HEAD),
+        ({"trainable": "head"}, HEAD, False, BACKBONE + HEAD),
+        ({"trainable": "head"}, HEAD, True, BACKBONE + HEAD),
+    ],
+)
+def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, started, expected, own) -> None:  # type: ignore[no-untyped-def]
+    record = own.record("multitask", "sst", 7)
+    sources = (SourceRun(task="sst", run=record.run, digest="abc"),) if started else ()
+    cost = record.cost.model_copy(update={"trainable_parameters": trained})
+    joint = record.model_copy(update={"recipe": Recipe.parse(recipe, "test"), "cost": cost, "sources": sources})
+    assert stored([joint], own.ledger) == expected
+    # Two such models share the pretrained backbone where neither trained it.
+    assert ("backbone" in (stored_parts(joint, own.ledger) or {})) == (
+        not started and (recipe["trainable"] in ("adapter", "head") or recipe.get("second_encoder") == "static")
+    )
 
 
 def test_a_record_that_does_not_say_leaves_the_field_empty(own: Synthetic) -> None:
