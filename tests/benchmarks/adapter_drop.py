@@ -27,6 +27,7 @@ from .setting import Setting
 from .timing import Row, interleave, per_second
 
 _EPOCHS = 3
+_TRAINED = 2  # A round trains a model a layer, some minutes; a run's speed is a mean over its steps already.
 _REAL_TASKS = ("sst", "quora", "sts")
 
 
@@ -47,12 +48,12 @@ def run(setting: Setting) -> Report:
 def _dropped(setting: Setting, workspace: Workspace, task: str, limit: int) -> list[Row]:
     """0, 1, ... bottom layers without an adapter: left out in training, or only when predicting."""
     counts = range(workspace.backbone.layers)
-    records = {count: _extract(setting, workspace, task, limit, count) for count in counts}
 
     def train(count: int) -> Callable[[], float]:
         return lambda: _extract(setting, workspace, task, limit, count, force=True).cost.examples_per_second
 
-    trained = interleave({str(count): train(count) for count in counts}, setting.repeats)
+    trained = interleave({str(count): train(count) for count in counts}, min(setting.repeats, _TRAINED))
+    records = {count: _extract(setting, workspace, task, limit, count) for count in counts}
     models = {count: _model(workspace, records[count]) for count in counts}
     predicted = interleave(
         {str(count): _prediction(workspace, task, models[count]) for count in counts}, setting.repeats

@@ -26,12 +26,12 @@ from stages.workspace import Workspace
 Quick = Callable[..., Recipe]
 
 
-def trained(workspace: Workspace, quick: Quick, tasks: Any, keep: bool = True, **settings: Any) -> RunRecord:
+def trained(workspace: Workspace, quick: Quick, tasks: Any, **settings: Any) -> RunRecord:
     own = settings.pop("own", {})
     start = settings.pop("start", None)
     recipes = {task: quick(**({"trainable": "full", "epochs": 1} | settings | own.get(task, {}))) for task in tasks}
     limits = dict.fromkeys(tasks, 40)
-    run = multitask_run(tasks, recipes, workspace, seed=1, limits=limits, start=start, keep_weights=keep)
+    run = multitask_run(tasks, recipes, workspace, seed=1, limits=limits, start=start, keep_weights=True)
     return run.get()
 
 
