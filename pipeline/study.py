@@ -227,7 +227,8 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
             raise PipelineError("--curve-rows with --no-curve: give one of them")
         own = chosen.get("curve")
         chosen["curve"] = {**(own if isinstance(own, Mapping) else {}), "rows": points}
-    if "methods" in overrides and chosen.get("reference") not in overrides["methods"] and "reference" not in overrides:
+    left_out = "methods" in overrides and values.get("reference") not in overrides["methods"]
+    if left_out and "reference" not in overrides:
         chosen.pop("reference", None)
     own = [values.get(key) for key in ("targets", "sources")]
     return Study.parse(chosen, str(file), [task for tasks in own if isinstance(tasks, list) for task in tasks])

@@ -184,7 +184,7 @@ def build_multitask(
     encoder = workspace.backbone.load(next(iter(parts.values())).recipe.hidden_dropout)
     if start is not None:
         _load_start(encoder, start, workspace.ledger)
-    return _over(encoder, {name: (part.task, part.recipe) for name, part in parts.items()}, workspace.backbone)
+    return _with_heads(encoder, {name: (part.task, part.recipe) for name, part in parts.items()}, workspace.backbone)
 
 
 def build_multitask_from_weights(
@@ -204,14 +204,19 @@ def build_multitask_from_weights(
     trained = {name: Task.model_validate({**known, **record.described(name)}) for name in record.trained_on}
     for task in tasks:
         _check_meaning(trained[task.name].meaning, task.is_pair, task, record.run)
-    model = _over(backbone.load(), {name: (task, record.recipe_of(name)) for name, task in trained.items()}, backbone)
+    parts = {name: (task, record.recipe_of(name)) for name, task in trained.items()}
+    model = _with_heads(backbone.load(), parts, backbone)
     model.load_state_dict(load_weights(record, ledger), strict=False)
     return model.requires_grad_(False).eval()
 
 
-def _over(encoder: PreTrainedModel, parts: Mapping[str, tuple[Task, Recipe]], backbone: Backbone) -> MultitaskModel:
-    """Heads over one encoder, with its branches, modules and what stands beside it; in what concerns the backbone
-    their recipes agree."""
+def _with_heads(
+    encoder: PreTrainedModel, parts: Mapping[str, tuple[Task, Recipe]], backbone: Backbone
+) -> MultitaskModel:
+    """One encoder with a head for each task, and the modules, branches and second encoders of their recipes.
+
+    In what concerns the encoder the recipes agree.
+    """
     _, shared = next(iter(parts.values()))
     has_modules = shared.trainable in ("adapter", "full+adapter")
     if has_modules:

@@ -10,10 +10,11 @@ from pipeline.ledger import Cost, Kind
 from pipeline.store import Artifact, Manifest
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from pipeline.models.transfer_model import TransferModel
     from pipeline.training.fit import Fitted
+    from stages.request import RunRequest
     from stages.run import Run
 
 ARTIFACT_KINDS: Mapping[Kind, Any] = {"adapter": "adapter", "fusion": "fusion"}
@@ -41,7 +42,7 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
         def write(folder: Path) -> None:
             save_fusion(backbone, names, folder)
 
-    state = model.trainable_state()
+    state = tensors_of(model)
     manifest = Manifest(
         kind=kind,
         task=run.task.name,
@@ -72,9 +73,9 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
     )
 
 
-def keeps_weights(kind: Kind, wanted: bool) -> bool:
+def keeps_weights(request: RunRequest) -> bool:
     """Whether a run leaves its weights beside its record: others start from them, or they predict."""
-    return wanted or kind in _KEEPS_WEIGHTS
+    return request.keep_weights or request.kind in _KEEPS_WEIGHTS
 
 
 def save_weights(model: nn.Module, file: Path, from_pretrained: bool) -> str:
@@ -87,14 +88,18 @@ def save_weights(model: nn.Module, file: Path, from_pretrained: bool) -> str:
 
     from pipeline.atomic import new_file, sha256_file
 
-    state = {
+    with new_file(file) as temporary:
+        save_file(tensors_of(model, frozen=not from_pretrained), temporary)
+    return sha256_file(file)
+
+
+def tensors_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
+    """The trained parameters by name, copied to the CPU; with ``frozen`` the others too."""
+    return {
         name: parameter.detach().cpu().clone()
         for name, parameter in model.named_parameters()
-        if parameter.requires_grad or not from_pretrained
+        if parameter.requires_grad or frozen
     }
-    with new_file(file) as temporary:
-        save_file(state, temporary)
-    return sha256_file(file)
 
 
 def cost_of(model: nn.Module, fitted: Fitted) -> Cost:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.models.adaptation.switching import activate
-from pipeline.store import Store
+from pipeline.store import Artifact, Store
 from pipeline.tasks import Task
 
 if TYPE_CHECKING:
@@ -29,20 +29,39 @@ def kept_model(record: RunRecord, task: Task, backbone: Backbone, store: Store, 
     Raises:
         PipelineError: it was not kept, is damaged, or was trained on another backbone.
     """
-    from stages.build import build_from_artifact, build_from_weights, build_multitask_from_weights
-
     if not keeps_model(record, store, ledger):
         raise PipelineError(f"run {record.run} ({record.kind} {record.task}) kept no model that is still there")
-    if record.kind == "multitask":
-        model = build_multitask_from_weights(record, [task], backbone, ledger).of(task.name)
-        if model.task is not None:  # its modules, and no other task's, for who reads the backbone alone
-            activate(model.backbone, model.task)
-        return model
-    if record.artifact_digest is None:
-        return build_from_weights(record, task, backbone, ledger)
-    artifact = store.find(record.run)
-    assert artifact is not None
-    return build_from_artifact(artifact, task, backbone, store)
+    artifact = store.find(record.run) if record.artifact_digest is not None else None
+    model = trained_model(artifact or record, task, backbone, store, ledger)
+    if model.task is not None:  # its modules, and no other task's, for who reads the backbone alone
+        activate(model.backbone, model.task)
+    return model
+
+
+def trained_model(
+    trained: Artifact | RunRecord,
+    task: Task,
+    backbone: Backbone,
+    store: Store,
+    ledger: Ledger,
+    drop_layers: tuple[int, ...] = (),
+) -> TransferModel:
+    """The model of an artifact, or of a run that kept its weights; frozen, in evaluation mode.
+
+    Args:
+        task: of several tasks' model, the one that is wanted.
+        drop_layers: layers of an artifact that are left out.
+
+    Raises:
+        PipelineError: it is damaged, or was trained on another backbone or when the task meant something else.
+    """
+    from stages.build import build_from_artifact, build_from_weights, build_multitask_from_weights
+
+    if isinstance(trained, Artifact):
+        return build_from_artifact(trained, task, backbone, store, drop_layers)
+    if trained.kind == "multitask":
+        return build_multitask_from_weights(trained, [task], backbone, ledger).of(task.name)
+    return build_from_weights(trained, task, backbone, ledger)
 
 
 def task_of(record: RunRecord, store: Store) -> Task:

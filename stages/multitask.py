@@ -17,7 +17,7 @@ from pipeline.recipe import Recipe, check_seed
 from pipeline.study_rows import MAY_TRAIN
 from pipeline.tasks import Task
 from stages.inputs import training_splits
-from stages.keeping import cost_of, keeps_weights, save_weights
+from stages.keeping import cost_of, save_weights
 from stages.once import get_or_train
 from stages.run import source_run, tell_overlap, training_data
 from stages.scoring import Evaluations, Scoring, scoring_of
@@ -227,7 +227,7 @@ class MultitaskRun:
         dev = {name: scoring.value(predictions[name]) for name, scoring in scorings.items()}
         data, heads = self.first.data, [model.of(name).head for name in self.parts]
         weights = None
-        if keeps_weights("multitask", self.keep_weights):
+        if self.keep_weights:
             file = self.workspace.ledger.weights_file(self.name)
             weights = save_weights(model, file, from_pretrained=self.start is None)
         record = RunRecord(

@@ -23,6 +23,7 @@ from pipeline.recipe import BOTTLENECKS, Precision, Recipe
 from pipeline.store import Artifact
 from pipeline.tasks import Task
 from stages.inputs import scored_splits
+from stages.kept import trained_model
 from stages.scoring import prediction_table
 from stages.workspace import Workspace
 
@@ -260,22 +261,17 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
-    from stages.build import build_from_artifact, build_from_weights, build_joint, build_multitask_from_weights
+    from stages.build import build_joint, build_multitask_from_weights
 
-    record = targets[0].trained
-    if isinstance(record, RunRecord) and record.kind == "multitask":
-        whole = build_multitask_from_weights(
-            record, [each.task for each in targets], workspace.backbone, workspace.ledger
-        )
-        models = [whole.of(each.task.name) for each in targets]
-        return models[0] if len(models) == 1 else SplitModel(models, record.recipe.split_layers)
-    if len(targets) > 1:
-        chosen = [(each.trained, each.task) for each in targets if isinstance(each.trained, Artifact)]
-        return build_joint(chosen, workspace.backbone, drop_layers)
-    task, trained = targets[0].task, targets[0].trained
-    if isinstance(trained, Artifact):
-        return build_from_artifact(trained, task, workspace.backbone, workspace.store, drop_layers)
-    return build_from_weights(trained, task, workspace.backbone, workspace.ledger)
+    backbone, store, ledger = workspace.backbone, workspace.store, workspace.ledger
+    trained, tasks = targets[0].trained, [each.task for each in targets]
+    if len(targets) == 1:
+        return trained_model(trained, tasks[0], backbone, store, ledger, drop_layers)
+    if isinstance(trained, RunRecord):
+        whole = build_multitask_from_weights(trained, tasks, backbone, ledger)
+        return SplitModel([whole.of(task.name) for task in tasks], trained.recipe.split_layers)
+    chosen = [(each.trained, each.task) for each in targets if isinstance(each.trained, Artifact)]
+    return build_joint(chosen, backbone, drop_layers)
 
 
 def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Artifact | RunRecord:

@@ -203,7 +203,7 @@ class Run:
     def _finish(self, model: TransferModel, fitted: Fitted, found: Findings) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears."""
         artifact, weights = save_artifact(self, model, fitted.best_score), None
-        if keeps_weights(self.request.kind, self.request.keep_weights):
+        if keeps_weights(self.request):
             file = self.workspace.ledger.weights_file(self.name)
             weights = save_weights(model, file, from_pretrained=self.request.start is None)
         record = RunRecord(

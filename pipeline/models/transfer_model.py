@@ -114,14 +114,6 @@ class TransferModel(nn.Module):
         """Outputs of the head, (B, outputs); ``pairs`` as :meth:`decide`, the last two as :meth:`encode` reads them."""
         return self.decide(self.encode(input_ids, attention_mask, token_type_ids, known, absent), pairs)
 
-    def trainable_state(self) -> dict[str, Tensor]:
-        """The trained tensors by name, on the CPU: what a checkpoint or a kept model needs."""
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in self.named_parameters()
-            if parameter.requires_grad
-        }
-
 
 class JointModel(nn.Module):
     """N tasks' models over one backbone that gives N streams (:func:`parallel_adapters`): one pass serves all.
