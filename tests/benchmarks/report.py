@@ -65,7 +65,7 @@ def _cell(value: Any) -> str:
 
 def _digits(value: float) -> str:
     """Three figures where there are so many, and no exponent."""
-    return ",.0f" if abs(value) >= 100 else ".1f" if abs(value) >= 10 else ".2f"
+    return ",.0f" if abs(value) >= 100 else ".1f" if abs(value) >= 10 else ".2f" if abs(value) >= 1 else ".3f"
 
 
 def _plain(value: Any) -> Any:
