@@ -1,14 +1,16 @@
 """make_lean: an encoder that computes the same function with less work.
 
-Three things, none of which touches a parameter or a name: with CLS pooling the last layer is computed for the first
-token alone, since nothing reads the others; dropout masks on a CPU come from 16 random bits a number instead of a
-Bernoulli draw, which costs more there than the layer's LayerNorm, GELU and residuals together; and attention with
-dropout is written out, because torch's fused attention has none on a CPU.
+Two things, none of which touches a parameter, a name or a random number: with CLS pooling the last layer is computed
+for the first token alone, since nothing reads the others; and attention with dropout is written out on a CPU, where
+torch's fused attention has none and goes a slower way. Dropout draws the same masks from the same generator as before,
+for the tokens too that nothing reads, and keeps a byte a number of them for the backward pass instead of four: a seed
+trains the model that it trains with the encoder as it was.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,8 +22,6 @@ from pipeline.tasks import Pooling
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_BITS = 16
-
 
 def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
     """Change ``encoder`` in place, after its adapters are in it; call again to change for another ``pooling``.
@@ -32,57 +32,78 @@ def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
     for module in encoder.modules():
         if type(module) is nn.Dropout:
             module.__class__ = Dropout
+        if isinstance(module, Dropout):
+            module.tokens = None
     layers = getattr(getattr(encoder, "encoder", None), "layer", ())
     for index, layer in enumerate(layers):
         attention = layer.attention
         if getattr(attention.self, "position_embedding_type", None) != "absolute":
             continue
         first_only = pooling == "cls" and index == len(layers) - 1
-        attention.self.forward = LeanAttention(attention.self, first_only)
+        dropouts = [each for each in layer.modules() if isinstance(each, Dropout)] if first_only else []
+        attention.self.forward = LeanAttention(attention.self, first_only, dropouts)
         if not hasattr(attention, "narrows"):
             attention.narrows = attention.output.register_forward_pre_hook(_narrow_residual)
 
 
 class Dropout(nn.Dropout):
-    """Dropout whose mask is drawn cheaply on a CPU; the probability is rounded to a multiple of 2**-16."""
+    """Dropout that keeps a byte a number for the backward pass on a CPU.
+
+    ``tokens`` is T where the input (B, 1, d) is the first of T tokens, for all of which masks are drawn.
+    """
+
+    tokens: int | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        return dropout(input, self.p, self.training)
+        return dropout(input, self.p, self.training, self.tokens)
 
 
-def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
+def dropout(values: Tensor, probability: float, training: bool, tokens: int | None = None) -> Tensor:
     """``values`` with each number zeroed with ``probability`` and the rest scaled to keep the mean.
 
-    On a CPU the mask comes from torch's generator like any other random number, but as raw words.
+    On a CPU the mask is the one that ``torch.nn.functional.dropout`` draws.
+
+    Args:
+        tokens: T where the values (..., 1, n) are the first row of (..., T, n); the mask is that row's part of the
+            whole one, so that the random numbers after it are the same ones too.
     """
-    threshold = round(probability * 2**_BITS)
-    if not training or threshold == 0:
+    if not training or probability == 0:
         return values
-    if values.device.type != "cpu" or threshold == 2**_BITS:
+    if values.device.type != "cpu" or probability == 1:
         return F.dropout(values, probability, training)
-    words = torch.empty(-(-values.numel() * _BITS // 64), dtype=torch.int64).random_(-(2**63), None)
-    draws = words.view(torch.int16)[: values.numel()].view(values.shape)
-    keep = draws >= threshold - 2 ** (_BITS - 1)
-    return (values * keep).mul_(1 / (1 - threshold / 2**_BITS))
+    shape = values.shape if tokens is None else (*values.shape[:-2], tokens, values.shape[-1])
+    keep = torch.empty(shape, dtype=torch.bool).bernoulli_(1 - probability)
+    if tokens is not None:
+        keep = keep[..., :1, :].clone()  # a view would hold the whole mask until the backward pass
+    return (values * keep).mul_(1 / (1 - probability))
 
 
 class LeanAttention:
     """Takes the place of ``forward`` of a BERT or RoBERTa self-attention.
 
     What it does not cover (prefixes, attention maps, masked heads, decoding) goes to the module's own forward.
+
+    Args:
+        first_only: answer for the first token alone.
+        dropouts: those of the layer, which are told how many tokens the first one stands for.
     """
 
-    def __init__(self, module: Any, first_only: bool) -> None:
+    def __init__(self, module: Any, first_only: bool, dropouts: Sequence[Dropout] = ()) -> None:
         self._module = module
         self._own = type(module).forward
         self._first_only = first_only
+        self._dropouts = dropouts
 
     def __call__(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **keywords: Any
     ) -> tuple[Any, ...]:
         module = self._module
         prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
-        if prefixes or any(value is not None and value is not False for value in (*args, *keywords.values())):
+        is_own = prefixes or any(value is not None and value is not False for value in (*args, *keywords.values()))
+        tokens = hidden_states.shape[1] if self._first_only and not is_own else None
+        for each in self._dropouts:
+            each.tokens = tokens
+        if is_own:
             found: tuple[Any, ...] = self._own(module, hidden_states, attention_mask, *args, **keywords)
             return found
         asking = hidden_states[:, :1] if self._first_only else hidden_states
@@ -95,7 +116,8 @@ class LeanAttention:
             if len(attention_mask) < len(hidden_states):
                 # Adapters in parallel multiply the batch, stream after stream.
                 attention_mask = attention_mask.repeat(len(hidden_states) // len(attention_mask), 1, 1, 1)
-        context = _attend(query, key, value, attention_mask, module.dropout.p if module.training else 0.0)
+        probability = module.dropout.p if module.training else 0.0
+        context = _attend(query, key, value, attention_mask, probability, tokens)
         return context.transpose(1, 2).flatten(2), None
 
     def _by_head(self, states: Tensor) -> Tensor:
@@ -103,13 +125,15 @@ class LeanAttention:
         return states.unflatten(-1, (self._module.num_attention_heads, -1)).transpose(1, 2)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, probability: float) -> Tensor:
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, probability: float, tokens: int | None
+) -> Tensor:
     if probability == 0 or query.device.type != "cpu":
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=probability)
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-2, -1)
     if mask is not None:
         scores = scores + mask
-    return dropout(scores.softmax(-1), probability, True).to(value.dtype) @ value
+    return dropout(scores.softmax(-1), probability, True, tokens).to(value.dtype) @ value
 
 
 def _narrow_residual(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

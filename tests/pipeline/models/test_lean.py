@@ -113,41 +113,54 @@ def test_dropout_reaches_attention_and_hidden_states_in_training_alone(tmp_path:
 
 
 @pytest.mark.parametrize("adapted", [True, False])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_training_function_where_the_masks_are_drawn_as_torch_draws_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, adapted: bool
-) -> None:
+def test_a_seed_trains_the_same_model(tmp_path: Path, family: str, pooling: Any, adapted: bool) -> None:
+    """Dropout and all, in two steps: the random numbers of the second are those after the first."""
     inputs, found = batch(), []
     for lean in (False, True):
         model = encoder(tmp_path, family, adapted, dropout=0.3).train()
         if lean:
-            monkeypatch.setattr("pipeline.models.lean.dropout", functional.dropout)
-            make_lean(model, "mean")
+            make_lean(model, pooling)
         torch.manual_seed(3)
-        hidden = model(**inputs).last_hidden_state
-        (hidden * torch.linspace(-1, 1, hidden.numel()).view(hidden.shape)).sum().backward()
-        found.append((hidden.detach(), {n: p.grad for n, p in model.named_parameters() if p.requires_grad}))
-    (expected, expected_gradients), (hidden, gradients) = found
-    torch.testing.assert_close(hidden, expected, rtol=0, atol=5e-6)
+        for _ in range(2):
+            hidden = model(**inputs).last_hidden_state
+            read = hidden[:, 0] if pooling == "cls" else hidden
+            (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
+        found.append((read.detach(), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}))
+    (expected, expected_gradients), (read, gradients) = found
+    torch.testing.assert_close(read, expected, rtol=0, atol=5e-6)
     torch.testing.assert_close(gradients, expected_gradients, rtol=1e-4, atol=5e-5)
 
 
-@pytest.mark.parametrize("probability", [0.05, 0.1, 0.5, 0.9])
+def test_dropout_masks_are_whole_again_where_more_than_the_first_token_is_asked_for(tmp_path: Path) -> None:
+    model = encoder(tmp_path, "bert", dropout=0.3).train()
+    make_lean(model, "cls")
+    model(**batch())
+    assert model(**batch(), output_attentions=True).last_hidden_state.shape == (3, 9, 32)
+    make_lean(model, "mean")
+    assert model(**batch()).last_hidden_state.shape == (3, 9, 32)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_dropout_keeps_the_share_and_the_mean(probability: float, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    size = 400_003  # no multiple of the four draws in a word
-    ones = torch.ones(size, dtype=dtype)
-    dropped = dropout(ones, probability, True).double()
-    kept = dropped != 0
-    # Five standard deviations of a binomial share.
-    assert abs(kept.double().mean() - (1 - probability)) < 5 * (probability * (1 - probability) / size) ** 0.5
+def test_dropout_draws_the_masks_of_torch(dtype: torch.dtype) -> None:
+    values = torch.randn(3, 5, 7, dtype=dtype)
+    found = []
+    for draw in (functional.dropout, dropout):
+        torch.manual_seed(4)
+        found.append([draw(values, 0.3, True) for _ in range(2)])
+    torch.testing.assert_close(found[1], found[0])
+    torch.manual_seed(4)
     torch.testing.assert_close(
-        dropped[kept], torch.full((int(kept.sum()),), 1 / (1 - probability)).double(), rtol=1e-2, atol=0
+        [dropout(values[:, :1], 0.3, True, tokens=5) for _ in range(2)], [whole[:, :1] for whole in found[0]]
     )
-    # Neighbours, which come from one random word, fall out independently of each other.
-    both = (~kept[:-1] & ~kept[1:]).double().mean()
-    assert abs(both - probability**2) < 6 * probability / size**0.5
+
+
+def test_dropout_keeps_a_byte_a_number() -> None:
+    values, saved = torch.randn(50, 20, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.nbytes), lambda _: None):
+        dropout(values, 0.3, True)
+    assert sum(saved) == values.numel()
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.0])
