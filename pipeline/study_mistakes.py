@@ -135,10 +135,15 @@ def _row_problems(study: Study, name: str) -> Iterator[str]:
     for own in row.own if row.method == "fusion" else ():
         if not study.has(own) or study.row(own).method != "adapter":
             yield f"rows.{name}.own: '{own}' is no row of adapters"
+    if row.built_on is not None:
+        for base in dict.fromkeys((row.of or row.built_on, *row.own)):
+            if study.has(base) and (found := study.row(base).backbone) != row.backbone:
+                of, own = (f"'{name}'" if name else "the study's" for name in (found, row.backbone))
+                yield f"rows.{name}.backbone: {own}, but '{base}', which it is built on, has {of}: give both the same"
     if row.after and row.method != "multitask":
         yield f"rows.{name}.after: only joint training (multitask) can come after other tasks, not {row.method}"
-    allowed, found = MAY_TRAIN.get(row.method, ()), row.recipe.get("trainable")
-    if found is not None and found not in (*allowed, TRAINABLE[row.method]):
+    allowed, trainable = MAY_TRAIN.get(row.method, ()), row.recipe.get("trainable")
+    if trainable is not None and trainable not in (*allowed, TRAINABLE[row.method]):
         yield f"rows.{name}.recipe: a row of {row.method} trains {' or '.join(allowed) or TRAINABLE[row.method]}"
 
 

@@ -58,6 +58,12 @@ class Row(BaseModel):
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     after: tuple[Name, ...] = Field((), description="multitask: tasks that the model is first fine-tuned on, in turn")
+    backbone: str | None = Field(
+        None,
+        min_length=1,
+        description="another backbone than the study's, such as a folder that `pretrain` wrote; rows that it is built"
+        " on are on the same",
+    )
     keep_weights: bool = Field(
         False, description="multitask, sequential: keep the trained models for predict; the others' are kept as it is"
     )

@@ -41,9 +41,11 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
         except PipelineError as error:
             problems[str(error)] = None
     jobs = in_order(job_of(study, cell) for cell in plan(study, sizes))
+    missing = _missing_backbones(study, workspace)
+    problems |= dict.fromkeys(missing.values())
     for job in jobs:
-        if {part.task for part in job.parts} <= set(sizes):
-            problems |= dict.fromkeys(_job_problems(job, workspace))
+        if {part.task for part in job.parts} <= set(sizes) and job.backbone not in missing:
+            problems |= dict.fromkeys(_job_problems(job, workspace.on(job.backbone)))
     raise_all(f"study {study.name}", list(problems))
     return study, sizes
 
@@ -54,6 +56,19 @@ def _name_of(alias: str, workspace: Workspace) -> str:
         return workspace.task(alias).name
     except PipelineError:
         return alias
+
+
+def _missing_backbones(study: Study, workspace: Workspace) -> dict[str | None, str]:
+    """The rows' own backbones that cannot be used, each with the reason."""
+    found: dict[str | None, str] = {}
+    for name in study.methods:
+        backbone = study.row(name).backbone
+        if backbone is not None and backbone not in found:
+            try:
+                workspace.on(backbone).backbone  # noqa: B018  (opens it)
+            except PipelineError as error:
+                found[backbone] = f"rows.{name}.backbone: {error}"
+    return found
 
 
 def _job_problems(job: Job, workspace: Workspace) -> Iterator[str]:

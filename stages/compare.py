@@ -97,7 +97,7 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         done = len(jobs.jobs) - len(missing)
         time = f", {jobs.estimate.total(missing)}" if missing else ""
         print(f"study {study.name}: {done} of {len(jobs.jobs)} runs done{time}", file=sys.stderr, flush=True)
-    entries = []
+    entries, by_backbone = [], dict[str | None, list[str]]()
     for cell in cells:
         place = {"method": cell.label, "target": cell.target, "seed": cell.seed, "rows": cell.rows}
         job = job_of(study, cell)
@@ -107,10 +107,11 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
             entries.append(Entry(**place, error=str(error)))
             continue
         entries.append(Entry(**place, run=record.run, total_seconds=jobs.seconds(job)))
+        if cell.rows is None:
+            by_backbone.setdefault(job.backbone, []).append(record.run)
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=tuple(entries))
-    if study.cross_task:
-        finished = [entry.run for entry in entries if entry.run is not None and entry.rows is None]
-        score_across(finished, study.targets, jobs.workspace)
+    for backbone, finished in by_backbone.items() if study.cross_task else ():
+        score_across(finished, study.targets, jobs.workspace.on(backbone))
     folder = workspace.reports / study.name
     if is_main_process():
         write_json(folder / "study.json", result.model_dump(mode="json"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence, Set
+from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import PipelineError
@@ -14,6 +15,7 @@ from stages.estimate import Estimate
 from stages.fuse import fusion_run
 from stages.multitask import multitask_run
 from stages.plan import Job, in_order
+from stages.pretrain import pretraining_seconds
 from stages.request import RunRequest
 from stages.run import Run
 from stages.workspace import Workspace
@@ -58,9 +60,13 @@ class Jobs:
         self._to_train = [job for job in jobs if job not in self._records]
 
     def seconds(self, job: Job) -> float:
-        """Training time of a finished job with everything that it needed, each run once."""
+        """Training time of a finished job with everything that it needed, each run once.
+
+        Where a row has a backbone of its own, that includes its further pretraining.
+        """
         records = {record.run: record for need in in_order([job]) if (record := self._records.get(need)) is not None}
-        return sum(record.cost.seconds for record in records.values())
+        pretraining = pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0
+        return pretraining + sum(record.cost.seconds for record in records.values())
 
     @property
     def missing(self) -> list[Job]:
@@ -95,12 +101,13 @@ class Jobs:
 
     def _run(self, job: Job) -> AnyRun:
         start = self._records[job.needs[0]] if job.kind in _GO_ON and job.needs else None
+        workspace = self.workspace.on(job.backbone)
         if job.kind == "multitask":
-            return joint_run(job, self.workspace, start, job in self._kept)
+            return joint_run(job, workspace, start, job in self._kept)
         (part,) = job.parts
         adapters = self._adapters(job) if job.kind in ("adapter", "fusion") else ()
         if job.kind == "fusion":
-            return fusion_run(part.task, part.recipe, self.workspace, adapters, seed=job.seed, limit=part.limit)
+            return fusion_run(part.task, part.recipe, workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
         request = RunRequest(
             job.kind,
@@ -112,7 +119,7 @@ class Jobs:
             start=start,
             keep_weights=job in self._kept,
         )
-        return Run(request, self.workspace)
+        return Run(request, workspace)
 
     def _adapters(self, job: Job) -> tuple[Artifact, ...]:
         """What a job needs, one a task: the best on dev, of equal ones the first."""

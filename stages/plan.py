@@ -48,6 +48,8 @@ class Job:
     seed: int
     needs: tuple[Job, ...] = ()
     """Of a fusion several may be of its target: it takes the one that is best on dev."""
+    backbone: str | None = None
+    """Another than the study's."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
 
@@ -100,23 +102,27 @@ def job_of(study: Study, cell: Cell) -> Job:
         recipe = study.recipe_for(name, task, on_curve and (own or row.method == "multitask"))
         return Part(task, recipe, own_limit if own else study.limit)
 
+    def job(name: str, method: Kind, tasks: Sequence[str], needs: tuple[Job, ...] = ()) -> Job:
+        parts = tuple(part(name, task) for task in tasks)
+        return Job(method, parts, cell.seed, needs, study.row(name).backbone, name)
+
     def single(name: str | None, task: str) -> Job:
         assert name is not None
-        return Job(study.row(name).method, (part(name, task),), cell.seed, row=name)
+        return job(name, study.row(name).method, [task])
 
     def adapter(name: str | None, task: str) -> Job:
         """Of a row that is built on another, it may begin as any of the sources' adapters."""
         assert name is not None
         of = study.row(name).of
         starts = () if of is None else tuple(single(of, other) for other in sorted(study.partners(name, task)))
-        return Job("adapter", (part(name, task),), cell.seed, starts, name)
+        return job(name, "adapter", [task], starts)
 
     def in_turn(tasks: Sequence[str], name: str) -> Job:
         """Full fine-tuning on the first task, then on each of the others, by the recipes of row ``name``."""
-        job = single(row.of, tasks[0])
+        tuned = single(row.of, tasks[0])
         for task in tasks[1:]:
-            job = Job("sequential", (part(name, task),), cell.seed, (job,), name)
-        return job
+            tuned = job(name, "sequential", [task], (tuned,))
+        return tuned
 
     if row.order is not None:
         return in_turn(row.order, cell.row)
@@ -125,7 +131,7 @@ def job_of(study: Study, cell: Cell) -> Job:
     if row.method == "multitask":
         if row.after:
             needs = (in_turn(row.after, row.of or cell.row),)
-        return Job("multitask", tuple(part(cell.row, task) for task in tasks), cell.seed, needs, cell.row)
+        return job(cell.row, "multitask", tasks, needs)
     if row.method == "sequential":
         assert cell.source is not None
         needs = (single(row.of, cell.source),)
@@ -134,7 +140,7 @@ def job_of(study: Study, cell: Cell) -> Job:
     if row.method == "fusion":
         rows = {task: row.own if task == cell.target and row.own else (row.of,) for task in tasks}
         needs = tuple(adapter(name, task) for task in tasks for name in rows[task])
-    return Job(row.method, (part(cell.row, cell.target),), cell.seed, needs, cell.row)
+    return job(cell.row, row.method, [cell.target], needs)
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:

@@ -166,15 +166,28 @@ def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
     """
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
-    try:
-        found: dict[str, Any] = json.loads((output / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise PipelineError(f"{output}: holds something else: give another folder (--output)") from None
+    found = _result_in(output)
+    if found is None:
+        raise PipelineError(f"{output}: holds something else: give another folder (--output)")
     if found.get("identity") != identity:
         raise PipelineError(
             f"{output}: holds a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone):"
             " give another folder (--output)"
         )
+    return found
+
+
+def pretraining_seconds(backbone: Path) -> float:
+    """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
+    found = _result_in(backbone)
+    return 0.0 if found is None else found["seconds"] + pretraining_seconds(Path(found["from"]))
+
+
+def _result_in(folder: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
     return found
 
 

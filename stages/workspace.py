@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -45,6 +45,7 @@ class Workspace:
     _rows: dict[tuple[Any, ...], TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
     _all: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
     _usable: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _on: dict[str, Workspace] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -59,6 +60,14 @@ class Workspace:
     @cached_property
     def ledger(self) -> Ledger:
         return Ledger(self.reports)
+
+    def on(self, backbone: str | None) -> Workspace:
+        """The same with another backbone; None is its own."""
+        if backbone is None or backbone == self.backbone_name:
+            return self
+        if backbone not in self._on:
+            self._on[backbone] = replace(self, backbone_name=backbone)
+        return self._on[backbone]
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file."""

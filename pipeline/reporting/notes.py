@@ -11,7 +11,9 @@ from pipeline.reporting.text import backbone_text
 def notes(runs: StudyRuns) -> list[str]:
     study, main = runs.study, [scored for scored in runs.scored if scored.entry.rows is None]
     backbone = backbone_text(runs.result.backbone)
-    told = [f"Backbone {backbone}; dev scores at the epoch with the best dev score, so all are optimistic."]
+    told = [
+        f"Backbone {backbone}{_others(runs)}; dev scores at the epoch with the best dev score, so all are optimistic."
+    ]
     train: dict[str, set[int]] = {target: set() for target in study.targets}
     dev: dict[str, set[int]] = {target: set() for target in study.targets}
     leaks: dict[str, int] = {}
@@ -42,6 +44,13 @@ def notes(runs: StudyRuns) -> list[str]:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
             told.append(f"Missing: {entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}")
     return told
+
+
+def _others(runs: StudyRuns) -> str:
+    """The rows on another backbone than the study's, in brackets."""
+    found = {runs.title(name): runs.study.row(name).backbone for name in runs.rows}
+    listed = "; ".join(f"{title}: {backbone_text(own)}" for title, own in found.items() if own is not None)
+    return f" ({listed})" if listed else ""
 
 
 def _beginnings(runs: StudyRuns) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING
+from pipeline.reporting.text import MISSING, backbone_text
 from pipeline.tasks.extra import Extra, parse_extra
 
 # Known from the row's name or shown in the main table.
@@ -22,15 +22,22 @@ def settings_table(runs: StudyRuns) -> Table | None:
     keys = [
         key for key in (every[0] if every else ()) if key not in _LEFT_OUT and len({str(r[key]) for r in every}) > 1
     ]
-    if not keys:
+    backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row, group in groups.items() if group}
+    several = len(set(backbones.values())) > 1
+    if not keys and not several:
         return None
     rows = tuple(
-        (Cell(runs.title(row), row, runs_of(groups[row])), *(Cell(_value(group, key)) for key in keys))
+        (
+            Cell(runs.title(row), row, runs_of(groups[row])),
+            *((Cell(backbone_text(backbones[row])),) if several else ()),
+            *(Cell(_value(group, key)) for key in keys),
+        )
         for row, group in recipes.items()
         if group
     )
+    columns = ("method", *(("backbone",) if several else ()), *(_name(key) for key in keys))
     notes = ("Settings that are the same in all runs are left out; a key without effect on a row has its default.",)
-    return Table("settings", "How the rows were trained", ("method", *(_name(key) for key in keys)), rows, notes)
+    return Table("settings", "How the rows were trained", columns, rows, notes)
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:

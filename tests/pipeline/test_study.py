@@ -336,6 +336,31 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.fusion.own: 'full' is no row of adapters",
         ],
     ),
+    "rows built on rows of another backbone": (
+        {
+            "rows": {
+                "read": {"method": "adapter", "backbone": "backbones/read"},
+                "fusion": {"of": "read", "own": ["adapter", "read"], "backbone": "backbones/other"},
+                "sequential": {"backbone": "backbones/read"},
+                "full": {"backbone": ""},
+            }
+        },
+        ["rows.full.backbone: String"],
+    ),
+    "rows built on rows of another backbone, all else being right": (
+        {
+            "rows": {
+                "read": {"method": "adapter", "backbone": "backbones/read"},
+                "fusion": {"of": "read", "own": ["adapter", "read"], "backbone": "backbones/other"},
+                "sequential": {"backbone": "backbones/read"},
+            }
+        },
+        [
+            "rows.fusion.backbone: 'backbones/other', but 'read', which it is built on, has 'backbones/read': give",
+            "rows.fusion.backbone: 'backbones/other', but 'adapter', which it is built on, has the study's",
+            "rows.sequential.backbone: 'backbones/read', but 'full', which it is built on, has the study's",
+        ],
+    ),
     "a row whose usual base is another method here": (
         {"rows": {"adapter": {"method": "full"}, "fusion": {}}},
         ["rows.fusion.of: 'adapter' is a row of full"],

@@ -12,11 +12,13 @@ import pandas as pd
 import pytest
 
 from pipeline.errors import PipelineError
+from pipeline.recipe import Recipe
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.study import Study
 from stages.compare import compare, dry_run
 from stages.forgetting import lineage
+from stages.pretrain import pretrain
 from stages.report import report
 from stages.workspace import Workspace
 
@@ -345,3 +347,48 @@ def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspac
     record = workspace.ledger.find(entry.run or "")
     assert record is not None
     assert (record.cost.trainable_parameters, record.best_epoch) == (0, 0)
+
+
+def on_read_backbone(folder: Path, **values: Any) -> Study:
+    """Adapters and fusion on the study's backbone and on another one."""
+    rows = {
+        "read-adapter": {"method": "adapter", "backbone": str(folder)},
+        "read-fusion": {"method": "fusion", "of": "read-adapter", "backbone": str(folder)},
+    }
+    methods = ["adapter", "read-adapter", "read-fusion"]
+    return study(methods=methods, targets=["films", "meals"], limit=32, dev_limit=30, rows=rows, **values)
+
+
+def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-untyped-def]
+    tmp_path: Path, backbone_folder, data_folder
+) -> None:
+    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
+    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
+    read = pretrain(["films", "meals"], tmp_path / "read", reading, workspace, seed=0, limit=32)
+    result, folder = compare(on_read_backbone(tmp_path / "read", cross_task=True), again(workspace))
+    assert {entry.error for entry in result.entries} == {None}
+    records = {(e.method, e.target): (e, workspace.ledger.find(e.run)) for e in result.entries}
+    weights = {record.identity["backbone"]["weights"] for _, record in records.values()}
+    assert len(weights) == 2
+    for (method, target), (entry, record) in records.items():
+        name = str(backbone_folder) if method == "adapter" else str(tmp_path / "read")
+        assert record.backbone == name
+        assert record.others, "each is scored on the other task by its own backbone"
+        own = [workspace.ledger.find(source.run) for source in record.sources]
+        assert {source.backbone for source in own} <= {name}
+        trained = sum(each.cost.seconds for each in (record, *own))
+        expected = trained if method == "adapter" else trained + read["seconds"]
+        assert entry.total_seconds == pytest.approx(expected), (method, target)
+    tables = (folder / "tables.md").read_text()
+    assert "| method | backbone |" in tables
+    assert "read-adapter: read; read-fusion: read" in tables
+
+
+def test_a_backbone_of_a_row_that_is_not_there_is_told_once(  # type: ignore[no-untyped-def]
+    tmp_path: Path, backbone_folder, data_folder, no_training
+) -> None:
+    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
+    with pytest.raises(PipelineError) as error:
+        compare(on_read_backbone(tmp_path / "nowhere"), workspace)
+    assert str(error.value).count("nowhere") == 1
+    assert "rows.read-adapter.backbone:" in str(error.value)
