@@ -50,15 +50,16 @@ def ratio(above: Sample, below: Sample) -> Sample:
     return Sample(tuple(a / b for a, b in zip(above.values, below.values, strict=True)))
 
 
-def milliseconds(step: Callable[[], object]) -> Callable[[], float]:
-    """A measurement of one call of ``step``, until the device has finished it."""
+def milliseconds(step: Callable[[], object], calls: int = 1) -> Callable[[], float]:
+    """A measurement of a call of ``step``, the mean of so many, until the device has finished them."""
 
     def measure() -> float:
         _finish()
         started = time.perf_counter()
-        step()
+        for _ in range(calls):
+            step()
         _finish()
-        return 1000 * (time.perf_counter() - started)
+        return 1000 * (time.perf_counter() - started) / calls
 
     return measure
 
