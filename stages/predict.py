@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -233,20 +233,16 @@ def _ensemble(
         raise PipelineError(
             f"ensemble '{name}' was made when task '{task.name}' had other classes or range: make it again"
         )
-    # A backbone is read once, however many members stand on it.
-    places = {workspace.backbone_name: workspace}
-    for member in record.members:
-        places.setdefault(member.backbone, replace(workspace, backbone_name=member.backbone))
 
     def target(member: Member) -> Target:
         try:
-            return Target(task, _trained(task, member.run, places[member.backbone], drop_layers))
+            return Target(task, _trained(task, member.run, workspace.on(member.backbone), drop_layers))
         except PipelineError as error:
             raise PipelineError(f"ensemble '{name}' needs run {member.run}: {error}") from error
 
     targets = _each(f"--using {ENSEMBLE}{name}", record.members, target)
     predictions = [
-        _outputs([each], rows, places[member.backbone], drop_layers, batch_size, accelerator)[0]
+        _outputs([each], rows, workspace.on(member.backbone), drop_layers, batch_size, accelerator)[0]
         for each, member in zip(targets, record.members, strict=True)
     ]
     return combine(predictions, [member.weight for member in record.members], record.rule)

@@ -62,7 +62,7 @@ class Workspace:
         return Ledger(self.reports)
 
     def on(self, backbone: str | None) -> Workspace:
-        """The same with another backbone; None is its own."""
+        """The same with another backbone, which is read once however often it is asked for; None is its own."""
         if backbone is None or backbone == self.backbone_name:
             return self
         if backbone not in self._on:
