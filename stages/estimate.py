@@ -34,10 +34,19 @@ class _Work:
 
     trained: float
     scored: float
+    passes: float
+    """What a row of training costs: a pass forward counts one, a pass backward two."""
+
+    @property
+    def training(self) -> float:
+        return self.trained * self.passes
 
 
 class Estimate:
-    """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one."""
+    """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one.
+
+    A row takes longer where SMART or the proximal point trains on it.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -77,9 +86,9 @@ class Estimate:
         for record in alike:
             done, speed = _work(record), record.cost.examples_per_second
             spent = min(done.trained / speed, record.cost.seconds) if speed else 0.0
-            trained, scored = trained + done.trained, scored + done.scored
+            trained, scored = trained + done.training, scored + done.scored
             train_seconds, score_seconds = train_seconds + spent, score_seconds + record.cost.seconds - spent
-        return work.trained * train_seconds / max(trained, 1) + work.scored * score_seconds / max(scored, 1)
+        return work.training * train_seconds / max(trained, 1) + work.scored * score_seconds / max(scored, 1)
 
     def _work_of(self, job: Job) -> _Work:
         data = [
@@ -108,4 +117,9 @@ def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
     # Batches are full but for a pass's last one.
     share = sum(train) / sum(recipe.steps_over(rows) for rows in train)
-    return _Work(trained=batches * share * epochs, scored=scorings * sum(dev))
+    return _Work(trained=batches * share * epochs, scored=scorings * sum(dev), passes=_passes(recipe))
+
+
+def _passes(recipe: Recipe) -> float:
+    """SMART finds its direction by a pass forward and one back, and adds one of each; the teacher makes one forward."""
+    return 3 + (5 if recipe.smart else 0) + (1 if recipe.bregman else 0)

@@ -55,6 +55,8 @@ def estimate(workspace: Workspace) -> Estimate:
         (job("full", "films", epochs=2, limit=48), 2 * 1.5 + 2 * 4),
         (job("full", "films", epochs=4, evaluations=1), 4 * 3 + 4),
         (job("full", "films", epochs=1, min_steps=12), 4 * 3 + 4 * 4),
+        (job("full", "films", epochs=2, smart=1.0), 8 / 3 * 2 * 3 + 2 * 4),
+        (job("full", "films", epochs=2, bregman=1.0), 4 / 3 * 2 * 3 + 2 * 4),
         (job("full", "meals", epochs=2), 2 * 3 + 2 * 4),  # another task: the same, where it has no run of its own
     ],
 )
@@ -68,6 +70,13 @@ def test_a_run_of_the_same_task_counts_before_those_of_others(workspace: Workspa
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(14)
     assert estimate.seconds(job("full", "pairs", epochs=2)) == pytest.approx(140)
     assert estimate.seconds(job("full", "meals", epochs=2)) == pytest.approx(77)
+
+
+def test_runs_with_smart_tell_of_plain_ones_too(workspace: Workspace) -> None:
+    found = Estimate(workspace)
+    found.learn(record(workspace, "full", "films", recipe=Recipe(trainable="full", epochs=2, smart=1.0)))
+    assert found.seconds(job("full", "films", epochs=2, smart=5.0)) == pytest.approx(14)
+    assert found.seconds(job("full", "films", epochs=2)) == pytest.approx(6 * 3 / 8 + 8)
 
 
 def test_joint_training_counts_the_rows_of_all_its_tasks(workspace: Workspace, estimate: Estimate) -> None:
