@@ -99,11 +99,13 @@ class LeanAttention:
     ) -> tuple[Any, ...]:
         module = self._module
         prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
-        is_own = prefixes or any(value is not None and value is not False for value in (*args, *keywords.values()))
-        tokens = hidden_states.shape[1] if self._first_only and not is_own else None
+        goes_own_way = prefixes or any(
+            value is not None and value is not False for value in (*args, *keywords.values())
+        )
+        tokens = hidden_states.shape[1] if self._first_only and not goes_own_way else None
         for each in self._dropouts:
             each.tokens = tokens
-        if is_own:
+        if goes_own_way:
             found: tuple[Any, ...] = self._own(module, hidden_states, attention_mask, *args, **keywords)
             return found
         asking = hidden_states[:, :1] if self._first_only else hidden_states

@@ -336,18 +336,8 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.fusion.own: 'full' is no row of adapters",
         ],
     ),
+    "a backbone without a name": ({"rows": {"full": {"backbone": ""}}}, ["rows.full.backbone: String"]),
     "rows built on rows of another backbone": (
-        {
-            "rows": {
-                "read": {"method": "adapter", "backbone": "backbones/read"},
-                "fusion": {"of": "read", "own": ["adapter", "read"], "backbone": "backbones/other"},
-                "sequential": {"backbone": "backbones/read"},
-                "full": {"backbone": ""},
-            }
-        },
-        ["rows.full.backbone: String"],
-    ),
-    "rows built on rows of another backbone, all else being right": (
         {
             "rows": {
                 "read": {"method": "adapter", "backbone": "backbones/read"},
