@@ -24,6 +24,7 @@ from pipeline.training.fit import Fitted, TrainingData, fit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.modeling_outputs import BaseModelOutput
 
 IGNORED = -100
 
@@ -59,7 +60,10 @@ class Masking:
 
 
 class MaskedModel(nn.Module):
-    """An encoder with its masked-language-model head; the tied decoder counts to the encoder."""
+    """An encoder with its masked-language-model head; the tied decoder counts to the encoder.
+
+    The head reads only tokens that are asked for: scores of every word at every token would be half of a step and more.
+    """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
@@ -67,9 +71,17 @@ class MaskedModel(nn.Module):
         self.backbone = model.base_model
         self.head = model
 
-    def forward(self, **inputs: Tensor) -> Tensor:
-        """Scores of every word at every token, (B, T, vocabulary)."""
-        logits: Tensor = self.head(**inputs).logits
+    def forward(self, asked: Tensor, **inputs: Tensor) -> Tensor:
+        """Scores of every word at ``asked`` (n), places in (B, T) counted row by row: (n, vocabulary)."""
+
+        def only_asked(encoder: nn.Module, args: object, found: BaseModelOutput) -> BaseModelOutput:
+            assert found.last_hidden_state is not None
+            found.last_hidden_state = found.last_hidden_state.flatten(0, 1)[asked][None]
+            return found
+
+        # Every family's head works token by token on what its encoder gives, but each goes by another name.
+        with self.backbone.register_forward_hook(only_asked):
+            logits: Tensor = self.head(**inputs).logits[0]
         return logits
 
 
@@ -103,7 +115,9 @@ def fit_masked(
     def mask(batch: Batch, *stream: int) -> Batch:
         generator = np.random.default_rng([seed, *stream])
         ids, labels = masking.apply(batch["input_ids"], special, mask_id, words, generator)
-        return {**batch, "input_ids": ids, "labels": labels}
+        # Counted here, on the CPU: on a GPU the host would wait for their number.
+        asked = (labels.flatten() != IGNORED).nonzero().flatten()
+        return {**batch, "input_ids": ids, "asked": asked, "labels": labels.flatten()[asked]}
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
@@ -122,17 +136,14 @@ def fit_masked(
             with torch.inference_mode():
                 guesses = trained(**_inputs(batch, accelerator.device)).argmax(dim=-1).cpu()
             right += int((guesses == batch["labels"]).sum())
-            asked += int((batch["labels"] != IGNORED).sum())
+            asked += len(guesses)
         return right / max(asked, 1)
 
     def loss(trained: nn.Module, piece: Piece) -> Tensor:
-        logits, labels = trained(**_inputs(piece.batch, piece.batch["input_ids"].device)), piece.batch["labels"]
+        labels = piece.batch["labels"]
+        logits = trained(**_inputs(piece.batch, labels.device))
         # In a short batch nothing may have been hidden: a mean over nothing would be no number.
-        asked = (labels != IGNORED).sum().clamp(min=1)
-        return (
-            F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-            / asked
-        )
+        return F.cross_entropy(logits.float(), labels, reduction="sum") / max(len(labels), 1)
 
     return fit(
         MaskedModel(model),
@@ -152,4 +163,4 @@ def fit_masked(
 
 
 def _inputs(batch: Batch, device: torch.device) -> dict[str, Tensor]:
-    return {name: batch[name].to(device) for name in BACKBONE_INPUTS if name in batch}
+    return {name: batch[name].to(device) for name in (*BACKBONE_INPUTS, "asked") if name in batch}

@@ -1,4 +1,4 @@
-"""Masked-language-model pretraining: the right tokens are asked for, and a backbone comes out."""
+"""Further pretraining: a backbone comes out that has read the tasks' texts, and every command takes it."""
 
 from __future__ import annotations
 
@@ -6,52 +6,16 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from transformers import BertConfig
 
 from pipeline.errors import PipelineError
 from pipeline.models.backbone import open_backbone
 from pipeline.recipe import Recipe
-from pipeline.training.masked_lm import IGNORED, Masking
+from pipeline.training.masked_lm import Masking
 from stages.extract import extract
 from stages.pretrain import pretrain, pretrain_fresh
-
-SPECIAL = torch.tensor([0, 2, 3])
-MASK, VOCABULARY = 4, 1000
-WORDS = torch.arange(5, VOCABULARY)
-
-
-@pytest.fixture(scope="module")
-def masked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A million tokens, two in ten of them special: the ids, what stands in their place, and the labels."""
-    generator = np.random.default_rng(0)
-    ids = torch.from_numpy(generator.integers(5, VOCABULARY, (1000, 1250)))
-    ids[:, :100], ids[:, 100:250] = 2, 0
-    return ids, *Masking().apply(ids, SPECIAL, MASK, WORDS, np.random.default_rng(1))
-
-
-def test_special_tokens_are_never_asked_for(masked) -> None:  # type: ignore[no-untyped-def]
-    ids, replaced, labels = masked
-    special = torch.isin(ids, SPECIAL)
-    assert (labels[special] == IGNORED).all()
-    assert (replaced[special] == ids[special]).all()
-
-
-def test_berts_shares_hold(masked) -> None:  # type: ignore[no-untyped-def]
-    ids, replaced, labels = masked
-    chosen = labels != IGNORED
-    assert chosen[~torch.isin(ids, SPECIAL)].float().mean().item() == pytest.approx(0.15, abs=0.002)
-    assert (labels[chosen] == ids[chosen]).all()
-    assert (replaced[~chosen] == ids[~chosen]).all()
-    asked, shown = ids[chosen], replaced[chosen]
-    hidden = (shown == MASK).float().mean().item()
-    kept = (shown == asked).float().mean().item()
-    assert hidden == pytest.approx(0.8, abs=0.005)
-    assert kept == pytest.approx(0.1, abs=0.005)
-    assert 1 - hidden - kept == pytest.approx(0.1, abs=0.005)
 
 
 def test_a_backbone_comes_out_that_has_learned(tmp_path: Path) -> None:

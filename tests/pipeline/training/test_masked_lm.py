@@ -1,0 +1,96 @@
+"""Masked-language-model training: the right tokens are asked for, and the head reads these alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    PretrainedConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+from pipeline.training.masked_lm import IGNORED, MaskedModel, Masking
+
+SPECIAL = torch.tensor([0, 2, 3])
+MASK, VOCABULARY = 4, 1000
+WORDS = torch.arange(5, VOCABULARY)
+
+
+@pytest.fixture(scope="module")
+def masked() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A million tokens, two in ten of them special: the ids, what stands in their place, and the labels."""
+    generator = np.random.default_rng(0)
+    ids = torch.from_numpy(generator.integers(5, VOCABULARY, (1000, 1250)))
+    ids[:, :100], ids[:, 100:250] = 2, 0
+    return ids, *Masking().apply(ids, SPECIAL, MASK, WORDS, np.random.default_rng(1))
+
+
+def test_special_tokens_are_never_asked_for(masked) -> None:  # type: ignore[no-untyped-def]
+    ids, replaced, labels = masked
+    special = torch.isin(ids, SPECIAL)
+    assert (labels[special] == IGNORED).all()
+    assert (replaced[special] == ids[special]).all()
+
+
+def test_berts_shares_hold(masked) -> None:  # type: ignore[no-untyped-def]
+    ids, replaced, labels = masked
+    chosen = labels != IGNORED
+    assert chosen[~torch.isin(ids, SPECIAL)].float().mean().item() == pytest.approx(0.15, abs=0.002)
+    assert (labels[chosen] == ids[chosen]).all()
+    assert (replaced[~chosen] == ids[~chosen]).all()
+    asked, shown = ids[chosen], replaced[chosen]
+    hidden = (shown == MASK).float().mean().item()
+    kept = (shown == asked).float().mean().item()
+    assert hidden == pytest.approx(0.8, abs=0.005)
+    assert kept == pytest.approx(0.1, abs=0.005)
+    assert 1 - hidden - kept == pytest.approx(0.1, abs=0.005)
+
+
+SIZES = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+FAMILIES = [
+    BertConfig(**SIZES),
+    RobertaConfig(**SIZES),
+    XLMRobertaConfig(**SIZES),
+    DistilBertConfig(vocab_size=50, dim=16, n_layers=2, n_heads=2, hidden_dim=32),
+]
+
+
+@pytest.mark.parametrize("config", FAMILIES, ids=lambda config: config.model_type)
+@pytest.mark.parametrize("places", [[1, 2, 6, 13], [0], []], ids=str)
+def test_scores_and_gradients_are_those_of_a_head_that_reads_every_token(
+    places: list[int], config: PretrainedConfig
+) -> None:
+    torch.manual_seed(0)
+    model, asked = AutoModelForMaskedLM.from_config(config).double(), torch.tensor(places, dtype=torch.int64)
+    inputs = {"input_ids": torch.randint(5, 50, (2, 7)), "attention_mask": torch.ones(2, 7, dtype=torch.int64)}
+    inputs["attention_mask"][1, 4:] = 0
+    weight = torch.randn(len(places), 50, dtype=torch.float64)
+
+    def scores_and_gradients(asks: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        torch.manual_seed(1)  # the same dropout
+        scores = MaskedModel(model)(asked, **inputs) if asks else model(**inputs).logits.flatten(0, 1)[asked]
+        model.zero_grad()
+        (scores * weight).sum().backward()
+        return scores.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    model.train()
+    (scores, gradients), (expected, those) = scores_and_gradients(True), scores_and_gradients(False)
+    torch.testing.assert_close(scores, expected)
+    assert len(gradients) == len(those) > 10
+    for gradient, that in zip(gradients, those, strict=True):
+        torch.testing.assert_close(gradient, that)
+    assert model(**inputs).logits.shape == (2, 7, 50)  # nothing stays behind
+
+
+def test_the_head_counts_what_berts_does() -> None:
+    with torch.device("meta"):
+        model = BertForMaskedLM(BertConfig())
+    model.tie_weights()
+    encoder = {id(parameter) for parameter in model.base_model.parameters()}
+    assert sum(p.numel() for p in model.parameters() if id(p) not in encoder) == 622_650
