@@ -167,8 +167,8 @@ def pretrain(
 ) -> None:
     """Further pretraining: the backbone reads the training texts of tasks, guessing hidden words, before any task.
 
-    The result is a backbone folder for --backbone of every other command. Of the options of training, those of tasks
-    and heads have no effect.
+    The result is a backbone folder for --backbone of every other command. Unless rates are given, the encoder learns
+    at 1e-5 and a head that is fresh at 1e-3. Of the options of training, those of tasks have no effect.
 
     Parameters
     ----------

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from pipeline.training.masked_lm import Masking
 
 RESULT = "pretraining.json"
+ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3
+"""Peak learning rates unless given: Hayes 2024's for Quora, and what fresh heads have elsewhere. A fresh head sends the
+encoder gradients of no use at first: at fine-tuning's 5e-5 for both, MiniLM lost most of what it knew of sentences."""
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -61,7 +64,7 @@ def pretrain(
         raise PipelineError(f"backbone '{backbone.name}': its tokenizer has no mask token, so no word can be hidden")
     update = {
         "epochs": recipe.epochs or recipe.usual_epochs,
-        "learning_rate": recipe.learning_rate or recipe.usual_learning_rate,
+        "learning_rate": recipe.learning_rate or ENCODER_RATE,
         "precision": resolve_precision(recipe.precision),
         "score_start": True,
     }
@@ -72,6 +75,7 @@ def pretrain(
         "tasks": {name: rows.fingerprint for name, rows in sorted(data.items())},
         "recipe": recipe.identity,
         "masking": asdict(Masking()),
+        "fresh_head_rate": FRESH_HEAD_RATE,
         "seed": seed,
         "backbone": backbone.identity,
     }
@@ -105,6 +109,7 @@ def _train(
     model, had_head = load_masked_lm(backbone.name)
     if not had_head:
         print(f"{backbone.name} has no masked-language-model head: a fresh one is trained with it", file=sys.stderr)
+        recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
     if recipe.freeze_embeddings:
         model.base_model.embeddings.requires_grad_(False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pipeline.ledger import RunRecord
 from pipeline.reporting.runs import StudyRuns, row_of
 from pipeline.reporting.text import backbone_text
 
@@ -24,6 +25,8 @@ def notes(runs: StudyRuns) -> list[str]:
         if scored.record.task == target and rows["dev_in_train"]:
             leaks[target] = max(leaks.get(target, 0), rows["dev_in_train"])
     told.append(f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}.")
+    if main:
+        told.append(f"Computed in {'; in '.join(sorted({_computed(scored.record) for scored in main}))}.")
     if leaks:
         told.append(f"Dev rows whose text also stands in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}.")
     told += _added(runs)
@@ -44,6 +47,11 @@ def notes(runs: StudyRuns) -> list[str]:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
             told.append(f"Missing: {entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}")
     return told
+
+
+def _computed(record: RunRecord) -> str:
+    """Precision and hardware: ``auto`` may mean another precision elsewhere, and seconds are those of the hardware."""
+    return f"{record.recipe.precision} by {record.provenance.get('hardware') or 'unknown hardware'}"
 
 
 def _others(runs: StudyRuns) -> str:

@@ -14,6 +14,7 @@ from pipeline.errors import PipelineError
 from pipeline.models.backbone import open_backbone
 from pipeline.recipe import Recipe
 from pipeline.training.masked_lm import Masking
+from pipeline.training.optim import peak_rates
 from stages.extract import extract
 from stages.pretrain import pretrain, pretrain_fresh
 
@@ -55,6 +56,27 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
     again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0)
     assert again["had_head"]
     assert again["masked_accuracy"]["before"] > scores["before"]
+
+
+def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_does_not(  # type: ignore[no-untyped-def]
+    workspace, tmp_path, monkeypatch
+) -> None:
+    def rates_of(output: str, workspace) -> tuple[set[float], set[float]]:  # type: ignore[no-untyped-def]
+        """Peak rates of the encoder and of the head."""
+        taken = {}
+
+        def spy(*arguments, **settings):  # type: ignore[no-untyped-def]
+            taken.update(peak_rates(*arguments, **settings))
+            return taken
+
+        monkeypatch.setattr("pipeline.training.fit.peak_rates", spy)
+        recipe = QUICK.model_copy(update={"learning_rate": None, "epochs": 1})
+        pretrain(["films"], tmp_path / output, recipe, workspace, seed=0)
+        heads = {name for name in taken if name.startswith("head.")}
+        return {taken[name] for name in taken.keys() - heads}, {taken[name] for name in heads}
+
+    assert rates_of("read", workspace) == ({1e-5}, {1e-3})
+    assert rates_of("twice", replace(workspace, backbone_name=str(tmp_path / "read"))) == ({1e-5}, {1e-5})
 
 
 def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

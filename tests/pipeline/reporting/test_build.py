@@ -121,13 +121,20 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     study = make(tmp_path, seeds=[1, 2])
     study.add("full", "sst", 1)
     leaky = study.record("adapter", "sst", 1)
-    changed = leaky.model_copy(update={"rows": {"train": 900, "dev": 400, "dev_in_train": 17}})
+    changed = leaky.model_copy(
+        update={
+            "rows": {"train": 900, "dev": 400, "dev_in_train": 17},
+            "recipe": leaky.recipe.model_copy(update={"precision": "bf16"}),
+            "provenance": {"hardware": "CPU, 2 threads"},
+        }
+    )
     (study.ledger.folder(leaky.run) / "run.json").write_text(changed.model_dump_json())
     study.serve(leaky, "adapter", "sst")
     study.fail("adapter", "sst", 2)
     told = build_report(study.result, study.ledger, tmp_path / "out").notes
     assert "nano" in told[0]
     assert "Training rows: sst 900/1000; dev rows: sst 400." in told
+    assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
     assert "Dev rows whose text also stands in train: sst 17." in told
     assert "Missing: adapter sst seed 2: no memory" in told
     assert not any("Epoch budgets" in note for note in told)
