@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,9 @@ from nano import save_backbone, write_tasks
 # Before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# Where a CPU is made for bf16, precision "auto" would be that, and no two ways to compute agree to six digits.
+if platform.machine() in ("x86_64", "AMD64"):
+    os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -28,7 +28,8 @@ def hardware() -> str:
     """One line naming what computes, for provenance."""
     if on_gpu():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
-    return f"CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def process_count() -> int:
