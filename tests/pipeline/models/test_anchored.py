@@ -153,7 +153,8 @@ def test_more_adapters_than_adapterhubs_layer_can_tell_apart(
     assert [file.name for file in (tmp_path / "fusion").iterdir()] == [ANCHORED_FILE]
     again = backbone.load()
     load_fusion(again, folders, tmp_path / "fusion")
-    torch.testing.assert_close(hidden(again), hidden(encoder), atol=1e-4, rtol=0)
+    # In fp64: random weights so wide blow up what rounding leaves.
+    torch.testing.assert_close(hidden(again.double()), hidden(encoder.double()), atol=1e-10, rtol=0)
 
 
 def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folders: dict[str, Path]) -> None:
