@@ -384,7 +384,6 @@ def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, d
     """Two gloo processes share each batch; without dropout the result is that of one, up to rounding."""
     (tmp_path / "recipe.toml").write_text("bottleneck = 8\nhead_dropout = 0.0\nlearning_rate = 1e-2\n")
     arguments = ["extract", "--task", "pairs", "--epochs", "2", "--batch-size", "10", "--recipe", recipe, "--json"]
-    arguments += ["--precision", "fp32"]  # several processes do not measure whether bf16 is faster; one does
     _, out, _ = run(*arguments, *places)
     alone = json.loads(out.splitlines()[-1])
     apart = [*places[:2], f"--store={tmp_path / 'store2'}", f"--reports={tmp_path / 'reports2'}"]
