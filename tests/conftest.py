@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nano import save_backbone, write_tasks
+from pipeline import process
 
 # Before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+process.set_up()
 # Where a CPU is made for bf16, precision "auto" would be that, and no two ways to compute agree to six digits.
 if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")

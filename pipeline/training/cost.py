@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pipeline.errors import PipelineError
+from pipeline.process import give_back_memory
 from pipeline.training.devices import on_gpu
 
 _STATUS = Path("/proc/self/status")
@@ -23,7 +24,7 @@ _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 def reset_peak_memory() -> None:
     """Start measuring anew, so that in a study a small run after a big one does not inherit its peak."""
-    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    _free()
     if on_gpu():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError):
@@ -73,6 +74,7 @@ def available_bytes() -> int:
     """Memory that can still be had: of the GPU if one is used, else of the machine, within a container's bound."""
     if on_gpu():
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    _free()
     try:
         line = next(line for line in _MACHINE.read_text().splitlines() if line.startswith("MemAvailable:"))
         available = int(line.split()[1]) * 1024
@@ -82,3 +84,8 @@ def available_bytes() -> int:
     with suppress(OSError, ValueError):  # "max" is no bound
         available = min(available, int(_CONTAINER.read_text()))
     return available
+
+
+def _free() -> None:
+    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    give_back_memory()

@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-# As `python -m pipeline` sets it, and for both sides of a comparison alike. Read when torch is imported.
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
 from cyclopts import App, Parameter
+
+from pipeline import process
 
 NAMES = (
     "stage_one",
@@ -69,6 +66,8 @@ def bench(
         raise SystemExit(f"--repeats {repeats}: give at least 1")
     if data is not None and backbone is None:
         raise SystemExit("--data needs --backbone: without a tokenizer real rows cannot be read")
+    process.set_up()  # as `python -m pipeline` does, and for both sides of a comparison alike
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from .setting import Setting
 
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as scratch:

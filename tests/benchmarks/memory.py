@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakSet
 
-from torch import Tensor, UntypedStorage, nn
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 
@@ -14,18 +15,23 @@ def saved_mb(model: nn.Module, forward: Callable[[], Tensor]) -> float:
     A storage counts once, however many views of it are held. Exact and the same at each call, unlike resident memory.
     """
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, UntypedStorage] = {}
+    held: WeakSet[_Held] = WeakSet()
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            # Held, so that no later tensor can be given the address of one that is gone.
-            kept[storage.data_ptr()] = storage
-        # An operation that saves its own output would hold itself through it, and never be freed.
-        return tensor.detach()
+    def pack(tensor: Tensor) -> _Held:
+        held.add(kept := _Held(tensor))
+        return kept
 
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
+    with saved_tensors_hooks(pack, lambda kept: kept.tensor):
         outputs = forward()
-    size = sum(storage.nbytes() for storage in kept.values())
+    # What was let go on the way, as by a backward pass within the loss, is no longer among them.
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in (each.tensor.untyped_storage() for each in held)}
     del outputs
-    return size / 2**20
+    return sum(size for address, size in sizes.items() if address not in own) / 2**20
+
+
+class _Held:
+    """A tensor that autograd saved, for as long as it does."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        # An operation that saves its own output would hold itself through it, and never be freed.
+        self.tensor = tensor.detach()

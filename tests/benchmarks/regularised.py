@@ -16,6 +16,7 @@ from stages.run import Run
 from stages.terms import terms_of
 
 from .backbones import MINILM, NANO, backbone_folder
+from .flops import FlopCounter
 from .ours import build, make_run
 from .report import Report
 from .rows import generated_split
@@ -40,8 +41,8 @@ def run(setting: Setting) -> Report:
         (
             f"Forward, backward and AdamW step on {rows} inputs of {tokens} tokens, fp32; random weights. SMART"
             " runs two more forward passes and, to find its direction, one backward pass to the embeddings; the"
-            " proximal point one forward pass of its teacher, and the teacher's update. MB kept for the backward"
-            " pass, at its peak.",
+            " proximal point one forward pass of its teacher, and the teacher's update. FLOP are those of matrix"
+            " products; MB are kept for the backward pass when the loss is there.",
             f"Medians (lowest to highest) of rounds in which the peers ran in turn, {_CALLS} steps each.",
         ),
         tuple(_table(setting, backbone, trainable, rows, tokens) for trainable in ("full", "adapter")),
@@ -53,15 +54,23 @@ def _table(setting: Setting, backbone: Path, trainable: str, rows: int, tokens: 
     steps = {name: regularised_step(run, rows, tokens, setting.device) for name, run in runs.items()}
     calls = 1 if setting.quick else _CALLS
     found = interleave({name: milliseconds(step, calls) for name, step in steps.items()}, setting.repeats)
+    flop = {name: _flop(step) for name, step in steps.items()}
     return [
         {
             trainable: name,
             "ms": sample,
             "of the plain step": ratio(sample, found["plain"]),
+            "of its FLOP": flop[name] / flop["plain"],
             "MB": steps[name].saved_mb(),
         }
         for name, sample in found.items()
     ]
+
+
+def _flop(step: Step) -> int:
+    with FlopCounter() as counter:
+        step()
+    return counter.total
 
 
 def regularised_step(run: Run, rows: int, tokens: int, device: str) -> Step:
