@@ -37,6 +37,15 @@ def make_folder(path: Path) -> Path:
     return path
 
 
+def check_writable(path: Path) -> None:
+    """Raise the :class:`~pipeline.errors.PipelineError` that writing ``path`` later would; leave nothing behind."""
+    make_folder(path.parent)
+    trial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    with writing(path):
+        trial.mkdir()
+        trial.rmdir()
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success flush it to disk and rename it onto ``path``."""

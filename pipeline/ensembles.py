@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from pipeline.atomic import write_json
 from pipeline.data.tables import write_table
@@ -84,6 +84,15 @@ class EnsembleRecord(BaseModel):
         }
 
 
+def name_problems(name: str) -> list[str]:
+    """What keeps ``name`` from being an ensemble's."""
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
+    return []
+
+
 class Ensembles:
     """The ensembles of one reports folder."""
 
@@ -97,13 +106,13 @@ class Ensembles:
             PipelineError: its file is damaged.
         """
         file = self.root / name / "ensemble.json"
-        if not file.is_file():
+        if name_problems(name) or not file.is_file():
             return None
         try:
             return EnsembleRecord.model_validate_json(file.read_text(encoding="utf-8"))
         except (ValidationError, UnicodeDecodeError) as error:
             reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
-            raise PipelineError(f"{file}: damaged ({reason}): make the ensemble again") from error
+            raise PipelineError(f"{file}: damaged ({reason}): delete it and make the ensemble again") from error
 
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``.

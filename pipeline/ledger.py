@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -162,6 +163,10 @@ class RunRecord(BaseModel):
         }
 
 
+_RUN_NAME = re.compile(r"[\w-]{1,64}")
+"""What may be the name of a folder beside the others: a person's slip must not be read as a path."""
+
+
 def run_name(identity: dict[str, Any]) -> str:
     """The name of the run that ``identity`` determines: 12 hex digits of its sha256."""
     return sha256_text(canonical_json({"schema": SCHEMA, **identity}))[:12]
@@ -189,13 +194,17 @@ class Ledger:
             PipelineError: its run.json is damaged.
         """
         file = self.folder(run) / "run.json"
-        if not file.is_file():
+        if not _RUN_NAME.fullmatch(run) or not file.is_file():
             return None
         try:
             return RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
         except (ValidationError, UnicodeDecodeError) as error:
             reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
             raise PipelineError(f"{file}: damaged ({reason}): delete it, and the run is made again") from error
+
+    def began(self, run: str) -> bool:
+        """Whether a run called ``run`` left anything, finished or not."""
+        return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
     def with_weights(self, record: RunRecord, wanted: bool) -> RunRecord | None:
         """The record, if the weights that it names, or that are ``wanted``, are there."""

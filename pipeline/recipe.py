@@ -224,7 +224,7 @@ class Recipe(BaseModel):
                 "encoding": encoding,
                 "head": head,
                 "pooling": self.pooling or task.pooling,
-                "max_length": self.max_length or min(task.max_length, longest or task.max_length),
+                "max_length": self.length_for(task, longest),
                 "precision": precision if self.precision == "auto" else self.precision,
             }
         )
@@ -264,13 +264,21 @@ class Recipe(BaseModel):
             raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
         return encoding, head
 
-    def _check_sizes(self, inert: Collection[str], longest: int | None, depth: int | None) -> None:
-        """Raise a :class:`PipelineError` for what the backbone has no room for; what has no effect may be anything."""
+    def length_for(self, task: Task, longest: int | None = None) -> int:
+        """How many tokens of ``task``'s inputs are read, by a backbone that can read ``longest``.
+
+        Raises:
+            PipelineError: more were asked for.
+        """
         if self.max_length is not None and longest is not None and self.max_length > longest:
             raise PipelineError(
                 f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
                 f" {longest} or less"
             )
+        return self.max_length or min(task.max_length, longest or task.max_length)
+
+    def _check_sizes(self, inert: Collection[str], longest: int | None, depth: int | None) -> None:
+        """Raise a :class:`PipelineError` for what the backbone has no room for; what has no effect may be anything."""
         if "split_layers" not in inert and depth is not None and self.split_layers > depth:
             raise PipelineError(f"split_layers {self.split_layers}: the backbone has {depth} layers; give 0 to {depth}")
         if "drop_layers" not in inert and depth is not None:

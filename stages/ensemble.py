@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from pydantic import TypeAdapter, ValidationError
 
-from pipeline.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
+from pipeline.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores, name_problems
 from pipeline.ensembling import BEST, Rule, choose, combine, first_half, value_of
 from pipeline.errors import PipelineError, raise_all
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.recipe import check_seed
-from pipeline.tasks import Name, Task
+from pipeline.tasks import Task
 from stages.scoring import prediction_table
 from stages.workspace import provenance
 
@@ -59,7 +58,10 @@ def ensemble(
     names = list(tables)
 
     choosing = first_half(labels, seed) if chosen_on == "half" else np.ones(len(labels), dtype=bool)
-    if choosing.sum() < 2 or np.ptp(labels[choosing]) == 0:
+    parts = [choosing]
+    if chosen_on == "half" and task.metric == "pearson":  # which is not defined where all labels are the same
+        parts.append(~choosing)
+    if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
         raise PipelineError(
             f"{len(labels)} dev rows of '{task.name}' are too few to choose on half of: --choose-on all"
         )
@@ -122,7 +124,7 @@ def told(record: EnsembleRecord) -> str:
 
 
 def _mistakes(task: Task, name: str, rule: Rule, best: int | None, ensembles: Ensembles) -> list[str]:
-    problems = _name_problems(name)
+    problems = name_problems(name)
     if rule == "mode" and task.kind != "classes":
         problems.append(f"--rule mode is for classes; '{task.name}' has scores: use median, mean or weighted")
     if rule == "median" and task.kind != "score":
@@ -137,14 +139,6 @@ def _mistakes(task: Task, name: str, rule: Rule, best: int | None, ensembles: En
     return problems
 
 
-def _name_problems(name: str) -> list[str]:
-    try:
-        TypeAdapter(Name).validate_python(name)
-    except ValidationError:
-        return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
-    return []
-
-
 def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunRecord]:
     """The runs a person named; all mistakes at once."""
     problems = [f"run {run} is named more than once" for run, count in Counter(runs).items() if count > 1]
@@ -154,10 +148,9 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
     for run in dict.fromkeys(runs):
         record = ledger.find(run)
         if record is None:
-            known = ledger.folder(run).is_dir()
             problems.append(
                 f"run {run} is not finished: run the command that began it again"
-                if known
+                if ledger.began(run)
                 else f"no run {run} in {ledger.root}"
             )
             continue

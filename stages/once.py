@@ -1,16 +1,17 @@
-"""Whatever is trained is trained once: found in the ledger, or made under a lock and found there from then on."""
+"""Whatever is trained is trained once: found finished, or made under a lock and found from then on."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from pipeline.ledger import RunRecord
 from stages.workspace import Workspace
 
+Record = TypeVar("Record", covariant=True)
 
-class Trainable(Protocol):
-    """A run before it is made."""
+
+class Trainable(Protocol[Record]):
+    """A run before it is made, and the record of what it was that it leaves behind."""
 
     workspace: Workspace
 
@@ -20,15 +21,15 @@ class Trainable(Protocol):
     @property
     def title(self) -> str: ...
 
-    def finished(self) -> RunRecord | None:
-        """The ledger's record, if everything the run leaves behind is still there."""
+    def finished(self) -> Record | None:
+        """The record, if everything the run leaves behind is still there."""
         ...
 
-    def train(self) -> RunRecord: ...
+    def train(self) -> Record: ...
 
 
-def get_or_train(run: Trainable, force: bool = False) -> RunRecord:
-    """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
+def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
+    """The finished record: as it was left, or by training (from the last checkpoint, if there is one)."""
     if not force and (record := run.finished()) is not None:
         return record
     from pipeline.training.devices import full_memory_explained, is_main_process, wait_for_everyone

@@ -8,25 +8,29 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from pipeline.atomic import new_folder, write_json
+from pipeline.atomic import check_writable, new_folder, write_json
 from pipeline.data.load import TaskData
 from pipeline.data.pair_order import joined
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
-from pipeline.errors import PipelineError
+from pipeline.errors import PipelineError, writing
 from pipeline.ledger import run_name
 from pipeline.recipe import Recipe, check_seed
 from pipeline.tasks import Task
+from stages.once import get_or_train
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
-    from transformers import BertConfig
+    from transformers import BertConfig, PreTrainedModel
 
+    from pipeline.training.fit import Fitted
     from pipeline.training.masked_lm import Masking
 
 RESULT = "pretraining.json"
@@ -44,112 +48,177 @@ def pretrain(
     The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
     Texts that stand in any of these tasks' dev are not trained on. What was trained to the end is not trained again.
 
+    Args:
+        tasks: in any order.
+
     Returns:
         What stands in the folder's ``pretraining.json``: tasks, recipe, masked accuracy by task before and after, and
         what the backbone was.
 
     Raises:
-        PipelineError: no task or one twice, texts that cannot be read, or a folder that holds something else.
+        PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
+            length that the backbone cannot read, or a folder that holds something else or cannot be written.
     """
     from pipeline.training.devices import is_main_process, resolve_precision
-    from pipeline.training.masked_lm import Masking
 
     check_seed(seed)
-    found = [workspace.task(name) for name in tasks]
-    names = [task.name for task in found]
-    if not names or len(set(names)) < len(names):
+    found = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
+    if not found or len({task.name for task in found}) < len(found):
         raise PipelineError(f"--tasks {','.join(tasks)}: name each task once, such as --tasks sst,quora")
     backbone = workspace.backbone
     if backbone.tokenizer.fast.mask_token_id is None:
         raise PipelineError(f"backbone '{backbone.name}': its tokenizer has no mask token, so no word can be hidden")
+    lengths = {task.name: recipe.length_for(task, backbone.max_length) for task in found}
     update = {
         "epochs": recipe.epochs or recipe.usual_epochs,
         "learning_rate": recipe.learning_rate or ENCODER_RATE,
         "precision": resolve_precision(recipe.precision),
         "score_start": True,
     }
-    recipe = recipe.model_copy(update=update)
     data = {task.name: _texts(task, found, workspace, limit, seed) for task in found}
-    identity = {
-        "kind": "pretrain",
-        "tasks": {name: rows.fingerprint for name, rows in sorted(data.items())},
-        "recipe": recipe.identity,
-        "masking": asdict(Masking()),
-        "fresh_head_rate": FRESH_HEAD_RATE,
-        "seed": seed,
-        "backbone": backbone.identity,
-    }
-    done = _finished(output, identity)
-    if done is not None:
-        return done
-    with workspace.ledger.lock(run_name(identity)):
-        result = _train(found, data, output, recipe, workspace, identity, seed)
+    run = _Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed)
+    result = get_or_train(run)
     if is_main_process():
-        workspace.ledger.drop_checkpoint(run_name(identity))
+        workspace.ledger.drop_checkpoint(run.name)
     return result
 
 
-def _train(
-    tasks: Sequence[Task],
-    data: dict[str, TaskData],
-    output: Path,
-    recipe: Recipe,
-    workspace: Workspace,
-    identity: dict[str, Any],
-    seed: int,
-) -> dict[str, Any]:
-    import torch
+@dataclass
+class _Pretraining:
+    """A further pretraining before it is made; :class:`stages.once.Trainable`.
 
-    from pipeline.models.backbone import load_masked_lm
-    from pipeline.training.devices import make_accelerator
-    from pipeline.training.masked_lm import Masking, fit_masked
+    Args:
+        recipe: with epochs, rate and precision resolved.
+        data: rows by task, in order of name.
+        lengths: the longest input of each task, tokens.
+    """
 
-    backbone, run = workspace.backbone, run_name(identity)
-    torch.manual_seed(seed)
-    model, had_head = load_masked_lm(backbone.name)
-    if not had_head:
-        print(f"{backbone.name} has no masked-language-model head: a fresh one is trained with it", file=sys.stderr)
-        recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
-    if recipe.freeze_embeddings:
-        model.base_model.embeddings.requires_grad_(False)
+    workspace: Workspace
+    output: Path
+    recipe: Recipe
+    data: dict[str, TaskData]
+    lengths: dict[str, int]
+    seed: int
 
-    def tokenised(task: Task, rows: pd.DataFrame) -> TokenisedSplit:
-        length = recipe.max_length or min(task.max_length, backbone.max_length)
-        return tokenise(rows, backbone.tokenizer, "cross", length)
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        from pipeline.training.masked_lm import Masking
 
-    train = joined([tokenised(task, data[task.name].train) for task in tasks])
-    fitted = fit_masked(
-        model,
-        train,
-        {task.name: tokenised(task, data[task.name].dev) for task in tasks},
-        backbone.tokenizer,
-        recipe,
-        Masking(),
-        seed=seed,
-        accelerator=make_accelerator(recipe.precision),
-        title=f"pretrain {'+'.join(data)} seed {seed}",
-        checkpoint_file=workspace.ledger.checkpoint_file(run),
-        checkpoint_seconds=workspace.checkpoint_seconds,
-    )
-    result = {
-        "run": run,
-        "backbone": str(output),
-        "from": backbone.name,
-        "had_head": had_head,
-        "rows": {name: len(rows.train) for name, rows in data.items()},
-        "left_out": {name: dict(rows.dropped) for name, rows in data.items()},
-        "masked_accuracy": {"before": fitted.curve[0]["dev"], "after": fitted.best_score},
-        "best_epoch": fitted.best_epoch,
-        "curve": fitted.curve,
-        "seconds": round(fitted.seconds, 3),
-        "identity": identity,
-        "provenance": provenance(),
-    }
-    with new_folder(output) as temporary:
-        model.save_pretrained(temporary, safe_serialization=True)
-        backbone.tokenizer.fast.save_pretrained(temporary)
-        write_json(temporary / RESULT, result)
-    return result
+        return {
+            "kind": "pretrain",
+            "tasks": {name: rows.fingerprint for name, rows in self.data.items()},
+            "lengths": self.lengths,
+            "recipe": self.recipe.identity,
+            "masking": asdict(Masking()),
+            "fresh_head_rate": FRESH_HEAD_RATE,
+            "seed": self.seed,
+            "backbone": self.workspace.backbone.identity,
+        }
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.identity)
+
+    @property
+    def title(self) -> str:
+        return f"pretrain {'+'.join(self.data)} seed {self.seed}"
+
+    def finished(self) -> dict[str, Any] | None:
+        """What an earlier run with the same identity left in the output folder.
+
+        Raises:
+            PipelineError: something else is there.
+        """
+        output = self.output
+        with writing(output):  # looking at a name may be refused too: it is too long
+            if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+                return None
+        found = _result_in(output)
+        if found is None:
+            raise PipelineError(f"{output}: holds something else: give another folder (--output)")
+        if found.get("identity") != self.identity:
+            raise PipelineError(
+                f"{output}: holds a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone):"
+                " give another folder (--output)"
+            )
+        return found
+
+    def train(self) -> dict[str, Any]:
+        import torch
+
+        from pipeline.models.backbone import load_masked_lm
+        from pipeline.training.devices import make_accelerator
+        from pipeline.training.masked_lm import Masking, fit_masked
+
+        workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
+        accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
+        if accelerator.is_main_process:
+            check_writable(self.output)  # now rather than after hours
+        if workspace.track:
+            accelerator.init_trackers("", config={})
+        train, dev = ({name: self._tokenised(name, split) for name in self.data} for split in ("train", "dev"))
+        torch.manual_seed(self.seed)
+        model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
+        if not had_head:
+            if accelerator.is_main_process:
+                told = f"{backbone.name} has no masked-language-model head: a fresh one is trained with it"
+                print(told, file=sys.stderr)
+            recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
+        if recipe.freeze_embeddings:
+            model.base_model.embeddings.requires_grad_(False)
+        fitted = fit_masked(
+            model,
+            joined(list(train.values())),
+            dev,
+            backbone.tokenizer,
+            recipe,
+            Masking(),
+            seed=self.seed,
+            accelerator=accelerator,
+            title=self.title,
+            checkpoint_file=workspace.ledger.checkpoint_file(self.name),
+            checkpoint_seconds=workspace.checkpoint_seconds,
+        )
+        if workspace.track:
+            accelerator.end_training()
+        if accelerator.is_main_process:
+            self._write(model, fitted, had_head)
+        accelerator.wait_for_everyone()
+        found = self.finished()
+        assert found is not None
+        return found
+
+    def _tokenised(self, task: str, split: str) -> TokenisedSplit:
+        rows: pd.DataFrame = getattr(self.data[task], split)
+        tokenizer = self.workspace.backbone.tokenizer
+        found = tokenise(rows, tokenizer, "cross", self.lengths[task])
+        if np.isin(np.concatenate(found.a), tokenizer.fast.all_special_ids).all():
+            raise PipelineError(
+                f"task '{task}': its {split} texts hold no word that the backbone knows, so that none can be hidden"
+            )
+        return found
+
+    def _write(self, model: PreTrainedModel, fitted: Fitted, had_head: bool) -> None:
+        before = self.workspace.backbone
+        result = {
+            "run": self.name,
+            "backbone": str(self.output),
+            "from": before.name,
+            "had_head": had_head,
+            "rows": {name: len(rows.train) for name, rows in self.data.items()},
+            "left_out": {name: dict(rows.dropped) for name, rows in self.data.items()},
+            "masked_accuracy": {"before": fitted.curve[0]["dev"], "after": fitted.best_score},
+            "best_epoch": fitted.best_epoch,
+            "curve": fitted.curve,
+            "seconds": round(fitted.seconds, 3),
+            "seconds_in_all": round(fitted.seconds + pretraining_seconds(Path(before.name)), 3),
+            "identity": self.identity,
+            "provenance": provenance(),
+        }
+        with new_folder(self.output) as temporary:
+            model.save_pretrained(temporary, safe_serialization=True)
+            before.tokenizer.fast.save_pretrained(temporary)
+            write_json(temporary / RESULT, result)
 
 
 def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int | None, seed: int) -> TaskData:
@@ -163,37 +232,18 @@ def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int |
     return rows
 
 
-def _finished(output: Path, identity: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier run with the same identity left in ``output``.
-
-    Raises:
-        PipelineError: something else is there.
-    """
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return None
-    found = _result_in(output)
-    if found is None:
-        raise PipelineError(f"{output}: holds something else: give another folder (--output)")
-    if found.get("identity") != identity:
-        raise PipelineError(
-            f"{output}: holds a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone):"
-            " give another folder (--output)"
-        )
-    return found
-
-
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     found = _result_in(backbone)
-    return 0.0 if found is None else found["seconds"] + pretraining_seconds(Path(found["from"]))
+    return 0.0 if found is None else found["seconds_in_all"]
 
 
 def _result_in(folder: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found
+    return found if isinstance(found, dict) and {"seconds_in_all", "identity"} <= found.keys() else None
 
 
 def pretrain_fresh(
@@ -215,7 +265,6 @@ def pretrain_fresh(
     Returns:
         The share of masked tokens of the held-out texts that the kept epoch guesses right.
     """
-    import numpy as np
     import torch
     from transformers import BertForMaskedLM
 

@@ -405,6 +405,29 @@ def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, d
     assert done.stdout.count('"kind": "adapter"') == 1
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_read_as_one_does(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    arguments = ["pretrain", "--tasks", "films,pairs", "--epochs", "2", "--batch-size", "10", "--json"]
+    status, out, error = run(*arguments, "--output", tmp_path / "one", *places)
+    assert status == 0, error
+    alone = json.loads(out.splitlines()[-1])
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "pipeline",
+         *arguments, f"--output={tmp_path / 'two'}", *places[:2], f"--reports={tmp_path / 'reports2'}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    together = json.loads(done.stdout.splitlines()[-1])
+    assert together["run"] == alone["run"]
+    assert done.stdout.count('"run"') == 1
+    assert done.stderr.count("a fresh one is trained") == 1
+    curves = [json.loads((tmp_path / name / "pretraining.json").read_text())["curve"] for name in ("one", "two")]
+    losses = [[point["loss"] for point in curve[1:]] for curve in curves]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+
+
 def test_a_tracker_gets_the_curve(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
     pytest.importorskip("tensorboard")
     status, _, error = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--track", "tensorboard")

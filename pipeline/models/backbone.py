@@ -58,10 +58,7 @@ class Backbone:
                 attention weights stays as it is.
         """
         encoder = _load_encoder(self.name)
-        if hidden_dropout is not None:
-            for name, module in encoder.named_modules():
-                if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
-                    module.p = hidden_dropout
+        _set_dropout(encoder, hidden_dropout)
         # AdapterHub writes this into an artifact's configuration: what identifies the backbone belongs there, not the
         # path it happened to be read from, which would make equal artifacts differ.
         encoder.config.name_or_path = f"sha256:{self.weights_hash}"
@@ -103,10 +100,13 @@ def open_backbone(name: str) -> Backbone:
     )
 
 
-def load_masked_lm(name: str) -> tuple[PreTrainedModel, bool]:
+def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreTrainedModel, bool]:
     """The encoder of a backbone with a masked-language-model head, and whether the head came with it or is fresh.
 
     The decoder is tied to the word embeddings; the rest of the head counts 622,650 numbers for BERT-base.
+
+    Args:
+        hidden_dropout: as for :meth:`Backbone.load`.
 
     Raises:
         PipelineError: as :func:`open_backbone`.
@@ -119,9 +119,18 @@ def load_masked_lm(name: str) -> tuple[PreTrainedModel, bool]:
         use_safetensors=True,
         output_loading_info=True,
     )
+    _set_dropout(model.base_model, hidden_dropout)
     prefix = f"{model.base_model_prefix}."
     missing = [key for key in info["missing_keys"] if not key.startswith(prefix)]
     return model, not missing
+
+
+def _set_dropout(encoder: PreTrainedModel, hidden: float | None) -> None:
+    if hidden is None:
+        return
+    for name, module in encoder.named_modules():
+        if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
+            module.p = hidden
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:

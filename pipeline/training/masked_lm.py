@@ -113,18 +113,16 @@ def fit_masked(
     assert mask_id is not None
 
     def mask(batch: Batch, *stream: int) -> Batch:
+        """With some words hidden, and ``labels`` (B, T): what they were."""
         generator = np.random.default_rng([seed, *stream])
         ids, labels = masking.apply(batch["input_ids"], special, mask_id, words, generator)
-        # Counted here, on the CPU: on a GPU the host would wait for their number.
-        asked = (labels.flatten() != IGNORED).nonzero().flatten()
-        return {**batch, "input_ids": ids, "asked": asked, "labels": labels.flatten()[asked]}
+        return {**batch, "input_ids": ids, "labels": labels}
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
-        found = training_batches(train, recipe.batch_size, pieces, seed, epoch, tokenizer.pad_token_id, first)
-        for number, batch in enumerate(found, start=first):
-            # Of one piece the stream is as it is without pieces, so that cutting a batch changes nothing else.
-            yield [Piece(mask(piece, epoch, number, *([part] if part else []))) for part, piece in enumerate(batch)]
+        found = training_batches(train, recipe.batch_size, 1, seed, epoch, tokenizer.pad_token_id, first)
+        for number, (batch,) in enumerate(found, start=first):
+            yield cut(mask(batch, epoch, number), pieces)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
         return {name: masked_accuracy(trained, split) for name, split in held_out.items()}
@@ -132,7 +130,7 @@ def fit_masked(
     def masked_accuracy(trained: nn.Module, split: TokenisedSplit) -> float:
         right = asked = 0
         for number, rows in enumerate(evaluation_order(split.lengths, recipe.batch_size)):
-            batch = mask(collate(split, rows, tokenizer.pad_token_id), 0, number)
+            batch = _asking(mask(collate(split, rows, tokenizer.pad_token_id), 0, number))
             with torch.inference_mode():
                 guesses = trained(**_inputs(batch, accelerator.device)).argmax(dim=-1).cpu()
             right += int((guesses == batch["labels"]).sum())
@@ -142,8 +140,7 @@ def fit_masked(
     def loss(trained: nn.Module, piece: Piece) -> Tensor:
         labels = piece.batch["labels"]
         logits = trained(**_inputs(piece.batch, labels.device))
-        # In a short batch nothing may have been hidden: a mean over nothing would be no number.
-        return F.cross_entropy(logits.float(), labels, reduction="sum") / max(len(labels), 1)
+        return F.cross_entropy(logits.float(), labels, reduction="sum") / piece.batch["share"]
 
     return fit(
         MaskedModel(model),
@@ -160,6 +157,32 @@ def fit_masked(
         checkpoint_file=checkpoint_file,
         checkpoint_seconds=checkpoint_seconds,
     )
+
+
+def cut(batch: Batch, pieces: int) -> list[Piece]:
+    """At most so many pieces of a masked batch, none wider than its longest row.
+
+    Each brings its ``share`` of the tokens asked for, by rows: the sum of its losses over that, weighted by its rows as
+    ``fit`` does, adds up to the mean over the tokens of the whole batch, however many fell into each piece.
+    """
+    size = len(batch["input_ids"])
+    # In a short batch nothing may have been hidden: a mean over nothing would be no number.
+    asked = max(int((batch["labels"] != IGNORED).sum()), 1)
+    found = []
+    for rows in np.array_split(np.arange(size), pieces):
+        if len(rows):
+            longest = int(batch["attention_mask"][rows].sum(dim=1).max())
+            part = {name: values[rows][..., :longest] if values.ndim == 2 else values[rows]
+                    for name, values in batch.items()}  # fmt: skip
+            found.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / size))}))
+    return found
+
+
+def _asking(batch: Batch) -> Batch:
+    """A masked batch with ``asked`` (n), the places of hidden words counted row by row, and their ``labels`` (n)."""
+    # Counted here, on the CPU: on a GPU the host would wait for their number.
+    asked = (batch["labels"].flatten() != IGNORED).nonzero().flatten()
+    return {**batch, "asked": asked, "labels": batch["labels"].flatten()[asked]}
 
 
 def _inputs(batch: Batch, device: torch.device) -> dict[str, Tensor]:

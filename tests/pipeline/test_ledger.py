@@ -112,6 +112,14 @@ def test_a_run_that_was_never_made_is_not_found(ledger: Ledger) -> None:
     assert ledger.find(RUN) is None
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", f"../runs/{RUN}", f"{RUN}/", "/etc", "a" * 300])
+def test_a_path_is_not_the_name_of_a_run(name: str, ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    assert ledger.began(RUN)
+    assert ledger.find(name) is None
+    assert not ledger.began(name)
+
+
 def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     (ledger.folder(RUN) / "run.json").unlink()

@@ -184,6 +184,10 @@ def test_runs_on_other_dev_rows_are_left_out_or_named(ledger: Ledger, reports: P
     [
         ({"runs": [f"{1:012x}", f"{1:012x}"]}, ["named more than once"]),
         ({"runs": ["feed", "beef"]}, ["no run feed", "no run beef", "2 mistakes"]),
+        ({"runs": [f"{1:012x}", f"../runs/{1:012x}"]}, [f"no run ../runs/{1:012x}"]),
+        ({"runs": ["/etc", "."]}, ["no run /etc", "no run .", "2 mistakes"]),
+        ({"runs": [" ".join([f"{1:012x}"] * 20)]}, [f"no run {1:012x} "]),
+        ({"name": "a" * 300}, ["for it names a folder"]),
         ({"runs": [f"{10:012x}"]}, ["was trained for 'sts', not 'sst'"]),
         ({"runs": []}, ["names no run"]),
         ({"rule": "median", "name": "A b"}, ["--rule median is for scores", "--name A b", "2 mistakes"]),
@@ -269,3 +273,30 @@ def test_prediction_says_what_the_ensemble_said_on_dev(trained, workspace, data_
     workspace.store.remove(trained[0].run)
     with pytest.raises(PipelineError, match=f"ensemble 'both' needs run {trained[0].run}"):
         predict("films", source, out, fresh, using="ensemble:both", **settings)
+
+
+def test_half_of_dev_that_has_no_correlation_is_not_scored(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROWS", 3)
+    finished(Ledger(reports), f"{1:012x}", 0.5, STS)
+    for seed in range(4):  # one of the halves is a single row, whichever it is
+        with pytest.raises(
+            PipelineError, match="3 dev rows of 'sts' are too few to choose on half of: --choose-on all"
+        ):
+            ensemble(STS, "mine", reports, seed=seed)
+    assert ensemble(STS, "mine", reports, chosen_on="all").held_out is None
+
+
+def test_a_damaged_ensemble_is_made_again_as_its_message_says(ledger: Ledger, reports: Path) -> None:
+    ensemble(SST, "mine", reports)
+    file = reports / "ensembles" / "mine" / "ensemble.json"
+    file.write_text("{")
+    with pytest.raises(PipelineError, match="delete it and make the ensemble again"):
+        ensemble(SST, "mine", reports)
+    file.unlink()
+    assert ensemble(SST, "mine", reports) == Ensembles(reports).find("mine")
+
+
+@pytest.mark.parametrize("name", ["..", "../runs", "a" * 300, ""])
+def test_no_ensemble_goes_by_a_name_that_is_none(name: str, ledger: Ledger, reports: Path) -> None:
+    with pytest.raises(PipelineError, match="no ensemble"):
+        Ensembles(reports).named(name)

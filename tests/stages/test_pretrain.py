@@ -16,7 +16,7 @@ from pipeline.recipe import Recipe
 from pipeline.training.masked_lm import Masking
 from pipeline.training.optim import peak_rates
 from stages.extract import extract
-from stages.pretrain import pretrain, pretrain_fresh
+from stages.pretrain import pretrain, pretrain_fresh, pretraining_seconds
 
 
 def test_a_backbone_comes_out_that_has_learned(tmp_path: Path) -> None:
@@ -111,6 +111,124 @@ def test_lower_layers_learn_more_slowly(workspace, tmp_path) -> None:  # type: i
         max(size for name, size in moved.items() if f"layer.{layer}." in name) for layer in (layers[-1], layers[0])
     )
     assert top > 1e-3 > 1e3 * bottom
+
+
+def test_the_order_of_the_tasks_does_not_matter(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    one, other = (
+        pretrain(tasks, tmp_path / tasks[0], QUICK, workspace, seed=0)
+        for tasks in (["films", "pairs"], ["pairs", "films"])
+    )
+    assert one["run"] == other["run"]
+    assert one["masked_accuracy"] == other["masked_accuracy"]
+    hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("films", "pairs")}
+    assert len(hashes) == 1
+
+
+def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    recipe, there = QUICK.model_copy(update={"hidden_dropout": 0.2}), replace(workspace, checkpoint_seconds=0.0)
+    whole = pretrain(["films", "pairs"], tmp_path / "whole", recipe, workspace, seed=0)
+    from pipeline.training import masked_lm
+
+    read, step = masked_lm.cut, 0
+
+    def killed(batch, pieces):  # type: ignore[no-untyped-def]
+        nonlocal step
+        step += 1
+        if step == 9:
+            raise KeyboardInterrupt
+        return read(batch, pieces)
+
+    monkeypatch.setattr(masked_lm, "cut", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(["films", "pairs"], tmp_path / "cut", recipe, there, seed=0)
+    assert not (tmp_path / "cut").exists()
+    again = pretrain(["pairs", "films"], tmp_path / "cut", recipe, there, seed=0)
+    assert step < 9 + 2 * 12  # it did not begin anew
+    assert again["masked_accuracy"] == whole["masked_accuracy"]
+    hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("whole", "cut")}
+    assert len(hashes) == 1
+
+
+def test_small_pieces_give_the_gradient_of_the_batch(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Without dropout, as the nano backbone has none, up to rounding."""
+    found = [
+        pretrain(["films"], tmp_path / str(pieces), recipe, workspace, seed=0)
+        for pieces in (1, 3, 16)
+        for recipe in [QUICK.model_copy(update={"gradient_accumulation_steps": pieces})]
+    ]
+    losses = [[point["loss"] for point in each["curve"][1:]] for each in found]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_hidden_dropout_acts_and_a_tracker_gets_the_curve(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    pytest.importorskip("tensorboard")
+    tracked = replace(workspace, track="tensorboard")
+    plain, dropped = (
+        pretrain(
+            ["films"], tmp_path / f"dropout {rate}", QUICK.model_copy(update={"hidden_dropout": rate}), tracked, seed=0
+        )
+        for rate in (0.0, 0.5)
+    )
+    assert dropped["curve"][-1]["loss"] > plain["curve"][-1]["loss"]
+    for found in (plain, dropped):
+        assert list(workspace.ledger.folder(found["run"]).rglob("events.out.tfevents.*"))
+
+
+def test_other_lengths_are_another_run(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    shutil.copytree(workspace.data, data)
+    workspace = replace(workspace, data=data)
+    pretrain(["films"], tmp_path / "read", QUICK, workspace, seed=0)
+    toml = data / "films" / "task.toml"
+    toml.write_text(toml.read_text().replace("max_length = 24", "max_length = 6"))
+    with pytest.raises(PipelineError, match="trained otherwise"):
+        pretrain(["films"], tmp_path / "read", QUICK, replace(workspace), seed=0)
+    longest = workspace.backbone.max_length
+    with pytest.raises(PipelineError, match=f"max_length {longest + 1} is more than the backbone can read"):
+        recipe = QUICK.model_copy(update={"max_length": longest + 1})
+        pretrain(["films"], tmp_path / "long", recipe, workspace, seed=0)
+
+
+def test_seconds_count_what_came_before_wherever_the_folders_go(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    first = pretrain(["films"], Path("first"), QUICK, workspace, seed=0)
+    second = pretrain(["pairs"], Path("second"), QUICK, replace(workspace, backbone_name="first"), seed=0)
+    expected = first["seconds"] + second["seconds"]
+    assert pretraining_seconds(Path("second")) == pytest.approx(expected, abs=0.002)
+    shutil.rmtree("first")
+    Path("second").rename("first")  # in the place of what it came from
+    assert pretraining_seconds(Path("first")) == pytest.approx(expected, abs=0.002)
+    assert pretraining_seconds(Path("second")) == 0
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [("file/read", "a file stands where a folder is needed"), ("a" * 300, "the name is too long")],
+)
+def test_an_output_that_cannot_be_is_told_before_training(output, told, workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda *_, **__: pytest.fail("trained"))
+    with pytest.raises(PipelineError, match=told):
+        pretrain(["films"], tmp_path / output, QUICK, workspace, seed=0)
+
+
+def test_texts_without_a_known_word_are_refused(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    shutil.copytree(workspace.data, data)
+    rows = pd.read_csv(data / "films" / "train.csv").assign(sentence=[f"qqq{row}" for row in range(96)])
+    rows.to_csv(data / "films" / "train.csv", index=False)
+    with pytest.raises(PipelineError, match="task 'films': its train texts hold no word that the backbone knows"):
+        pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0)
+
+
+@pytest.mark.parametrize("content", ["[1]", "{}", "{"])
+def test_another_pretraining_json_is_something_else(content, workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "read").mkdir()
+    (tmp_path / "read" / "pretraining.json").write_text(content)
+    assert pretraining_seconds(tmp_path / "read") == 0
+    with pytest.raises(PipelineError, match="holds something else"):
+        pretrain(["films"], tmp_path / "read", QUICK, workspace, seed=0)
 
 
 @pytest.mark.parametrize(

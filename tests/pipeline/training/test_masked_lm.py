@@ -15,7 +15,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from pipeline.training.masked_lm import IGNORED, MaskedModel, Masking
+from pipeline.training.masked_lm import IGNORED, MaskedModel, Masking, cut
 
 SPECIAL = torch.tensor([0, 2, 3])
 MASK, VOCABULARY = 4, 1000
@@ -94,3 +94,29 @@ def test_the_head_counts_what_berts_does() -> None:
     model.tie_weights()
     encoder = {id(parameter) for parameter in model.base_model.parameters()}
     assert sum(p.numel() for p in model.parameters() if id(p) not in encoder) == 622_650
+
+
+@pytest.mark.parametrize("hidden", [0.0, 0.15, 1.0])
+@pytest.mark.parametrize("pieces", [1, 2, 3, 12, 20])
+def test_a_batch_that_is_cut_has_the_loss_of_the_whole(pieces: int, hidden: float) -> None:
+    """Each piece's mean, weighted by its rows as ``fit`` weights it, whatever share of the hidden words is in it."""
+    generator, size, length = np.random.default_rng(0), 12, 9
+    lengths = torch.arange(size) // 2 + 3
+    there = torch.arange(length) < lengths[:, None]
+    ids = torch.from_numpy(generator.integers(5, VOCABULARY, (size, length))) * there
+    masked, labels = Masking(chosen=hidden).apply(ids, SPECIAL, MASK, WORDS, generator)
+    loss_of_word = torch.from_numpy(generator.random(VOCABULARY))
+    batch = {"input_ids": masked, "attention_mask": there.long(), "labels": labels, "rows": torch.arange(size)}
+
+    total, seen = 0.0, []
+    for piece in cut(batch, pieces):
+        inputs = piece.batch["input_ids"]
+        assert inputs.shape[1] == lengths[piece.batch["rows"]].max()
+        asked = piece.batch["asked"]
+        assert (inputs.flatten()[asked] != 0).all()
+        value = loss_of_word[piece.batch["labels"]].sum() / piece.batch["share"]
+        total += value.item() * len(piece) / size
+        seen += piece.batch["rows"].tolist()
+    assert seen == list(range(size))
+    chosen = labels[labels != IGNORED]
+    assert total == pytest.approx(loss_of_word[chosen].mean().item() if len(chosen) else 0.0, rel=1e-6)
