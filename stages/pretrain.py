@@ -235,7 +235,8 @@ def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int |
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     found = _result_in(backbone)
-    return 0.0 if found is None else found["seconds_in_all"]
+    # Folders written before this was kept know of their own reading alone.
+    return 0.0 if found is None else found.get("seconds_in_all", found["seconds"])
 
 
 def _result_in(folder: Path) -> dict[str, Any] | None:
@@ -243,7 +244,7 @@ def _result_in(folder: Path) -> dict[str, Any] | None:
         found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and {"seconds_in_all", "identity"} <= found.keys() else None
+    return found if isinstance(found, dict) and {"seconds", "identity"} <= found.keys() else None
 
 
 def pretrain_fresh(
