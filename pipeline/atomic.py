@@ -40,7 +40,7 @@ def make_folder(path: Path) -> Path:
 def check_writable(path: Path) -> None:
     """Raise the :class:`~pipeline.errors.PipelineError` that writing ``path`` later would; leave nothing behind."""
     make_folder(path.parent)
-    trial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    trial = _beside(path, "tmp")
     with writing(path):
         trial.mkdir()
         trial.rmdir()
@@ -50,7 +50,7 @@ def check_writable(path: Path) -> None:
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success flush it to disk and rename it onto ``path``."""
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _beside(path, "tmp")
     try:
         with writing(path):
             yield temporary
@@ -78,7 +78,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     make_folder(path.parent)
     recover_folder(path)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = _beside(path, "tmp")
     try:
         with writing(path):
             temporary.mkdir()
@@ -89,7 +89,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             if path.exists():
                 # A folder cannot be renamed onto a non-empty one: step the old one aside first.
-                old = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.old")
+                old = _beside(path, "old")
                 path.rename(old)
                 temporary.rename(path)
                 shutil.rmtree(old)
@@ -110,6 +110,11 @@ def recover_folder(path: Path) -> None:
                 left.rename(path)
         for left in path.parent.glob(f".{path.name}.*.tmp"):
             shutil.rmtree(left)
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A hidden name beside ``path`` that nothing else has; :func:`recover_folder` knows it by its kind."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.{kind}")
 
 
 def _flush(path: Path) -> None:

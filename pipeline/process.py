@@ -23,7 +23,7 @@ def set_up() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # A step frees what it took and the next one takes it again. glibc hands large blocks back to the kernel in between,
-    # which then clears every page anew: 240 MB a step with SMART, an eighth of its time.
+    # which then clears every page anew: up to 240 MB a step with SMART, an eighth of its time.
     if not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         with suppress(AttributeError):
             _c_library().mallopt(_MMAP_MAX, 0)

@@ -16,7 +16,7 @@ from pipeline.training.masked_lm import Masking
 from stages.compare import compare
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.pretrain import pretrain_fresh
+from stages.pretrain_fresh import pretrain_fresh
 from stages.studies import find_study
 from stages.workspace import Workspace
 

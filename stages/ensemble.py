@@ -57,14 +57,7 @@ def ensemble(
     predictions = [_prediction(table) for table in tables.values()]
     names = list(tables)
 
-    choosing = first_half(labels, seed) if chosen_on == "half" else np.ones(len(labels), dtype=bool)
-    parts = [choosing]
-    if chosen_on == "half" and task.metric == "pearson":  # which is not defined where all labels are the same
-        parts.append(~choosing)
-    if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
-        raise PipelineError(
-            f"{len(labels)} dev rows of '{task.name}' are too few to choose on half of: --choose-on all"
-        )
+    choosing = _rows_to_choose_on(labels, task, chosen_on, seed)
     there = [_rows(prediction, choosing) for prediction in predictions]
     size = best or (len(names) if runs is not None else BEST)
     weights = choose(there, labels[choosing], task.metric, rule, size)
@@ -99,6 +92,19 @@ def ensemble(
     table.insert(2, "chosen_on", choosing)
     Ensembles(reports).write(record, table)
     return record
+
+
+def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:
+    """Which of dev's rows (n,) members and weights are chosen on; the rest is scored on."""
+    halves = chosen_on == "half"
+    choosing = first_half(labels, seed) if halves else np.ones(len(labels), dtype=bool)
+    parts = [choosing]
+    if halves and task.metric == "pearson":  # which is not defined where all labels are the same
+        parts.append(~choosing)
+    if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
+        told = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"
+        raise PipelineError(f"{len(labels)} dev rows of '{task.name}' are too few to {told}")
+    return choosing
 
 
 def told(record: EnsembleRecord) -> str:

@@ -19,7 +19,7 @@ import pandas as pd
 from pipeline.atomic import check_writable, new_folder, write_json
 from pipeline.data.load import TaskData
 from pipeline.data.pair_order import joined
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
+from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.errors import PipelineError, writing
 from pipeline.ledger import run_name
 from pipeline.recipe import Recipe, check_seed
@@ -28,16 +28,14 @@ from stages.once import get_or_train
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
-    from transformers import BertConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from pipeline.training.fit import Fitted
-    from pipeline.training.masked_lm import Masking
 
 RESULT = "pretraining.json"
 ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3
 """Peak learning rates unless given: Hayes 2024's for Quora, and what fresh heads have elsewhere. A fresh head sends the
 encoder gradients of no use at first: at fine-tuning's 5e-5 for both, MiniLM lost most of what it knew of sentences."""
-_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def pretrain(
@@ -211,7 +209,7 @@ class _Pretraining:
             "best_epoch": fitted.best_epoch,
             "curve": fitted.curve,
             "seconds": round(fitted.seconds, 3),
-            "seconds_in_all": round(fitted.seconds + pretraining_seconds(Path(before.name)), 3),
+            "total_seconds": round(fitted.seconds + pretraining_seconds(Path(before.name)), 3),
             "identity": self.identity,
             "provenance": provenance(),
         }
@@ -236,7 +234,7 @@ def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     found = _result_in(backbone)
     # Folders written before this was kept know of their own reading alone.
-    return 0.0 if found is None else found.get("seconds_in_all", found["seconds"])
+    return 0.0 if found is None else found.get("total_seconds", found["seconds"])
 
 
 def _result_in(folder: Path) -> dict[str, Any] | None:
@@ -245,69 +243,3 @@ def _result_in(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and {"seconds", "identity"} <= found.keys() else None
-
-
-def pretrain_fresh(
-    texts: Sequence[tuple[str, ...]],
-    folder: Path,
-    config: BertConfig,
-    recipe: Recipe,
-    masking: Masking,
-    *,
-    seed: int,
-    held_out: int = 256,
-) -> float:
-    """Train a fresh BERT on ``texts`` (one sentence or a pair each) and write it to ``folder`` as a backbone.
-
-    Args:
-        config: sizes; the vocabulary's is set here.
-        held_out: texts that are not trained on, for the score.
-
-    Returns:
-        The share of masked tokens of the held-out texts that the kept epoch guesses right.
-    """
-    import torch
-    from transformers import BertForMaskedLM
-
-    from pipeline.training.devices import make_accelerator
-    from pipeline.training.masked_lm import fit_masked
-
-    with new_folder(folder) as temporary:
-        tokenizer = word_tokenizer(texts, temporary, config.max_position_embeddings)
-        order = np.random.default_rng(seed).permutation(len(texts))
-        dev, train = (
-            _tokenised([texts[i] for i in part], tokenizer, config.max_position_embeddings)
-            for part in (order[:held_out], order[held_out:])
-        )
-        torch.manual_seed(seed)
-        config.vocab_size = len(tokenizer.fast)
-        model = BertForMaskedLM(config)
-        accelerator = make_accelerator(recipe.precision)
-        fitted = fit_masked(model, train, {"text": dev}, tokenizer, recipe, masking, seed=seed, accelerator=accelerator)
-        model.bert.save_pretrained(temporary, safe_serialization=True)
-    return fitted.best_score
-
-
-def word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: int) -> Tokenizer:
-    """A BERT tokenizer whose vocabulary is every word of ``texts``; fit for a small, closed language."""
-    from transformers import BertTokenizerFast
-
-    words = sorted({word for text in texts for sentence in text for word in sentence.split()})
-    vocabulary = folder / "vocab.txt"
-    vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
-    fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
-    fast.save_pretrained(folder)
-    return tokenizer_of(fast, token_types=True)
-
-
-def _tokenised(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, max_length: int) -> TokenisedSplit:
-    """Singles and pairs as one split; the singles come first."""
-    parts = []
-    for size in (1, 2):
-        chosen = [text for text in texts if len(text) == size]
-        columns = {"id": map(str, range(len(chosen))), "text_a": [text[0] for text in chosen]}
-        if size == 2:
-            columns["text_b"] = [text[1] for text in chosen]
-        if chosen:
-            parts.append(tokenise(pd.DataFrame(columns), tokenizer, "cross", max_length))
-    return joined(parts)

@@ -378,6 +378,18 @@ def wait_for_a_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:
         time.sleep(0.002)
 
 
+def in_two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as a launcher starts it, which has to end well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         "-m", "pipeline", *arguments],
+        cwd=ROOT, capture_output=True, text=True, timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -386,14 +398,9 @@ def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, d
     arguments = ["extract", "--task", "pairs", "--epochs", "2", "--batch-size", "10", "--recipe", recipe, "--json"]
     _, out, _ = run(*arguments, *places)
     alone = json.loads(out.splitlines()[-1])
-    apart = [*places[:2], f"--store={tmp_path / 'store2'}", f"--reports={tmp_path / 'reports2'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         "-m", "pipeline", *arguments, *apart],
-        cwd=ROOT, capture_output=True, text=True, timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = in_two_processes(
+        *arguments, *places[:2], f"--store={tmp_path / 'store2'}", f"--reports={tmp_path / 'reports2'}"
+    )
     together = json.loads(done.stdout.splitlines()[-1])
     assert together["run"] == alone["run"]
     assert together["dev"] == pytest.approx(alone["dev"], abs=2e-3)
@@ -412,13 +419,9 @@ def test_two_processes_read_as_one_does(places, run, tmp_path) -> None:  # type:
     status, out, error = run(*arguments, "--output", tmp_path / "one", *places)
     assert status == 0, error
     alone = json.loads(out.splitlines()[-1])
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "pipeline",
-         *arguments, f"--output={tmp_path / 'two'}", *places[:2], f"--reports={tmp_path / 'reports2'}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=200,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = in_two_processes(
+        *arguments, f"--output={tmp_path / 'two'}", *places[:2], f"--reports={tmp_path / 'reports2'}"
+    )
     together = json.loads(done.stdout.splitlines()[-1])
     assert together["run"] == alone["run"]
     assert done.stdout.count('"run"') == 1

@@ -107,16 +107,7 @@ def fit_masked(
             hidden in them is always the same.
         recipe: its rates, batches and epochs are read, resolved.
     """
-    special = torch.tensor(tokenizer.fast.all_special_ids)
-    words = torch.tensor(sorted(set(range(len(tokenizer.fast))) - set(tokenizer.fast.all_special_ids)))
-    mask_id = tokenizer.fast.mask_token_id
-    assert mask_id is not None
-
-    def mask(batch: Batch, *stream: int) -> Batch:
-        """With some words hidden, and ``labels`` (B, T): what they were."""
-        generator = np.random.default_rng([seed, *stream])
-        ids, labels = masking.apply(batch["input_ids"], special, mask_id, words, generator)
-        return {**batch, "input_ids": ids, "labels": labels}
+    mask = _Masker(masking, tokenizer, seed)
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
@@ -159,6 +150,23 @@ def fit_masked(
     )
 
 
+class _Masker:
+    """Masks batches of a tokenizer's texts; what is hidden follows from the seed and the numbers of the batch."""
+
+    def __init__(self, masking: Masking, tokenizer: Tokenizer, seed: int) -> None:
+        special, mask_id = tokenizer.fast.all_special_ids, tokenizer.fast.mask_token_id
+        assert mask_id is not None
+        self._masking, self._mask_id, self._seed = masking, mask_id, seed
+        self._special = torch.tensor(special)
+        self._words = torch.tensor(sorted({*range(len(tokenizer.fast))} - {*special}))
+
+    def __call__(self, batch: Batch, *numbers: int) -> Batch:
+        """With some words hidden, and ``labels`` (B, T): what they were."""
+        generator = np.random.default_rng([self._seed, *numbers])
+        ids, labels = self._masking.apply(batch["input_ids"], self._special, self._mask_id, self._words, generator)
+        return {**batch, "input_ids": ids, "labels": labels}
+
+
 def cut(batch: Batch, pieces: int) -> list[Piece]:
     """At most so many pieces of a masked batch, none wider than its longest row.
 
@@ -169,12 +177,11 @@ def cut(batch: Batch, pieces: int) -> list[Piece]:
     # In a short batch nothing may have been hidden: a mean over nothing would be no number.
     asked = max(int((batch["labels"] != IGNORED).sum()), 1)
     found = []
-    for rows in np.array_split(np.arange(size), pieces):
-        if len(rows):
-            longest = int(batch["attention_mask"][rows].sum(dim=1).max())
-            part = {name: values[rows][..., :longest] if values.ndim == 2 else values[rows]
-                    for name, values in batch.items()}  # fmt: skip
-            found.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / size))}))
+    for rows in np.array_split(np.arange(size), min(pieces, size)):
+        part = {name: values[rows] for name, values in batch.items()}
+        longest = int(part["attention_mask"].sum(dim=1).max())
+        part = {name: values[:, :longest] if values.ndim == 2 else values for name, values in part.items()}
+        found.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / size))}))
     return found
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
+
+
+def flop_of(call: Callable[[], object]) -> int:
+    """What a ``call`` costs, by :class:`FlopCounter`."""
+    with FlopCounter() as counter:
+        call()
+    return counter.total
 
 
 class FlopCounter(TorchDispatchMode):

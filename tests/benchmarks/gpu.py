@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from pipeline.data.tokens import TokenisedSplit
 from stages.run import Run
 
 from .backbones import BERT_BASE, NANO, backbone_folder
-from .flops import FlopCounter
+from .flops import flop_of
 from .ours import make_run, train_epoch
 from .report import Report
 from .rows import generated_split, real_lengths
@@ -84,7 +85,7 @@ def _rows(
     rows: list[Row] = []
     for kind, run in runs.items():
         sample = found[kind]
-        achieved = _flops(run, split) * sample.median / len(split)
+        achieved = flop_of(partial(train_epoch, run, split)) * sample.median / len(split)
         row: Row = {
             "trainable": kind,
             "batch": batch_size,
@@ -106,12 +107,6 @@ def _speed(run: Run, split: TokenisedSplit, memory: dict[str, float]) -> Callabl
         return fitted.examples_per_second
 
     return measure
-
-
-def _flops(run: Run, split: TokenisedSplit) -> int:
-    with FlopCounter() as counter:
-        train_epoch(run, split)
-    return counter.total
 
 
 def _fixed(batch_size: int, batches: int) -> TokenisedSplit:

@@ -16,7 +16,7 @@ from stages.run import Run
 from stages.terms import terms_of
 
 from .backbones import MINILM, NANO, backbone_folder
-from .flops import FlopCounter
+from .flops import flop_of
 from .ours import build, make_run
 from .report import Report
 from .rows import generated_split
@@ -54,7 +54,7 @@ def _table(setting: Setting, backbone: Path, trainable: str, rows: int, tokens: 
     steps = {name: regularised_step(run, rows, tokens, setting.device) for name, run in runs.items()}
     calls = 1 if setting.quick else _CALLS
     found = interleave({name: milliseconds(step, calls) for name, step in steps.items()}, setting.repeats)
-    flop = {name: _flop(step) for name, step in steps.items()}
+    flop = {name: flop_of(step) for name, step in steps.items()}
     return [
         {
             trainable: name,
@@ -65,12 +65,6 @@ def _table(setting: Setting, backbone: Path, trainable: str, rows: int, tokens: 
         }
         for name, sample in found.items()
     ]
-
-
-def _flop(step: Step) -> int:
-    with FlopCounter() as counter:
-        step()
-    return counter.total
 
 
 def regularised_step(run: Run, rows: int, tokens: int, device: str) -> Step:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -9,6 +10,8 @@ import subprocess
 import sys
 
 import pytest
+
+from pipeline import process
 
 # 64 MB, twice as much as glibc ever keeps of its own accord, in pages that are resident once written.
 PROGRAM = """
@@ -73,9 +76,14 @@ def test_threads_spin_for_a_moment_unless_the_user_says_otherwise(variables: dic
     assert measured(**variables)["spin"] == spin
 
 
-def test_where_the_c_library_lacks_the_functions_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline import process
-
-    monkeypatch.setattr(process, "_c_library", lambda: None)
+@pytest.mark.parametrize("platform", ["darwin", "win32", "linux"])
+def test_where_the_c_library_lacks_the_functions_the_rest_is_still_set(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object() if platform == "linux" else pytest.fail("no such library"))
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GOMP_", "OMP_")) or "TUNABLES" in name]:
+        monkeypatch.delenv(name)
     process.set_up()
     process.give_back_memory()
+    assert os.environ["GOMP_SPINCOUNT"] == "10000"

@@ -286,6 +286,13 @@ def test_half_of_dev_that_has_no_correlation_is_not_scored(reports: Path, monkey
     assert ensemble(STS, "mine", reports, chosen_on="all").held_out is None
 
 
+def test_labels_that_are_all_one_are_not_chosen_on(reports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROWS", 1)
+    finished(Ledger(reports), f"{1:012x}", 0.5)
+    with pytest.raises(PipelineError, match="too few to choose on, or all have one label"):
+        ensemble(SST, "mine", reports, chosen_on="all")
+
+
 def test_a_damaged_ensemble_is_made_again_as_its_message_says(ledger: Ledger, reports: Path) -> None:
     ensemble(SST, "mine", reports)
     file = reports / "ensembles" / "mine" / "ensemble.json"
