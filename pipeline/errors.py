@@ -73,8 +73,17 @@ def validation_problems(error: ValidationError) -> list[str]:
         elif item["type"] == "missing":
             problems.append(f"{key}: missing")
         else:
-            problems.append(f"{key}: {item['msg'].removeprefix('Value error, ')} (got {item['input']!r})")
+            problems.append(f"{key}: {item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})")
     return problems
+
+
+def shortened(value: object, most: int = 80) -> str:
+    """``repr(value)`` for a message: cut in the middle where it is long, and never an error of its own."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deeply, or an integer of more digits than Python prints
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
 
 
 def raise_all(where: str, problems: Sequence[str]) -> None:
