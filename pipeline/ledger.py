@@ -22,7 +22,7 @@ from pipeline.atomic import canonical_json, clear_leftovers, make_folder, sha256
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
 from pipeline.errors import PipelineError, validation_problems
-from pipeline.locks import locked
+from pipeline.locks import is_held, locked
 from pipeline.recipe import Recipe
 from pipeline.tasks import Metric, Name
 
@@ -255,18 +255,17 @@ class Ledger:
         """
         folder = make_folder(self.folder(run))
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
-        with locked(folder / ".lock", if_held=None if wait else busy):
+        with locked(self._lock_file(run), if_held=None if wait else busy):
             clear_leftovers(folder)
             clear_leftovers(self.checkpoint_file(run).parent)
             yield
 
+    def _lock_file(self, run: str) -> Path:
+        return self.folder(run) / ".lock"
+
     def is_busy(self, run: str) -> bool:
         """Whether another process holds the lock of ``run``."""
-        try:
-            with self.lock(run):
-                return False
-        except RunBusy:
-            return True
+        return is_held(self._lock_file(run))
 
     def finish(
         self,

@@ -7,7 +7,7 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.errors import PipelineError, writing
@@ -25,14 +25,14 @@ def open_lock(file: Path) -> int:
     return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
 
 
-def try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
     """Lock an open file until its descriptor is closed; False if another process holds it.
 
     Raises:
         OSError: the file system has no locks.
     """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _HELD_ELSEWHERE:
             raise
@@ -66,6 +66,18 @@ def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
+
+
+def is_held(file: Path) -> bool:
+    """Whether another process holds the lock of ``file``; unknown counts as no."""
+    with suppress(OSError):
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            # Shared, so that those who only ask do not hold each other up.
+            return not try_lock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _acquire(descriptor: int, file: Path, if_held: PipelineError | None) -> bool:

@@ -125,6 +125,7 @@ class Jobs:
             waiting = f"waiting for run {runs[0].name} ({runs[0].title}){more}: another command is training it"
             print(waiting, file=sys.stderr, flush=True)
         ledger = self.workspace.ledger
+        time.sleep(_POLL_SECONDS)
         while on_main_process(lambda: all(ledger.is_busy(run.name) for run in runs)):
             time.sleep(_POLL_SECONDS)
 

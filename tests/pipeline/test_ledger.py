@@ -266,6 +266,9 @@ def test_a_killed_process_gives_up_its_lock_and_what_it_left_is_cleared(ledger: 
         process.kill()
         process.wait()
         assert not ledger.is_busy(RUN)
+        assert len(list(folder.rglob(".*.tmp"))) == 2
+    with ledger.lock(RUN):
+        assert ledger.is_busy(RUN)
     assert sorted(path.name for path in folder.rglob("*")) == [".lock", "checkpoint"]
 
 
