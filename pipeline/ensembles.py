@@ -1,4 +1,4 @@
-"""Ensembles on disk, under ``<reports>/ensembles/<name>/``: ``ensemble.json``, written last, and predictions on dev."""
+"""Ensembles on disk, under ``<reports>/ensembles/<name>/``: ``ensemble.json``, and predictions on dev."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pipeline.atomic import write_json
+from pipeline.atomic import new_folder, write_json
 from pipeline.data.tables import write_table
 from pipeline.ensembling import Rule
-from pipeline.errors import PipelineError, validation_problems
+from pipeline.errors import PipelineError
+from pipeline.reading import read_model
 from pipeline.tasks import Metric, Name
 
 if TYPE_CHECKING:
@@ -108,11 +109,7 @@ class Ensembles:
         file = self.root / name / "ensemble.json"
         if name_problems(name) or not file.is_file():
             return None
-        try:
-            return EnsembleRecord.model_validate_json(file.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError) as error:
-            reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
-            raise PipelineError(f"{file}: damaged ({reason}): delete it and make the ensemble again") from error
+        return read_model(EnsembleRecord, file, "delete it and make the ensemble again")
 
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``.
@@ -130,8 +127,9 @@ class Ensembles:
         return found
 
     def write(self, record: EnsembleRecord, predictions: pd.DataFrame) -> Path:
-        """Write the predictions, then the record; returns their folder."""
+        """Write the record and the predictions, both or neither; returns their folder."""
         folder = self.root / record.name
-        write_table(predictions, folder / "predictions.parquet")
-        write_json(folder / "ensemble.json", record.model_dump(mode="json"))
+        with new_folder(folder) as temporary:
+            write_table(predictions, temporary / "predictions.parquet")
+            write_json(temporary / "ensemble.json", record.model_dump(mode="json"))
         return folder

@@ -10,19 +10,19 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.atomic import canonical_json, make_folder, sha256_text, write_json, write_text
+from pipeline.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json, write_text
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
-from pipeline.errors import PipelineError, validation_problems, writing
+from pipeline.errors import PipelineError, validation_problems
+from pipeline.locks import is_held, locked
 from pipeline.recipe import Recipe
 from pipeline.tasks import Metric, Name
 
@@ -33,6 +33,10 @@ Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
 
 Reading = Literal["same", "probability", "middle"]
 """As it is; a probability as a score; a score as a class, above the middle of its range or not."""
+
+
+class RunBusy(PipelineError):
+    """Another process is training the run."""
 
 
 class Cost(BaseModel):
@@ -238,24 +242,30 @@ class Ledger:
         return self.folder(run) / ("predictions.parquet" if task is None else f"predictions-{task}.parquet")
 
     @contextmanager
-    def lock(self, run: str) -> Iterator[None]:
+    def lock(self, run: str, wait: bool = False) -> Iterator[None]:
         """Keep two processes from training one run at once; a killed process gives its lock up by itself.
 
+        What killed processes left of half-written files is cleared away.
+
+        Args:
+            wait: for another process that is at it.
+
         Raises:
-            PipelineError: another process is at it.
+            RunBusy: another process is at it, and ``wait`` is not given.
         """
         folder = make_folder(self.folder(run))
-        with writing(folder):
-            lock = FileLock(folder / ".lock")
-        try:
-            with writing(folder):
-                lock.acquire(timeout=0)
-        except Timeout:
-            raise PipelineError(f"run {run} is being trained by another process: wait for it, then try again") from None
-        try:
+        busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
+        with locked(self._lock_file(run), if_held=None if wait else busy):
+            clear_leftovers(folder)
+            clear_leftovers(self.checkpoint_file(run).parent)
             yield
-        finally:
-            lock.release()
+
+    def _lock_file(self, run: str) -> Path:
+        return self.folder(run) / ".lock"
+
+    def is_busy(self, run: str) -> bool:
+        """Whether another process holds the lock of ``run``."""
+        return is_held(self._lock_file(run))
 
     def finish(
         self,
@@ -286,17 +296,26 @@ class Ledger:
 
     def add_scores(self, record: RunRecord, others: Mapping[str, tuple[OtherScore, pd.DataFrame]]) -> RunRecord:
         """Add what the model of a finished run is found to score on other tasks, predictions first."""
-        with self.lock(record.run):
+        with self.lock(record.run, wait=True):
             for task, (_, table) in others.items():
                 write_table(table, self._predictions_file(record.run, task))
             scores = {task: score for task, (score, _) in others.items()}
+            # Another process may have added some since the record was read.
+            record = self.find(record.run) or record
             record = record.model_copy(update={"others": {**record.others, **scores}})
             write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json"))
         return record
 
+    def tidy(self, run: str) -> None:
+        """Remove what a process that was killed just after it finished ``run`` left of it."""
+        if self.checkpoint_file(run).parent.is_dir():
+            # Whoever trains it anew, or does not let us write, keeps the checkpoint.
+            with suppress(PipelineError), self.lock(run):
+                self.drop_checkpoint(run)
+
     def drop_checkpoint(self, run: str) -> None:
         """Let the run begin at its beginning; what it finished before stays until it has finished again."""
-        shutil.rmtree(self.folder(run) / "checkpoint", ignore_errors=True)
+        shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
 
 
 def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:

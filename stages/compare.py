@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.atomic import write_json
+from pipeline.atomic import make_folder, write_json
 from pipeline.errors import PipelineError
+from pipeline.locks import locked
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.study import Study
 from pipeline.training.devices import is_main_process
@@ -86,7 +87,8 @@ def dry_run(study: Study, workspace: Workspace) -> DryRun:
 def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
     """Run what the ledger does not have, then write ``<reports>/<study>/``.
 
-    A run that fails leaves a hole with its reason in the tables; the rest goes on.
+    A run that fails leaves a hole with its reason in the tables; the rest goes on. Commands that compare the same study
+    at the same time share its runs.
 
     Raises:
         PipelineError: something that can be known to be wrong before training; nothing is trained then.
@@ -97,6 +99,7 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         done = len(jobs.jobs) - len(missing)
         time = f", {jobs.estimate.total(missing)}" if missing else ""
         print(f"study {study.name}: {done} of {len(jobs.jobs)} runs done{time}", file=sys.stderr, flush=True)
+    jobs.train()
     entries, by_backbone = [], dict[str | None, list[str]]()
     for cell in cells:
         place = {"method": cell.label, "target": cell.target, "seed": cell.seed, "rows": cell.rows}
@@ -114,8 +117,9 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         score_across(finished, study.targets, jobs.workspace.on(backbone))
     folder = workspace.reports / study.name
     if is_main_process():
-        write_json(folder / "study.json", result.model_dump(mode="json"))
-        write_report(result, jobs.workspace.ledger, folder)
+        with locked(make_folder(folder) / ".lock"):
+            write_json(folder / "study.json", result.model_dump(mode="json"))
+            write_report(result, jobs.workspace.ledger, folder)
     return result, folder
 
 

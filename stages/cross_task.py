@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pipeline.errors import PipelineError
@@ -31,11 +32,11 @@ def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspa
 
     Scores and predictions are kept with the run. A model that cannot be had is told on stderr and left out.
     """
-    from pipeline.training.devices import is_main_process, wait_for_everyone
+    from pipeline.training.devices import is_main_process, on_main_process, wait_for_everyone
 
     tasks = [workspace.task(name) for name in targets]
     for name in dict.fromkeys(runs):
-        record = workspace.ledger.find(name)
+        record = on_main_process(partial(workspace.ledger.find, name))
         if record is None or record.kind not in _ONE_TASK:
             continue
         try:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
 from pipeline.errors import PipelineError
-from pipeline.ledger import RunRecord
+from pipeline.ledger import RunBusy, RunRecord
 from pipeline.store import Artifact
-from pipeline.training.devices import is_main_process
+from pipeline.training.devices import is_main_process, on_main_process
 from stages.estimate import Estimate
 from stages.fuse import fusion_run
 from stages.multitask import multitask_run
+from stages.once import Trainable
 from stages.plan import Job, in_order
 from stages.pretrain import pretraining_seconds
 from stages.request import RunRequest
@@ -24,10 +26,11 @@ _GO_ON = ("sequential", "multitask")
 """Kinds of runs that go on from the weights of the run they need."""
 
 
-class AnyRun(Protocol):
-    """A run of one task or of several."""
+_POLL_SECONDS = 0.5
 
-    def finished(self) -> RunRecord | None: ...
+
+class AnyRun(Trainable[RunRecord], Protocol):
+    """A run of one task or of several."""
 
     def get(self) -> RunRecord: ...
 
@@ -73,24 +76,58 @@ class Jobs:
         """The jobs that are neither finished nor have failed."""
         return [job for job in self._to_train if job not in self._records and job not in self._errors]
 
+    def train(self) -> None:
+        """Finish every job, or learn why it fails.
+
+        Runs that other commands are training come last. They are waited for, then taken from the ledger, or trained
+        here if the other command did not finish them.
+        """
+        if is_main_process():
+            for record in self._records.values():
+                self.workspace.ledger.tidy(record.run)
+        while jobs := self.missing:
+            busy = [run for job in jobs if (run := self._try(job)) is not None]
+            if busy:
+                self._wait_for_any(busy)
+
     def get(self, job: Job) -> RunRecord:
-        """The finished run of a job, trained now if need be.
+        """The run of a job, after :meth:`train`.
 
         Raises:
             PipelineError: it failed, or something it builds on did; the reason.
         """
-        if job not in self._records and job not in self._errors:
-            try:
-                for need in job.needs:
-                    self.get(need)
-                self._records[job] = self._run(job).get()
-                self.estimate.learn(self._records[job])
-            except PipelineError as error:
-                self._errors[job] = error
-            self._tell(job)
         if job in self._errors:
             raise self._errors[job]
         return self._records[job]
+
+    def _try(self, job: Job) -> AnyRun | None:
+        """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
+        if any(need not in self._records and need not in self._errors for need in job.needs):
+            return None
+        run: AnyRun | None = None
+        try:
+            for need in job.needs:
+                self.get(need)
+            run = self._run(job)
+            self._records[job] = run.get()
+            self.estimate.learn(self._records[job])
+        except RunBusy:
+            return run
+        except PipelineError as error:
+            self._errors[job] = error
+        self._tell(job)
+        return None
+
+    def _wait_for_any(self, runs: Sequence[AnyRun]) -> None:
+        """Return when one of ``runs``, which other commands are training, is no longer being trained."""
+        if is_main_process():
+            more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+            waiting = f"waiting for run {runs[0].name} ({runs[0].title}){more}: another command is training it"
+            print(waiting, file=sys.stderr, flush=True)
+        ledger = self.workspace.ledger
+        time.sleep(_POLL_SECONDS)
+        while on_main_process(lambda: all(ledger.is_busy(run.name) for run in runs)):
+            time.sleep(_POLL_SECONDS)
 
     def _look_up(self, job: Job) -> None:
         """Remember the job's run if the ledger has it; without its sources it cannot be known, so it has not."""

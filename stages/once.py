@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from stages.workspace import Workspace
@@ -29,20 +29,27 @@ class Trainable(Protocol[Record]):
 
 
 def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
-    """The finished record: as it was left, or by training (from the last checkpoint, if there is one)."""
-    if not force and (record := run.finished()) is not None:
-        return record
-    from pipeline.training.devices import full_memory_explained, is_main_process, wait_for_everyone
+    """The finished record: as it was left, or by training (from the last checkpoint, if there is one).
+
+    Raises:
+        RunBusy: another command is training the run.
+    """
+    from pipeline.training.devices import full_memory_explained, on_main_process
 
     ledger = run.workspace.ledger
+    if not force and (record := on_main_process(run.finished)) is not None:
+        on_main_process(lambda: ledger.tidy(run.name))
+        return record
     # Of the processes that train this run together, one holds the lock against other commands.
-    with ledger.lock(run.name) if is_main_process() else nullcontext():
-        if force and is_main_process():
-            ledger.drop_checkpoint(run.name)
-        wait_for_everyone()
+    with ExitStack() as held:
+        on_main_process(lambda: held.enter_context(ledger.lock(run.name)))
+        if force:
+            on_main_process(lambda: ledger.drop_checkpoint(run.name))
         # Another command may have finished it between the first look and the lock.
-        if not force and (record := run.finished()) is not None:
+        elif (record := on_main_process(run.finished)) is not None:
             return record
         remedy = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
         with full_memory_explained(run.title, remedy):
-            return run.train()
+            record = run.train()
+        on_main_process(lambda: ledger.drop_checkpoint(run.name))
+    return record

@@ -57,7 +57,7 @@ def pretrain(
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
             length that the backbone cannot read, or a folder that holds something else or cannot be written.
     """
-    from pipeline.training.devices import is_main_process, resolve_precision
+    from pipeline.training.devices import resolve_precision
 
     check_seed(seed)
     found = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
@@ -75,10 +75,7 @@ def pretrain(
     }
     data = {task.name: _texts(task, found, workspace, limit, seed) for task in found}
     run = _Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed)
-    result = get_or_train(run)
-    if is_main_process():
-        workspace.ledger.drop_checkpoint(run.name)
-    return result
+    return get_or_train(run)
 
 
 @dataclass

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
+from pipeline.locks import locked
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap
@@ -48,5 +49,6 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
         from stages.attention import maps_of
 
         maps = maps_of(attention, runs, result, ledger)
-    write_report(result, ledger, folder, maps)
+    with locked(folder / ".lock"):
+        write_report(result, ledger, folder, maps)
     return folder

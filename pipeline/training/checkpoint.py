@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pipeline.atomic import new_file
+from pipeline.atomic import canonical_json, new_file, sha256_text
+from pipeline.models.backbone import hash_tensors
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass
@@ -59,39 +61,55 @@ def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
     # JSON has no infinity: before the first evaluation there is no best score.
     progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
     metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
+    # On the CPU they are hashed and written; a GPU's are copied here once for both.
+    tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     with new_file(file) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+        save_file(tensors, temporary, metadata={**metadata, "sha256": _digest(metadata, tensors)})
+
+
+def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """sha256 over the metadata and over names, shapes, dtypes and bytes of the tensors."""
+    return sha256_text(canonical_json([dict(metadata), hash_tensors(tensors)]))
 
 
 def load_checkpoint(file: Path) -> Checkpoint | None:
     """Read a checkpoint; None when there is none, or none that this version can read (said on stderr)."""
     if not file.is_file():
         return None
-    weights: dict[str, Tensor] = {}
-    best: dict[str, Tensor] = {}
-    numbered: dict[str, dict[int, dict[str, Tensor]]] = {"optimizer": {}, "companions": {}}
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            if metadata.get("format") != str(_FORMAT):
-                raise ValueError("written by another version")
-            for key in opened.keys():  # noqa: SIM118  (not a dict)
-                part, _, name = key.partition("/")
-                # A copy of our own: the file may be replaced while its memory map is still in use.
-                tensor = opened.get_tensor(key).clone()
-                if part == "weights":
-                    weights[name] = tensor
-                elif part == "best":
-                    best[name] = tensor
-                else:
-                    index, _, field_name = name.partition("/")
-                    numbered[part].setdefault(int(index), {})[field_name] = tensor
-        written = json.loads(metadata["progress"])
-        if written["best_score"] is None:
-            written["best_score"] = float("-inf")
-        progress = Progress(**written)
-        scaler = json.loads(metadata["scaler"])
+            # Copies of our own: the file may be replaced while its memory map is still in use.
+            tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118  (not a dict)
+        digest = metadata.pop("sha256", None)
+        if metadata.get("format") != str(_FORMAT):
+            raise ValueError("written by another version")
+        if _digest(metadata, tensors) != digest:
+            raise ValueError("damaged: its sha256 is not the one it was written with")
+        progress = json.loads(metadata["progress"])
+        if progress["best_score"] is None:
+            progress["best_score"] = float("-inf")
+        return Checkpoint(
+            progress=Progress(**progress),
+            weights=_part(tensors, "weights"),
+            best_weights=_part(tensors, "best"),
+            optimizer=_numbered(tensors, "optimizer"),
+            scaler=json.loads(metadata["scaler"]),
+            companions=_numbered(tensors, "companions"),
+        )
     except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
         print(f"warning: {file} cannot be read ({error}): this run starts from its beginning", file=sys.stderr)
         return None
-    return Checkpoint(progress, weights, best, numbered["optimizer"], scaler, numbered["companions"])
+
+
+def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors whose names start with ``part/``, under the rest of their names."""
+    return {key.removeprefix(f"{part}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{part}/")}
+
+
+def _numbered(tensors: Mapping[str, Tensor], part: str) -> dict[int, dict[str, Tensor]]:
+    numbered: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in _part(tensors, part).items():
+        index, _, name = key.partition("/")
+        numbered.setdefault(int(index), {})[name] = tensor
+    return numbered

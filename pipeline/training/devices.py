@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import parse_flag_from_env
+from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
 from pipeline.errors import PipelineError
 from pipeline.recipe import Precision
+
+T = TypeVar("T")
 
 
 def on_gpu() -> bool:
@@ -44,8 +47,32 @@ def is_main_process() -> bool:
 
 def wait_for_everyone() -> None:
     """Let the processes that train together meet here."""
+    _group().wait_for_everyone()
+
+
+def on_main_process(action: Callable[[], T]) -> T:
+    """What ``action`` returns in the main process, to all that train with it; its :class:`PipelineError` likewise.
+
+    Files change while processes look at them: one looks for all, or each would go its own way and wait for the others.
+    """
+    if process_count() == 1:
+        return action()
+    _group()
+    outcome: list[Any] = [None]
+    if is_main_process():
+        try:
+            outcome = [action()]
+        except PipelineError as error:
+            outcome = [error]
+    (result,) = broadcast_object_list(outcome)
+    if isinstance(result, PipelineError):
+        raise result
+    return result
+
+
+def _group() -> PartialState:
     # The first to ask decides for good whether they form a group; alone, PartialState does not look at this flag.
-    PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).wait_for_everyone()
+    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
 
 
 @contextmanager

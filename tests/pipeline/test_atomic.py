@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
 import signal
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -15,10 +19,11 @@ import pytest
 import pipeline
 from pipeline.atomic import (
     canonical_json,
+    check_writable,
+    clear_leftovers,
     make_folder,
     new_file,
     new_folder,
-    recover_folder,
     sha256_file,
     sha256_text,
     write_json,
@@ -37,7 +42,6 @@ def test_a_new_file_has_its_content_and_leaves_nothing_beside_it(tmp_path: Path)
     file = tmp_path / "deep" / "er" / "file"
     with new_file(file) as temporary:
         temporary.write_text("new")
-        assert temporary.parent == file.parent
         assert not file.exists()
     assert file.read_text() == "new"
     assert names(file.parent) == ["file"]
@@ -103,57 +107,208 @@ def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "name").read_text() == "a file"
 
 
-@pytest.mark.parametrize("kind", ["new_file", "new_folder"])
-def test_a_killed_writer_leaves_what_was_there_under_its_name(kind: str, tmp_path: Path) -> None:
+def in_a_process(code: str, *arguments: object) -> subprocess.Popen[str]:
+    """Python ``code`` with ``ROOT``, the first of ``arguments``, and the rest of them as ``ARGUMENTS``."""
+    head = "import os, signal, sys\nfrom pathlib import Path\nROOT, *ARGUMENTS = Path(sys.argv[1]), *sys.argv[2:]\n"
+    return subprocess.Popen(
+        [sys.executable, "-c", head + code, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": str(Path(pipeline.__file__).parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+KILLED_AT_EVERY_STEP = """
+from pipeline import atomic
+
+def write():
+    with getattr(atomic, "new_" + kind)(ROOT / "target") as new:
+        if kind == "file":
+            new.write_text("new")
+        else:
+            for name in ("one", "two"):
+                (new / name).write_text("new")
+
+def die_at(step):
+    events = 0
+    def count(event, _):
+        nonlocal events
+        events += event.split(".")[0] in ("open", "os", "shutil", "tempfile")
+        if events == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(count)
+
+kind, exchange = ARGUMENTS
+if exchange == "no":
+    atomic._exchange = lambda *_: False
+step, status = 0, None
+while status != 0:
+    step += 1
+    if not (child := os.fork()):
+        die_at(step)
+        write()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(step, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(("kind", "exchange"), [("file", "yes"), ("folder", "yes"), ("folder", "no")])
+def test_a_writer_may_be_killed_at_any_step(kind: str, exchange: str, tmp_path: Path) -> None:
+    """At each call that touches the disk: what stands is whole, and the next writer leaves nothing else."""
     target = tmp_path / "target"
-    write = "temporary.write_text('half')"
-    if kind == "new_folder":
-        fill(target, "old")
-        write = "(temporary / 'half').write_text('half')"
-    else:
-        target.write_text("old")
-    code = (
-        f"import os, signal, pathlib\nfrom pipeline.atomic import {kind}\n"
-        f"with {kind}(pathlib.Path({str(target)!r})) as temporary:\n"
-        f"    {write}\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(pipeline.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    assert (names(target) if kind == "new_folder" else target.read_text()) == (
-        ["old"] if kind == "new_folder" else "old"
-    )
-    # What is left beside it is hidden, and the next writer does not mind it.
-    assert all(name.startswith(".target.") for name in names(tmp_path) if name != "target")
-    with pytest.raises(ValueError, match="again"), (new_folder if kind == "new_folder" else new_file)(target):
-        raise ValueError("again")
+
+    def put(text: str) -> None:
+        if kind == "file":
+            write_text(target, text)
+            return
+        with new_folder(target) as new:
+            for name in ("one", "two"):
+                (new / name).write_text(text)
+
+    def contents() -> list[str]:
+        return [target.read_text()] if kind == "file" else [(target / name).read_text() for name in names(target)]
+
+    whole = {"old": ["old"], "new": ["new"]} if kind == "file" else {"old": ["old"] * 2, "new": ["new"] * 2}
+    put("old")
+    found, left = [], 0
+    with in_a_process(KILLED_AT_EVERY_STEP, tmp_path, kind, exchange) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for _ in process.stdout:
+            left += len(names(tmp_path)) > 1
+            clear_leftovers(tmp_path)
+            assert names(tmp_path) == ["target"]
+            assert contents() in whole.values()
+            found.append(contents())
+            put("old")
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert process.returncode == 0
+    assert found[0] == whole["old"]
+    assert found[-1] == whole["new"]
+    assert left >= 5
 
 
-def test_a_replacement_that_was_killed_half_way_is_undone(tmp_path: Path) -> None:
-    # Between the two renames: the old folder has stepped aside, the new one does not stand yet.
-    fill(tmp_path / ".target.0123abcd.old", "old")
-    fill(tmp_path / ".target.4567cdef.tmp", "half")
-    fill(tmp_path / ".other.4567cdef.tmp", "not ours")
-    recover_folder(tmp_path / "target")
-    assert names(tmp_path) == [".other.4567cdef.tmp", "target"]
-    assert names(tmp_path / "target") == ["old"]
+@pytest.mark.parametrize("write", [new_file, new_folder])
+@pytest.mark.parametrize("name", ["*", "?????", "[a-z]*", ".x", "a.b", "two\nlines"])
+def test_a_writer_leaves_alone_what_is_not_its_own(name: str, write: Writer, tmp_path: Path) -> None:
+    """Files of other programs, what others are writing, and what was left of other names, whatever the name is."""
+    fill(tmp_path / ".cache.tmp", "another program's")
+    left_by_a_killed_process(tmp_path, "other")
+    before = names(tmp_path)
+    with write(tmp_path / "live") as live, write(tmp_path / name) as new:
+        assert live.parent.is_dir()
+        new.mkdir(exist_ok=True) if write is new_folder else new.write_text("")
+        live.mkdir(exist_ok=True) if write is new_folder else live.write_text("")
+    assert names(tmp_path) == sorted([*before, "live", name])
 
 
-def test_a_replacement_that_was_killed_at_its_end_is_cleared_away(tmp_path: Path) -> None:
-    fill(tmp_path / "target", "new")
-    fill(tmp_path / ".target.0123abcd.old", "old")
-    recover_folder(tmp_path / "target")
+Writer = Callable[[Path], AbstractContextManager[Path]]
+
+
+def left_by_a_killed_process(parent: Path, name: str) -> Path:
+    """The hidden folder in which a process that is no more was writing ``name``."""
+    code = "from pipeline.atomic import new_folder\nwith new_folder(ROOT): os.kill(os.getpid(), signal.SIGKILL)"
+    with in_a_process(code, parent / name) as process:
+        assert process.wait() == -signal.SIGKILL
+    (left,) = parent.glob(f".{name}.*.tmp")
+    return left
+
+
+def test_what_may_be_in_use_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = left_by_a_killed_process(tmp_path, "target")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", refuse)
+        write_text(tmp_path / "target", "written without locks")
+        assert names(tmp_path) == [left.name, "target"]
+    # Made on another machine, whose locks may not show here.
+    elsewhere = left.rename(left.with_name(".target.00000001234567.tmp"))
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == [elsewhere.name, "target"]
+    os.utime(elsewhere, (0, 0))
+    clear_leftovers(tmp_path)
     assert names(tmp_path) == ["target"]
-    assert names(tmp_path / "target") == ["new"]
 
 
-def test_the_next_writer_of_a_folder_clears_away_what_a_killed_one_left(tmp_path: Path) -> None:
-    fill(tmp_path / ".target.0123abcd.old", "old")
-    fill(tmp_path / ".target.4567cdef.tmp", "half")
-    with pytest.raises(ValueError, match="stopped"), new_folder(tmp_path / "target"):
-        raise ValueError("stopped")
-    assert names(tmp_path) == ["target"]
-    assert names(tmp_path / "target") == ["old"]
+WRITE_AGAIN = """
+from pipeline import atomic
+if "exchange" not in ARGUMENTS:
+    atomic._exchange = lambda *_: False
+for round in range(int(ARGUMENTS[0])):
+    with atomic.new_folder(ROOT / "folder") as new:
+        for name in ("one", "two"):
+            (new / name).write_text(f"{os.getpid()} {round}")
+"""
+
+
+@pytest.mark.parametrize("how", ["exchange", "two renames"])
+def test_processes_that_write_one_folder_at_once_all_succeed(how: str, tmp_path: Path) -> None:
+    with in_a_process(WRITE_AGAIN, tmp_path, 150, how) as one, in_a_process(WRITE_AGAIN, tmp_path, 150, how) as two:
+        assert (one.wait(), two.wait()) == (0, 0)
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder" / "one").read_text() == (tmp_path / "folder" / "two").read_text()
+    assert (tmp_path / "folder" / "one").read_text().endswith(" 149")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="two names are exchanged on Linux alone")
+def test_a_reader_never_misses_a_folder_that_is_replaced(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "folder") as new:
+        fill(new, "one", "two")
+    reads = 0
+    with in_a_process(WRITE_AGAIN, tmp_path, 300, "exchange") as writer:
+        while writer.poll() is None:
+            assert all((tmp_path / "folder" / name).read_bytes() for name in ("one", "two"))
+            assert tmp_path / "folder" in tmp_path.iterdir()
+            reads += 1
+    assert writer.returncode == 0
+    assert reads > 3000
+
+
+def test_what_a_library_writes_for_its_owner_alone_comes_out_as_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with new_folder(tmp_path / "folder") as new:
+            (new / "sub").mkdir(mode=0o700)
+            for file in (new / "private", new / "sub" / "private", new / "program"):
+                file.touch(mode=0o700 if file.name == "program" else 0o600)
+        with new_file(tmp_path / "file") as temporary:
+            temporary.touch(mode=0o600)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.filemode(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {
+        "file": "-rw-rw-r--",
+        "folder": "drwxrwxr-x",
+        "sub": "drwxrwxr-x",
+        "private": "-rw-rw-r--",
+        "program": "-rwxrw-r--",
+    }
+
+
+def test_a_link_keeps_pointing_at_what_is_replaced(tmp_path: Path) -> None:
+    fill(tmp_path / "elsewhere" / "folder", "old")
+    for name in ("folder", "file"):
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    with new_folder(tmp_path / "folder") as new:
+        fill(new, "new")
+    write_text(tmp_path / "file", "new")
+    assert all((tmp_path / name).is_symlink() for name in ("folder", "file"))
+    assert names(tmp_path / "elsewhere") == ["file", "folder"]
+    assert names(tmp_path / "elsewhere" / "folder") == ["new"]
+
+
+def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
+    fill(tmp_path / "folder", "kept")
+    check_writable(tmp_path / "folder")
+    check_writable(tmp_path / "new")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["kept"]
 
 
 def test_two_writers_of_a_file_at_once_do_not_mix(tmp_path: Path) -> None:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+import pipeline
+from pipeline.atomic import clear_leftovers
 from pipeline.errors import PipelineError
-from pipeline.ledger import Cost, Ledger, OtherScore, RunRecord, SourceRun, run_name
+from pipeline.ledger import Cost, Ledger, OtherScore, RunBusy, RunRecord, SourceRun, run_name
 from pipeline.recipe import Recipe
 
 RUN = "0123456789ab"
@@ -215,6 +225,102 @@ def test_one_run_has_one_holder_at_a_time(ledger: Ledger, tmp_path: Path) -> Non
             assert other.find(RUN) is None
     with other.lock(RUN):
         assert (other.folder(RUN)).is_dir()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from pipeline.atomic import new_file
+from pipeline.ledger import Ledger
+
+ledger, run = Ledger(Path(sys.argv[1])), sys.argv[2]
+with ledger.lock(run), new_file(ledger.checkpoint_file(run)), new_file(ledger.weights_file(run)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_elsewhere(reports: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process holds the lock of ``RUN`` and is writing its checkpoint and weights."""
+    root = {"PYTHONPATH": str(Path(pipeline.__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(reports), RUN],
+        env=os.environ | root, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_killed_process_gives_up_its_lock_and_what_it_left_is_cleared(ledger: Ledger, tmp_path: Path) -> None:
+    folder = ledger.folder(RUN)
+    with held_elsewhere(tmp_path / "reports") as process:
+        assert ledger.is_busy(RUN)
+        with pytest.raises(RunBusy, match=f"run {RUN} is being trained by another process"), ledger.lock(RUN):
+            pytest.fail("two holders")
+        clear_leftovers(folder)
+        assert len(list(folder.rglob(".*.tmp"))) == 2
+        process.kill()
+        process.wait()
+        assert not ledger.is_busy(RUN)
+        assert len(list(folder.rglob(".*.tmp"))) == 2
+    with ledger.lock(RUN):
+        assert ledger.is_busy(RUN)
+    assert sorted(path.name for path in folder.rglob("*")) == [".lock", "checkpoint"]
+
+
+def test_the_next_command_may_wait_for_a_run(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    score = OtherScore(metric="pearson", dev=0.8, rows=1)
+    with held_elsewhere(tmp_path / "reports") as process, ThreadPoolExecutor() as threads:
+        added = threads.submit(ledger.add_scores, record(), {"sts": (score, PREDICTIONS)})
+        while "waiting for another process" not in capsys.readouterr().err:
+            time.sleep(0.01)
+        assert not added.done()
+        # What the other process adds meanwhile stays.
+        ledger.finish(record(others={"quora": score}), CURVE, PREDICTIONS)
+        process.kill()
+        assert set(added.result(timeout=10).others) == {"quora", "sts"}
+    assert set(ledger.find(RUN).others) == {"quora", "sts"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_is_told_once_and_never_busy(
+    number: int, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("pipeline.locks._warned", set())
+    for _ in range(2):  # the second time over the file that the first one left
+        with ledger.lock(RUN):
+            ledger.finish(record(), CURVE, PREDICTIONS)
+        assert not ledger.is_busy(RUN)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{ledger.folder(RUN)}: its file system has no file locks ({os.strerror(number)})" in line
+    assert "--reports" in line
+
+
+def test_what_was_left_just_after_a_run_was_finished_is_removed_unless_it_is_trained_anew(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.tidy(RUN)
+    assert not (ledger.folder(RUN) / ".lock").exists()
+    ledger.checkpoint_file(RUN).parent.mkdir()
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    with held_elsewhere(tmp_path / "reports"):
+        ledger.tidy(RUN)
+        assert ledger.checkpoint_file(RUN).exists()
+    ledger.tidy(RUN)
+    assert not ledger.checkpoint_file(RUN).parent.exists()
+    assert ledger.find(RUN) is not None
 
 
 def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
