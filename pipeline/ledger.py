@@ -26,7 +26,12 @@ from pipeline.locks import is_held, locked
 from pipeline.recipe import Recipe
 from pipeline.tasks import Metric, Name
 
-SCHEMA = 1
+SCHEMA = 2
+"""Part of every run's name: raised when equal settings come to train otherwise, so that unlike runs are not mixed.
+
+2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate. Records of
+version 1 are read as before, but what they describe is trained again.
+"""
 
 Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
 

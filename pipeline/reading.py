@@ -52,6 +52,8 @@ def reading(file: Path, remedy: str = "") -> Iterator[None]:
     except PipelineError:
         raise
     except OSError as error:
+        if error.errno is None and error.strerror is None:  # Arrow's, of content
+            raise _damaged(file, _first_line(error), remedy) from error
         raise PipelineError(f"{file}: {_READ_FAILURES.get(error.errno or 0, error.strerror or error)}") from error
     except ValidationError as error:
         raise _damaged(file, validation_problems(error)[0], remedy) from error

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger, RunRecord
 from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
 from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.recipe import Recipe
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.store import Store
+from stages.forgetting import lineage
 from stages.kept import kept_model, task_of
 
 SEPARATOR = "|||"
@@ -21,10 +24,11 @@ MOST_TOKENS = 64
 
 
 def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: Ledger) -> list[AttentionMap]:
-    """The maps of ``text`` in the models of ``runs``; by itself each row's run of the first seed on the first target.
+    """The maps of ``text`` in the models of ``runs``, one a task that each was trained on at once.
 
-    Two sentences are read as the run reads pairs: as one input, or apart, and then each has a map. Runs that kept no
-    model are told on stderr and left out.
+    Without ``runs``, each row of the study shows its run of the first seed on its first target. A model reads the text
+    as it reads that task: with its modules, in its layers, and a pair as one input, or apart with a map each. Runs
+    that kept no model are named on stderr and left out.
 
     Args:
         text: a sentence, or two as ``"a ||| b"``.
@@ -34,20 +38,20 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
     """
     sentences = parse_sentences(text)
     backbones: dict[str, Backbone] = {}
-    found = []
-    for name, title in (_named(runs, ledger) if runs is not None else _chosen(result)).items():
-        record = ledger.find(name)
+    maps = []
+    for view in _named(runs, ledger) if runs is not None else _chosen(result):
+        record = ledger.find(view.run)
         if record is None:
-            raise PipelineError(f"--runs {name}: no such run in {ledger.root}")
+            raise PipelineError(f"run {view.run} ({view.title}) is no longer in {ledger.root}: run compare again")
         try:
-            found += _maps(title, record, sentences, ledger, backbones)
+            maps += _maps(view, record, sentences, ledger, backbones)
         except _TooLong:
             raise
         except PipelineError as error:
-            print(f"note: no attention map of run {name} ({title}): {error}", file=sys.stderr)
-    if not found:
+            print(f"note: no attention map of run {view.run} ({view.title}): {error}", file=sys.stderr)
+    if not maps:
         raise PipelineError("--attention: no run here kept its model: name others with --runs")
-    return found
+    return maps
 
 
 def parse_sentences(text: str) -> list[str]:
@@ -66,44 +70,67 @@ class _TooLong(PipelineError):
     """A text of which no map can be read."""
 
 
-def _chosen(result: StudyResult) -> dict[str, str]:
-    """Run and title of each row: its first seed on the first target of the study that it has."""
-    study, found = result.study, dict[str, str]()
+@dataclass(frozen=True)
+class _View:
+    """A model as it reads one of its tasks."""
+
+    run: str
+    task: str
+    title: str
+
+
+def _chosen(result: StudyResult) -> list[_View]:
+    """Of each row its first seed on the first target of the study that it has; what rows share is shown once."""
+    study, views = result.study, dict[tuple[str, str], _View]()
     main = [entry for entry in result.entries if entry.run is not None and entry.rows is None]
     for row in study.methods:
         own = [entry for entry in main if entry.method.partition(":")[0] == row]
         own.sort(key=lambda entry: (study.targets.index(entry.target), study.seeds.index(entry.seed)))
         for entry in own[:1]:
             assert entry.run is not None
-            found.setdefault(entry.run, f"{study.title(entry.method)} for {entry.target}")
-    return found
+            view = _View(entry.run, entry.target, f"{study.title(entry.method)} for {entry.target}")
+            views.setdefault((view.run, view.task), view)
+    return list(views.values())
 
 
-def _named(runs: Sequence[str], ledger: Ledger) -> dict[str, str]:
-    records = {name: ledger.find(name) for name in runs}
-    return {
-        name: f"{record.kind} for {record.task}, seed {record.seed}" if record is not None else name
-        for name, record in records.items()
-    }
+def _named(runs: Sequence[str], ledger: Ledger) -> list[_View]:
+    views = []
+    for run in dict.fromkeys(runs):
+        record = ledger.find(run)
+        if record is None:
+            raise PipelineError(f"--runs {run}: no such run in {ledger.root}")
+        views += [
+            _View(run, task, f"{record.kind} for {task}, seed {record.seed}") for task in sorted(record.trained_on)
+        ]
+    return views
 
 
 def _maps(
-    title: str, record: RunRecord, sentences: Sequence[str], ledger: Ledger, backbones: dict[str, Backbone]
+    view: _View, record: RunRecord, sentences: Sequence[str], ledger: Ledger, backbones: dict[str, Backbone]
 ) -> list[AttentionMap]:
     store = Store(Path(record.artifact).parents[2] if record.artifact else ledger.root)
     if record.backbone not in backbones:
         backbones[record.backbone] = open_backbone(record.backbone)
-    backbone = backbones[record.backbone]
-    model = kept_model(record, task_of(record, store), backbone, store, ledger)
-    assert record.recipe.max_length is not None
-    inputs = [(sentence,) for sentence in sentences] if record.recipe.encoding == "siamese" else [tuple(sentences)]
-    found = []
+    backbone, recipe = backbones[record.backbone], _recipe_of(view.task, record, ledger)
+    # What was tuned in turn has one encoder for all its tasks, and is kept with the head of the last.
+    task = task_of(record, view.task if view.task in record.trained_on else record.task, store)
+    model = kept_model(record, task, backbone, store, ledger)
+    assert recipe.max_length is not None
+    inputs = [(sentence,) for sentence in sentences] if recipe.encoding == "siamese" else [tuple(sentences)]
+    maps = []
     for texts in inputs:
-        tensors, tokens = one_input(backbone.tokenizer, *texts, max_length=record.recipe.max_length)
+        tensors, tokens = one_input(backbone.tokenizer, *texts, max_length=recipe.max_length)
         if len(tokens) > MOST_TOKENS:
             raise _TooLong(
                 f"--attention: {len(tokens)} tokens are more than a picture can show ({MOST_TOKENS}): give less"
             )
-        maps = attention_maps(model.backbone, tensors, shown_layers(backbone.layers))
-        found.append(AttentionMap(record.run, title, f" {SEPARATOR} ".join(texts), tuple(tokens), maps))
-    return found
+        layers = attention_maps(model.backbone, tensors, shown_layers(backbone.layers))
+        maps.append(AttentionMap(record.run, view.title, f" {SEPARATOR} ".join(texts), tuple(tokens), layers))
+    return maps
+
+
+def _recipe_of(task: str, record: RunRecord, ledger: Ledger) -> Recipe:
+    """How a model reads ``task``; one that was tuned in turn, as it read it when it was trained on it."""
+    if task in record.trained_on:
+        return record.recipe_of(task)
+    return next(source.recipe for source in lineage(record, ledger) if source.task == task)

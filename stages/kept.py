@@ -64,9 +64,9 @@ def trained_model(
     return build_from_weights(trained, task, backbone, ledger)
 
 
-def task_of(record: RunRecord, store: Store) -> Task:
-    """The task of a run as its record tells it, for use of its model without the task's own file or data."""
+def task_of(record: RunRecord, name: str, store: Store) -> Task:
+    """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data."""
     artifact = store.find(record.run) if record.artifact_digest is not None else None
-    pair = artifact.manifest.pair if artifact is not None else record.recipe.encoding == "siamese"
+    pair = artifact.manifest.pair if artifact is not None else record.recipe_of(name).encoding == "siamese"
     text = ("text_a", "text_b") if pair else ("text_a",)
-    return Task.model_validate({**record.described(record.task), "text": text, "label": "label"})
+    return Task.model_validate({**record.described(name), "text": text, "label": "label"})

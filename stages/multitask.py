@@ -25,11 +25,12 @@ from stages.terms import terms_of
 from stages.workspace import Workspace, provenance
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
     from torch import Tensor, nn
 
     from pipeline.data.batches import Piece
     from pipeline.models.transfer_model import MultitaskModel
-    from pipeline.training.fit import Fitted, GradientRule
+    from pipeline.training.fit import Fitted, GradientRule, TrainingData
     from pipeline.training.objectives import Prediction
 
 # What of a recipe each task has for itself; the rest is about the one model and its training.
@@ -142,7 +143,7 @@ class MultitaskRun:
         }
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
-        data = {name: self._data(part, accelerator.num_processes) for name, part in self.parts.items()}
+        data = {name: self._data(part, accelerator) for name, part in self.parts.items()}
         rows = {name: len(part.data.train) for name, part in self.parts.items()}
         model = build_multitask(self.parts, self.workspace, self.seed, self.start)
         combine = self._surgery(model)
@@ -211,10 +212,10 @@ class MultitaskRun:
         check_memory(model, self.title, held=(len(self.parts) - 1) * sum(parameter.nbytes for parameter in shared))
         return Surgery(weighting_of(surgery, len(self.parts)), model.parameters())
 
-    def _data(self, part: Part, processes: int) -> Any:
+    def _data(self, part: Part, accelerator: Accelerator) -> TrainingData:
         recipe, tokenizer = part.recipe, self.backbone.tokenizer
         splits = training_splits(part.data.train, recipe, tokenizer)
-        return training_data(splits, recipe, self.seed, tokenizer.pad_token_id, processes)
+        return training_data(splits, recipe, self.seed, tokenizer.pad_token_id, accelerator)
 
     def _finish(
         self,

@@ -14,7 +14,7 @@ from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
 from pipeline.ensembles import Ensembles, Member
 from pipeline.ensembling import combine
-from pipeline.errors import PipelineError, raise_all
+from pipeline.errors import PipelineError, raise_all, writing
 from pipeline.layers import layers_option
 from pipeline.ledger import RunRecord
 from pipeline.models.split import SplitModel
@@ -81,13 +81,13 @@ def predict(
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
 
     Raises:
-        PipelineError: no such model, unfit rows, or a file that cannot be read or written.
+        PipelineError: no such model, unfit rows, or a file that cannot be read or written; the input is not written.
     """
     from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
 
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
-    check_suffix(output_file)
+    _check_output(output_file, input_file)
     tasks = parse_targets(target, workspace)
     if len(tasks) > 1 and using.startswith(ENSEMBLE):
         raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
@@ -116,6 +116,20 @@ def predict(
         return {"run": targets[0].run, "task": tasks[0].name, **counted}
     named = [{"run": each.run, "task": each.task.name} for each in targets]
     return {"targets": named, **counted, "passes": len(passes)}
+
+
+def _check_output(output_file: Path, input_file: Path) -> None:
+    """Fail before anything is computed if the predictions cannot stand at ``output_file``, or would replace the rows.
+
+    Raises:
+        PipelineError: its suffix is of no table, a folder stands there, or it is the input file, by whatever name.
+    """
+    check_suffix(output_file)
+    with writing(output_file):
+        if output_file.is_dir():
+            raise PipelineError(f"--output {output_file}: a folder stands there: name a file in it")
+        if output_file.exists() and input_file.exists() and output_file.samefile(input_file):
+            raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")
 
 
 def parse_targets(text: str, workspace: Workspace) -> list[Task]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.batches import Piece, inputs_of, training_batches
+from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.load import TaskData
 from pipeline.data.pair_order import in_random_order, joined
 from pipeline.data.tokens import TokenisedSplit
@@ -138,7 +138,7 @@ class Run:
             recipe=recipe,
             seed=self.request.seed,
             data=training_data(
-                train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator.num_processes, known_train.extend
+                train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator, known_train.extend
             ),
             loss=loss_with(forward, lambda outputs, piece: objective.loss(outputs, piece.batch["labels"]), terms),
             evaluate=evaluations,
@@ -147,6 +147,7 @@ class Run:
             title=self.title,
             penalties=built.penalties,
             without_decay=built.without_decay,
+            pretrained=self.backbone.tensor_names,
             companions=terms,
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
@@ -283,7 +284,7 @@ def training_data(
     recipe: Recipe,
     seed: int,
     pad_token_id: int,
-    processes: int,
+    accelerator: Accelerator,
     extend: Extend | None = None,
 ) -> TrainingData:
     """The batches of one task; ``extend`` adds to each piece what is known of its inputs.
@@ -293,7 +294,8 @@ def training_data(
     """
     from pipeline.training.fit import TrainingData
 
-    pieces, rows = recipe.gradient_accumulation_steps * processes, len(splits[0])
+    pieces, rows = recipe.gradient_accumulation_steps * accelerator.num_processes, len(splits[0])
+    most_padding = padding_worth_a_pass(accelerator.device)
 
     def of_epoch(epoch: int) -> TokenisedSplit:
         return splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], seed, epoch)
@@ -302,7 +304,7 @@ def training_data(
         batches=lambda epoch, first: (
             [Piece(part if extend is None else extend(part)) for part in batch]
             for batch in training_batches(
-                of_epoch(epoch), recipe.batch_size, pieces, seed, epoch, pad_token_id, first=first
+                of_epoch(epoch), recipe.batch_size, pieces, seed, epoch, pad_token_id, first, most_padding
             )
         ),
         batches_per_epoch=recipe.steps_over(rows),

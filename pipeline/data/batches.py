@@ -1,4 +1,4 @@
-"""Batches of like length: bucketed and shuffled for training, in length order for evaluation."""
+"""Batches with little padding: shuffled for training, and of like length in large sets; sorted for evaluation."""
 
 from __future__ import annotations
 
@@ -28,25 +28,37 @@ class Piece:
         return len(self.batch["rows"])
 
 
-# Rows are shuffled, cut into blocks of this many batches, and sorted by length within a block: long enough to waste
-# almost no padding, short enough that neighbours still differ from epoch to epoch.
+# Batches of like length waste little padding, but rows of like length then meet again and again, and where length tells
+# of the label, batches differ in their labels. A set of few batches is therefore shuffled and no more. A larger one is
+# cut into blocks that are sorted by length: at most an eighth of the set, so that few rows meet again in the next
+# epoch, and at most 64 batches, since longer blocks hardly save more padding.
+_SHUFFLED_BELOW = 64
+_BLOCKS = 8
 _BATCHES_PER_BLOCK = 64
+
+_PASS_TOKENS = 64
+"""Tokens of padding that take as long on a CPU as one more forward and backward pass (MiniLM: 40 to 75)."""
 
 
 def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Row positions of each batch of ``epoch``: every row once, like lengths together, another order each epoch.
+    """Row positions of each batch of ``epoch``: every row once, another order each epoch; a batch is sorted by length.
 
+    Up to 63 batches an epoch, their rows are drawn at random. Beyond that, rows of like length stand together.
     The order depends on ``(seed, epoch)`` alone, so a resumed run sees the batches it would have seen.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))
-    block = batch_size * _BATCHES_PER_BLOCK
+    block = batch_size * _batches_per_block(-(-len(order) // batch_size))
     batches: list[np.ndarray] = []
     for start in range(0, len(order), block):
         rows = order[start : start + block]
         rows = rows[np.argsort(lengths[rows], kind="stable")]
         batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
     return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def _batches_per_block(batches: int) -> int:
+    return 1 if batches < _SHUFFLED_BELOW else min(batches // _BLOCKS, _BATCHES_PER_BLOCK)
 
 
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -121,12 +133,52 @@ def sentences_of(split: TokenisedSplit, rows: np.ndarray) -> tuple[TokenisedSpli
 
 
 def training_batches(
-    split: TokenisedSplit, batch_size: int, pieces: int, seed: int, epoch: int, pad_token_id: int, first: int = 0
+    split: TokenisedSplit,
+    batch_size: int,
+    pieces: int,
+    seed: int,
+    epoch: int,
+    pad_token_id: int,
+    first: int = 0,
+    most_padding: int | None = None,
 ) -> Iterator[list[Batch]]:
-    """The batches of one epoch from number ``first`` on, each cut into at most ``pieces`` micro-batches."""
-    for rows in training_order(split.lengths, batch_size, seed, epoch)[first:]:
-        # Rows of a batch are sorted by length, so contiguous pieces waste no padding either.
-        yield [collate(split, part, pad_token_id) for part in np.array_split(rows, pieces) if len(part)]
+    """The batches of one epoch from number ``first`` on, each as its micro-batches (:func:`micro_batches`)."""
+    lengths = split.lengths
+    for rows in training_order(lengths, batch_size, seed, epoch)[first:]:
+        yield [collate(split, rows[part], pad_token_id) for part in micro_batches(lengths[rows], pieces, most_padding)]
+
+
+def micro_batches(lengths: np.ndarray, pieces: int, most_padding: int | None = None) -> list[np.ndarray]:
+    """Positions in a batch sorted by length, cut into ``pieces`` of even size, or as many as the batch has rows.
+
+    Args:
+        lengths: of the batch's rows, ascending.
+        most_padding: a piece with more tokens of padding is cut further (:func:`padding_worth_a_pass`).
+    """
+    even = np.array_split(np.arange(len(lengths)), min(pieces, len(lengths)))
+    if most_padding is None:
+        return even
+    return [part[positions] for part in even for positions in _little_padding(lengths[part], most_padding)]
+
+
+def _little_padding(lengths: np.ndarray, most: int) -> list[np.ndarray]:
+    """Ascending ``lengths`` cut, from the longest down, wherever a piece would hold more than ``most`` padding."""
+    cuts: list[int] = []
+    longest, padding = lengths[-1], 0
+    for position in range(len(lengths) - 1, -1, -1):
+        padding += longest - lengths[position]
+        if padding > most:
+            cuts.append(position + 1)
+            longest, padding = lengths[position], 0
+    return np.split(np.arange(len(lengths)), cuts[::-1])
+
+
+def padding_worth_a_pass(device: torch.device) -> int | None:
+    """Tokens of padding in a micro-batch beyond which two shorter ones are faster; None: never on this device.
+
+    On a GPU a pass over so few rows takes as long however long they are.
+    """
+    return _PASS_TOKENS if device.type == "cpu" else None
 
 
 def _pad(sequences: Sequence[np.ndarray], value: int) -> torch.Tensor:

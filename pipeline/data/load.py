@@ -18,7 +18,8 @@ import pandas as pd
 
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import SUFFIXES, read_table
-from pipeline.errors import PipelineError, raise_all
+from pipeline.errors import PipelineError, raise_all, shortened
+from pipeline.reading import reading
 from pipeline.tasks import Files, Hub, Source, Split, Task
 
 # Dev is the same for every run, whatever the run's seed: held out where a task publishes none, sampled where it is
@@ -166,7 +167,7 @@ def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
         return canonical_rows(task, read_hub_split(hub, "test"), where, source=hub, labelled=False)
     folder = _task_folder(task, data)
     stems = (task.files.test, f"{task.files.test}_unlabelled")
-    files = [file for stem in stems for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").is_file()]
+    files = [file for stem in stems for file in _files_of(folder, stem)]
     tables = [canonical_rows(task, read_table(file), str(file), source=task.files, labelled=False) for file in files]
     return pd.concat(tables, ignore_index=True) if tables else None
 
@@ -232,9 +233,10 @@ def _hub_of(task: Task) -> Hub:
 
 
 def _task_folder(task: Task, data: Path) -> Path:
-    if not data.is_dir():
-        raise PipelineError(f"{data}: no such folder (--data)")
-    folders = [data / name for name in (task.name, *task.aliases) if (data / name).is_dir()]
+    with reading(data):
+        if not data.is_dir():
+            raise PipelineError(f"{data}: no such folder (--data)")
+        folders = [data / name for name in (task.name, *task.aliases) if (data / name).is_dir()]
     if not folders:
         raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
     return folders[0]
@@ -244,7 +246,7 @@ def _split_file(task: Task, data: Path, split: Split) -> Path:
     folder = _task_folder(task, data)
     files: Files = task.files
     stem = getattr(files, split)
-    found = [folder / f"{stem}{suffix}" for suffix in SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
+    found = _files_of(folder, stem)
     if not found:
         raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
     if len(found) > 1:
@@ -252,8 +254,18 @@ def _split_file(task: Task, data: Path, split: Split) -> Path:
     return found[0]
 
 
+def _files_of(folder: Path, stem: str) -> list[Path]:
+    """The tables called ``stem``; what is there and is no regular file is an error when it is read."""
+    with reading(folder):
+        return [file for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").exists()]
+
+
 def _is_blank(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and np.isnan(value)) or not str(value).strip()
+    return (
+        value is None
+        or (isinstance(value, float) and np.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    )
 
 
 def _is_broken(value: Any) -> bool:
@@ -261,11 +273,15 @@ def _is_broken(value: Any) -> bool:
     return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (list, dict, np.ndarray))
+
+
 def _report(problems: list[str], what: str, values: Iterable[Any], is_bad: Callable[[Any], bool]) -> None:
     """Add one line for ``what``: the first three bad rows with their values, and how many in all (rows from 1)."""
     bad = [(row, value) for row, value in enumerate(values, start=1) if is_bad(value)]
     if bad:
-        shown = ", ".join(f"row {row}: {value!r}" for row, value in bad[:3])
+        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in bad[:3])
         problems.append(f"{what} ({len(bad)} in all): {shown}")
 
 
@@ -275,7 +291,8 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
     values = table["id"].tolist()
     _report(problems, "column 'id': empty", values, _is_blank)
     _report(problems, "column 'id': half a surrogate pair, which no encoding can write", values, _is_broken)
-    ids = [ascii(value) if _is_broken(value) else str(value) for value in values]
+    _report(problems, "column 'id': neither text nor a number", values, _is_nested)
+    ids = [shortened(value) if _is_broken(value) or _is_nested(value) else str(value) for value in values]
     repeated = pd.Series(ids).duplicated().tolist()
     marked = [value if again else None for value, again in zip(ids, repeated, strict=True)]
     _report(problems, "column 'id': duplicate ids", marked, lambda value: value is not None)
@@ -311,13 +328,15 @@ def _labels(task: Task, values: list[Any], column: str, source: Source | None, p
 def label_key(value: Any) -> str:
     """How a raw label is written in a TOML table of labels: 1, 1.0 and "1" are the same."""
     number = _number(value)
-    return str(int(number)) if not np.isnan(number) and number == int(number) else str(value)
+    if not np.isnan(number) and number == int(number):
+        return str(int(number))
+    return value if isinstance(value, str) else shortened(value)
 
 
 def _number(value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
     return number if np.isfinite(number) else float("nan")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from pathlib import Path
 
 import pandas as pd
 
 from pipeline.atomic import new_file
+from pipeline.data.delimited import read_delimited
 from pipeline.errors import PipelineError
+from pipeline.reading import check_regular, reading
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
@@ -24,34 +25,24 @@ def check_suffix(file: Path) -> None:
 def read_table(file: Path) -> pd.DataFrame:
     """Read a table; text stays as written ("NA" and "null" are words, only an empty cell is empty).
 
-    A ``.csv`` whose header holds tabs and no commas is read as tab-separated, as some releases name such files.
+    A ``.csv`` whose header holds tabs and no commas is read as tab-separated, as some releases name such files. Row n
+    of the result is the file's row n: no blank line is skipped.
 
     Raises:
-        PipelineError: no such file, unknown suffix, not UTF-8 (with line and bytes), or not parsable.
+        PipelineError: no such file, unknown suffix, not UTF-8 (with line and bytes), or not such a table; one line.
     """
     check_suffix(file)
-    if not file.is_file():
-        raise PipelineError(f"{file}: no such file")
-    try:
+    with reading(file, f"write it again as {file.suffix[1:]}"):
+        check_regular(file)
         if file.suffix == ".parquet":
-            return pd.read_parquet(file)
-        text = _decode(file)
-        if file.suffix == ".jsonl":
-            return _from_jsonl(text, file)
-        header = text.partition("\n")[0]
-        separator = "\t" if file.suffix == ".tsv" or ("\t" in header and "," not in header) else ","
-        table = pd.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, na_values=[""])
-        if not isinstance(table.index, pd.RangeIndex):
-            # pandas takes the first cells for row names, and every text would stand one column too far right.
-            raise PipelineError(f"{file}: rows hold more cells than the header: quote text that holds {separator!r}")
-        return table
-    except PipelineError:
-        raise
-    except pd.errors.EmptyDataError:
-        raise PipelineError(f"{file}: no rows: the file is empty") from None
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise PipelineError(f"{file}: cannot be read as {file.suffix[1:]}: {reason}") from error
+            table = pd.read_parquet(file)
+        elif file.suffix == ".jsonl":
+            table = _from_jsonl(_decode(file), file)
+        else:
+            table = read_delimited(_decode(file), file.suffix == ".tsv", file)
+    if repeated := table.columns[table.columns.duplicated()].tolist():
+        raise PipelineError(f"{file}: more than one column is called {repeated[0]!r}: give each another name")
+    return table
 
 
 def write_table(table: pd.DataFrame, file: Path) -> None:
@@ -63,14 +54,23 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
         elif file.suffix == ".jsonl":
             table.to_json(temporary, orient="records", lines=True, force_ascii=False)
         else:
-            # QUOTE_MINIMAL leaves a carriage return unquoted, and it would end the row when read.
-            returns = any("\r" in cell for column in table for cell in table[column] if isinstance(cell, str))
+            tabs = file.suffix == ".tsv"
+            texts = (cell for column in table for cell in table[column] if isinstance(cell, str))
             table.to_csv(
                 temporary,
-                sep="\t" if file.suffix == ".tsv" else ",",
+                sep="\t" if tabs else ",",
                 index=False,
-                quoting=csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL,
+                quoting=csv.QUOTE_NONNUMERIC if any(_must_quote(text, tabs) for text in texts) else csv.QUOTE_MINIMAL,
             )
+
+
+def _must_quote(text: str, tabs: bool) -> bool:
+    """Whether a text is read as it is written only where all texts are quoted, the header too.
+
+    Minimal quoting leaves a carriage return unquoted, which ends the row; and line breaks and tabs in one cell look
+    like rows that a stray quote has taken in.
+    """
+    return "\r" in text or (tabs and "\n" in text and "\t" in text)
 
 
 def _decode(file: Path) -> str:
@@ -92,18 +92,22 @@ def _decode(file: Path) -> str:
 
 
 def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
-    rows = []
+    text, rows = text.rstrip(), []
+    if not text:
+        raise PipelineError(f"{file}: no rows: the file is empty")
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
-            continue
+            # Other readers skip it, and who pairs lines of this file with predictions would be a row off.
+            raise PipelineError(f"{file}: line {number} is blank: delete it, so that each line is a row")
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise PipelineError(f"{file}: line {number} is not JSON: {error.msg}: {line[:60]!r}") from None
+        except RecursionError:
+            raise PipelineError(f"{file}: line {number} is nested too deeply: {line[:60]!r}") from None
+        except ValueError as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise PipelineError(f"{file}: line {number} is not JSON: {reason}: {line[:60]!r}") from None
         if not isinstance(row, dict):
             raise PipelineError(f"{file}: line {number} is not a JSON object: {line[:60]!r}")
         rows.append(row)
-    if not rows:
-        raise PipelineError(f"{file}: no rows: the file is empty")
     # dtype object keeps integers beside nulls as they were written.
     return pd.DataFrame(rows, dtype=object)

@@ -17,7 +17,16 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.data.batches import BACKBONE_INPUTS, Batch, Piece, collate, evaluation_order, training_batches
+from pipeline.data.batches import (
+    BACKBONE_INPUTS,
+    Batch,
+    Piece,
+    collate,
+    evaluation_order,
+    micro_batches,
+    padding_worth_a_pass,
+    training_batches,
+)
 from pipeline.data.tokens import TokenisedSplit, Tokenizer
 from pipeline.recipe import Recipe
 from pipeline.training.fit import Fitted, TrainingData, fit
@@ -108,12 +117,13 @@ def fit_masked(
         recipe: its rates, batches and epochs are read, resolved.
     """
     mask = _Masker(masking, tokenizer, seed)
+    most_padding = padding_worth_a_pass(accelerator.device)
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
         found = training_batches(train, recipe.batch_size, 1, seed, epoch, tokenizer.pad_token_id, first)
         for number, (batch,) in enumerate(found, start=first):
-            yield cut(mask(batch, epoch, number), pieces)
+            yield cut(mask(batch, epoch, number), pieces, most_padding)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
         return {name: masked_accuracy(trained, split) for name, split in held_out.items()}
@@ -167,21 +177,21 @@ class _Masker:
         return {**batch, "input_ids": ids, "labels": labels}
 
 
-def cut(batch: Batch, pieces: int) -> list[Piece]:
-    """At most so many pieces of a masked batch, none wider than its longest row.
+def cut(batch: Batch, pieces: int, most_padding: int | None = None) -> list[Piece]:
+    """The pieces of a masked batch (:func:`micro_batches`), none wider than its longest row.
 
     Each brings its ``share`` of the tokens asked for, by rows: the sum of its losses over that, weighted by its rows as
     ``fit`` does, adds up to the mean over the tokens of the whole batch, however many fell into each piece.
     """
-    size = len(batch["input_ids"])
+    lengths = batch["attention_mask"].sum(dim=1)
     # In a short batch nothing may have been hidden: a mean over nothing would be no number.
     asked = max(int((batch["labels"] != IGNORED).sum()), 1)
     found = []
-    for rows in np.array_split(np.arange(size), min(pieces, size)):
+    for rows in micro_batches(lengths.numpy(), pieces, most_padding):
         part = {name: values[rows] for name, values in batch.items()}
-        longest = int(part["attention_mask"].sum(dim=1).max())
+        longest = int(lengths[rows].max())
         part = {name: values[:, :longest] if values.ndim == 2 else values for name, values in part.items()}
-        found.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / size))}))
+        found.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / len(lengths)))}))
     return found
 
 

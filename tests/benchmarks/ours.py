@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.data.batches import Piece, inputs_of, training_batches
+from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
 from pipeline.models.backbone import Backbone
@@ -92,6 +92,8 @@ def loss_of(run: Run) -> Any:
 def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
     """One epoch of a fresh model through the real loop; nothing is evaluated."""
     built, recipe = build(run), run.recipe
+    accelerator = make_accelerator(recipe.precision)
+    most_padding = padding_worth_a_pass(accelerator.device)
     return fit(
         built.model,
         recipe=recipe,
@@ -100,7 +102,7 @@ def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
             lambda epoch, first: (
                 [Piece(batch) for batch in pieces]
                 for pieces in training_batches(
-                    split, recipe.batch_size, 1, 0, epoch, run.backbone.tokenizer.pad_token_id, first=first
+                    split, recipe.batch_size, 1, 0, epoch, run.backbone.tokenizer.pad_token_id, first, most_padding
                 )
             ),
             batches_per_epoch=recipe.steps_over(len(split)),
@@ -109,7 +111,7 @@ def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
         loss=loss_of(run),
         evaluate=lambda model: 0.0,
         metric=run.task.metric,
-        accelerator=make_accelerator(recipe.precision),
+        accelerator=accelerator,
         title=run.title,
         penalties=built.penalties,
         without_decay=built.without_decay,

@@ -20,7 +20,7 @@ import pytest
 import pipeline
 from pipeline.atomic import clear_leftovers
 from pipeline.errors import PipelineError
-from pipeline.ledger import Cost, Ledger, OtherScore, RunBusy, RunRecord, SourceRun, run_name
+from pipeline.ledger import SCHEMA, Cost, Ledger, OtherScore, RunBusy, RunRecord, SourceRun, run_name
 from pipeline.recipe import Recipe
 
 RUN = "0123456789ab"
@@ -68,6 +68,13 @@ def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> No
         "predictions.parquet",
         "run.json",
     ]
+
+
+def test_a_record_of_an_older_version_is_read_as_it_was_written(ledger: Ledger) -> None:
+    older = record(schema_version=1)
+    assert older.schema_version < SCHEMA
+    ledger.finish(older, CURVE, PREDICTIONS)
+    assert ledger.find(RUN) == older
 
 
 def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledger) -> None:

@@ -591,7 +591,7 @@ DEFAULTS = {
 
 
 def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
-    assert SCHEMA == 1
+    assert SCHEMA == 2
     assert Recipe().model_dump(mode="json") == DEFAULTS
 
 

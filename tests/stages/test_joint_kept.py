@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.ledger import RunRecord
 from pipeline.recipe import Recipe
-from pipeline.reporting.entries import StudyResult
+from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.study import Study
 from stages.attention import maps_of
 from stages.compare import compare
@@ -124,13 +125,57 @@ def test_a_row_of_a_study_keeps_its_models_if_it_says_so(workspace: Workspace, s
     assert [file.stat().st_mtime_ns for file in weights] == written  # nothing was trained again
 
 
-def test_its_attention_can_be_drawn(workspace: Workspace, quick: Quick) -> None:
-    names = ["films", "meals"]
-    record = trained(workspace, quick, names, trainable="full+adapter", adapter="prefix", prefix_length=3)
-    study = Study.parse({"name": "looks", "methods": ["full"], "targets": names, "seeds": [1]}, "test")
-    result = StudyResult(study=study, backbone=workspace.backbone_name, entries=())
-    (drawn,) = maps_of("the film is good", [record.run], result, workspace.ledger)
-    assert drawn.layers[2].shape == (len(drawn.tokens), len(drawn.tokens) + 3)  # its prefix stands before the tokens
+def study_of(record: RunRecord, targets: list[str], place: Workspace) -> StudyResult:
+    """A study whose one row has ``record`` for every target."""
+    described = {"name": "looks", "methods": ["multitask"], "targets": targets, "seeds": [1]}
+    entries = tuple(Entry(method="multitask", target=target, seed=1, run=record.run) for target in targets)
+    return StudyResult(study=Study.parse(described, "test"), backbone=place.backbone_name, entries=entries)
+
+
+@pytest.mark.parametrize(
+    ("settings", "differ"),
+    [
+        ({"trainable": "adapter", "learning_rate": 0.1}, True),
+        ({"trainable": "full+adapter", "adapter": "prefix", "prefix_length": 3, "learning_rate": 0.1}, True),
+        ({"split_layers": 2}, True),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_its_attention_is_that_of_the_task_in_the_title(settings, differ, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    record = trained(workspace, quick, ["films", "meals"], **settings)
+    both = study_of(record, ["films", "meals"], workspace)
+    films, meals = maps_of("the film is good", [record.run], both, workspace.ledger)
+    assert [films.title, meals.title] == ["multitask for films, seed 1", "multitask for meals, seed 1"]
+    assert (abs(films.layers[2] - meals.layers[2]).max() > 1e-4) == differ
+    prefix = settings.get("prefix_length", 0)  # stands before the tokens
+    assert films.layers[2].shape == (len(films.tokens), len(films.tokens) + prefix)
+    for targets, expected in ((["films", "meals"], films), (["meals", "films"], meals)):
+        result = study_of(record, targets, workspace)
+        (drawn,) = maps_of("the film is good", None, result, workspace.ledger)
+        assert drawn.title == f"{result.study.title('multitask')} for {targets[0]}"
+        assert np.array_equal(drawn.layers[2], expected.layers[2])
+
+
+def test_its_attention_reads_a_pair_as_the_task_does(workspace: Workspace, quick: Quick) -> None:
+    apart = {"pairs": {"encoding": "siamese", "head": "cosine"}}
+    record = trained(workspace, quick, ["films", "pairs"], own=apart)
+    result = study_of(record, ["films", "pairs"], workspace)
+    maps = maps_of("the film is good ||| the meal", [record.run], result, workspace.ledger)
+    read = [(drawn.title.split()[2], len(drawn.tokens)) for drawn in maps]
+    assert read == [("films,", 9), ("pairs,", 6), ("pairs,", 4)]
+
+
+def test_attention_of_what_was_tuned_in_turn_is_that_of_its_encoder(workspace: Workspace, quick: Quick) -> None:
+    apart = quick("full", epochs=1, encoding="siamese", head="cosine")
+    first = Run(RunRequest("full", "pairs", apart, seed=1), workspace).get()
+    request = RunRequest("sequential", "films", quick("full", epochs=1), seed=1, start=first, keep_weights=True)
+    record = Run(request, workspace).get()
+    result = study_of(record, ["pairs", "films"], workspace)
+    maps = maps_of("the film is good ||| the meal", None, result, workspace.ledger)
+    assert [len(drawn.tokens) for drawn in maps] == [6, 4]
+    (films,) = maps_of("the film is good", [record.run], result, workspace.ledger)
+    assert np.array_equal(maps[0].layers[2], films.layers[2])
 
 
 def test_it_is_for_its_own_tasks(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]

@@ -50,10 +50,12 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
         ("films", {"pooling": "cls", "head_dropout": 0.3, "gradient_accumulation_steps": 3}),
         ("pairs", {"encoding": "siamese", "min_steps": 20, "evaluations": 2}),
         ("pairs", {"head": "cosine", "score_start": True}),
+        ("films", {"trainable": "full+adapter", "backbone_learning_rate": 1e-4, "layer_decay": 0.5}),
     ],
 )
 def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
-    plain = Run(RunRequest("full", task, quick("full", **settings), seed=1, limit=50), workspace).get()
+    recipe = quick(**{"trainable": "full"} | settings)
+    plain = Run(RunRequest("full", task, recipe, seed=1, limit=50), workspace).get()
     alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
     ledger = workspace.ledger
     assert alone.kind == "multitask"

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
-from pipeline.data.batches import Batch, collate, evaluation_order, training_batches, training_order
+from pipeline.data.batches import (
+    Batch,
+    collate,
+    evaluation_order,
+    micro_batches,
+    padding_worth_a_pass,
+    training_batches,
+    training_order,
+)
 from pipeline.data.tokens import TokenisedSplit
 
 PAD = 99
 
 
 def random_lengths(rows: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).lognormal(3, 0.6, rows).astype(int).clip(3, 256)
+    """Lengths in tokens that are distributed much as those of SST: from 4 to 80, half of them up to 23."""
+    return np.random.default_rng(seed).gamma(4.3, 6, rows).astype(int).clip(4, 80)
 
 
 def split_of(
@@ -75,20 +86,71 @@ def test_rows_of_a_batch_change_from_epoch_to_epoch() -> None:
     assert not first & second
 
 
+def meeting_again(lengths: np.ndarray, batch_size: int, epochs: int = 12) -> float:
+    """The share of pairs of rows that shared a batch in one epoch and share one again in the next."""
+    again = pairs = 0
+    batch_of = np.empty(len(lengths), dtype=int)
+    for epoch in range(epochs):
+        batches = training_order(lengths, batch_size, seed=0, epoch=epoch)
+        for rows in batches if epoch else ():
+            _, together = np.unique(batch_of[rows], return_counts=True)
+            again += int((together * (together - 1)).sum())
+            pairs += len(rows) * (len(rows) - 1)
+        for number, rows in enumerate(batches):
+            batch_of[rows] = number
+    return again / pairs
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(100, 8), (100, 32), (500, 8), (500, 32), (2000, 32)])
+def test_in_a_set_of_few_batches_rows_meet_again_by_chance(rows: int, batch_size: int) -> None:
+    chance = (batch_size - 1) / (rows - 1)
+    assert meeting_again(random_lengths(rows), batch_size) == pytest.approx(chance, rel=0.15)
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(520, 8), (1000, 8), (2048, 32), (4000, 32), (8500, 32)])
+def test_in_a_large_set_few_rows_meet_again(rows: int, batch_size: int) -> None:
+    assert meeting_again(random_lengths(rows), batch_size, epochs=4) < 0.1
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(500, 8), (500, 32), (2000, 32)])
+def test_labels_are_as_even_over_few_batches_as_shuffled_though_length_tells_of_them(
+    rows: int, batch_size: int
+) -> None:
+    lengths = random_lengths(rows)
+    labels = lengths > np.median(lengths)
+    shares = [
+        labels[batch].mean()
+        for epoch in range(30)
+        for batch in training_order(lengths, batch_size, seed=0, epoch=epoch)
+        if len(batch) == batch_size
+    ]
+    drawn = np.sqrt(labels.mean() * (1 - labels.mean()) / batch_size * (rows - batch_size) / (rows - 1))
+    assert np.std(shares) == pytest.approx(drawn, rel=0.15)
+
+
 def test_batches_do_not_come_in_order_of_length() -> None:
-    lengths = random_lengths(2000)
+    lengths = random_lengths(4000)
     means = np.array([lengths[rows].mean() for rows in training_order(lengths, 32, seed=0, epoch=0)])
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.5
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_little_padding_is_wasted_against_random_batches(seed: int) -> None:
-    lengths = random_lengths(5000, seed)
-    order = np.random.default_rng(seed).permutation(len(lengths))
-    random = [order[i : i + 32] for i in range(0, len(order), 32)]
-    wasted = padded_tokens(training_order(lengths, 32, seed, epoch=0), lengths) - lengths.sum()
-    wasted_at_random = padded_tokens(random, lengths) - lengths.sum()
-    assert wasted < 0.1 * wasted_at_random
+@pytest.mark.parametrize(("rows", "share"), [(2048, 0.18), (8500, 0.06), (40_000, 0.03)])
+def test_batches_of_a_large_set_hold_little_padding(rows: int, share: float) -> None:
+    lengths = random_lengths(rows)
+    assert 1 - lengths.sum() / padded_tokens(training_order(lengths, 32, seed=0, epoch=0), lengths) < share
+
+
+@pytest.mark.parametrize("rows", [100, 500, 2000, 8500])
+def test_micro_batches_on_a_cpu_hold_little_padding(rows: int) -> None:
+    lengths, most = random_lengths(rows), padding_worth_a_pass(torch.device("cpu"))
+    batches = training_order(lengths, 32, seed=0, epoch=0)
+    pieces = [rows[part] for rows in batches for part in micro_batches(lengths[rows], 1, most)]
+    assert 1 - lengths.sum() / padded_tokens(pieces, lengths) < 0.22
+    assert len(pieces) < 4 * len(batches)
+
+
+def test_on_a_gpu_a_batch_is_one_pass() -> None:
+    assert padding_worth_a_pass(torch.device("cuda")) is None
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64, 1001])
@@ -165,6 +227,27 @@ def test_micro_batches_partition_their_batch_in_order(pieces: int) -> None:
         assert torch.cat([part["rows"] for part in parts]).tolist() == rows.tolist()
         sizes = [len(part["rows"]) for part in parts]
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 20, 10_000])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_micro_batch_is_cut_no_more_often_than_its_padding_asks_for(pieces: int, most: int) -> None:
+    split = split_of(random_lengths(40))
+    for batch, parts in zip(
+        training_order(split.lengths, 20, seed=5, epoch=2),
+        training_batches(split, 20, pieces, seed=5, epoch=2, pad_token_id=PAD, most_padding=most),
+        strict=True,
+    ):
+        assert torch.cat([part["rows"] for part in parts]).tolist() == batch.tolist()
+        padding = [int((part["attention_mask"] == 0).sum()) for part in parts]
+        assert max(padding) <= most
+        assert len(parts) >= pieces
+        if most == 10_000:
+            assert len(parts) == pieces
+        elif pieces == 1:  # one row more, and a piece would hold too much
+            for shorter, part in pairwise(parts):
+                gap = part["input_ids"].shape[1] - int(shorter["attention_mask"][-1].sum())
+                assert int((part["attention_mask"] == 0).sum()) + gap > most
 
 
 def test_an_epoch_resumed_in_the_middle_sees_the_batches_that_were_left() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.data.load import canonical_rows, fingerprint, load_split, load_task_data
+from pipeline.data.load import canonical_rows, fingerprint, load_split, load_task_data, read_test_texts
 from pipeline.errors import PipelineError
 from pipeline.tasks import Task
 
@@ -334,7 +335,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "empty and blank text": (
         task(),
         {"mood/train.csv": 'text,label\n,1\nfine,0\n"  ",1\n,0\n\t,1\n'},
-        ["train.csv: 1 mistake", "column 'text': empty or null text (4 in all): row 1: nan, row 3: '  ', row 4: nan"],
+        ["train.csv: 1 mistake", "column 'text': empty or null text (4 in all): row 1: None, row 3: '  ', row 4: None"],
     ),
     "null text": (
         task(),
@@ -345,6 +346,28 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         task(),
         {"mood/train.jsonl": '{"text": 7, "label": 1}\n{"text": ["a"], "label": 0}\n'},
         ["column 'text': not text (2 in all): row 1: 7, row 2: ['a']"],
+    ),
+    "blank lines between rows": (
+        task(),
+        {"mood/train.csv": "\nid,text,label\n7,fine,1\n\n8,poor,0\n\n\n"},
+        [
+            "train.csv: 3 mistakes",
+            "'id': empty (1 in all): row 2",
+            "'text': empty or null text (1 in all): row 2: None",
+        ],
+    ),
+    "lists, deep and not": (
+        task(files={"labels": {"neg": 0, "pos": 1}}),
+        {
+            "mood/train.jsonl": '{"id": [1], "text": "a", "label": "pos"}\n'
+            f'{{"id": {"[" * 900}{"]" * 900}, "text": {"[" * 900}{"]" * 900}, "label": {"[" * 900}{"]" * 900}}}\n'
+        },
+        ["'id': neither text nor a number (2 in all): row 1: [1], row 2", "'text': not text (1 in all): row 2"],
+    ),
+    "a label of 400 digits": (
+        task(),
+        {"mood/train.jsonl": f'{{"text": "a", "label": 1{"0" * 400}}}\n{{"text": "b", "label": 1}}\n'},
+        ["label is not a number (1 in all): row 1: 1000", "..."],
     ),
     "half a surrogate pair": (
         task(),
@@ -386,12 +409,12 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "labels that are no numbers": (
         task(),
         {"mood/train.csv": "text,label\na,good\nb,1\nc,\nd,inf\ne,nan\n"},
-        ["train.csv: 1 mistake", "label is not a number (4 in all): row 1: 'good', row 3: nan, row 4: 'inf'"],
+        ["train.csv: 1 mistake", "label is not a number (4 in all): row 1: 'good', row 3: None, row 4: 'inf'"],
     ),
     "labels not in the mapping": (
         task(files={"labels": {"neg": 0, "pos": 1}}),
         {"mood/train.csv": "text,label\na,pos\nb,neg\nc,POS\nd,\n"},
-        ["label not in ['neg', 'pos'] (2 in all): row 3: 'POS', row 4: nan"],
+        ["label not in ['neg', 'pos'] (2 in all): row 3: 'POS', row 4: None"],
     ),
     "a mapping to no class": (
         task(files={"labels": {"neg": 0, "pos": 2}}),
@@ -425,12 +448,27 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         [
             "train.csv: 4 mistakes",
             "'id': duplicate ids (1 in all): row 2: '1'",
-            "'text': empty or null text (1 in all): row 1: nan",
+            "'text': empty or null text (1 in all): row 1: None",
             "'label': label is not a number (1 in all): row 3: 'x'",
             "'label': label out of range 0..1 or not whole (1 in all): row 1: 5.0",
         ],
     ),
 }
+
+
+@pytest.mark.timeout(20)  # an opened pipe would wait for ever
+def test_what_is_no_file_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "mood").mkdir()
+    os.mkfifo(tmp_path / "mood" / "train.csv")
+    (tmp_path / "mood" / "test.csv").mkdir()
+    for read, reason in (
+        (lambda: load_task_data(task(), tmp_path), "train.csv: not a regular file"),
+        (lambda: read_test_texts(task(), tmp_path), "test.csv: a folder stands where a file is needed"),
+        (lambda: load_task_data(task(), tmp_path / ("x" * 5000)), "the name is too long"),
+    ):
+        with pytest.raises(PipelineError, match=reason) as caught:
+            read()
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("of", "files", "said"), BAD.values(), ids=list(BAD))
