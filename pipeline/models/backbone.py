@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
@@ -71,6 +72,20 @@ class Backbone:
         if found != self.weights_hash:
             raise RuntimeError(f"frozen weights of '{self.name}' changed during training: this is a bug")
         return found
+
+    def check_pretrained(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
+        """Raise if a tensor of the backbone in ``encoder`` differs in any bit from its file.
+
+        The file is mapped once more and compared; for BERT-base that takes a third of the time of
+        :meth:`check_unchanged`.
+
+        Args:
+            trained: names of tensors that may differ.
+        """
+        state, pretrained = encoder.state_dict(), _load_encoder(self.name).state_dict()
+        for name in set(self.tensor_names) - set(trained):
+            if not np.array_equal(_bits(state[name]), _bits(pretrained[name])):
+                raise RuntimeError(f"'{name}' of '{self.name}' changed while modules were loaded: this is a bug")
 
 
 def open_backbone(name: str) -> Backbone:
@@ -141,6 +156,11 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _bits(tensor: torch.Tensor) -> np.ndarray:
+    """The fp32 numbers of ``tensor`` as integers, which are equal where they are the same bit for bit."""
+    return tensor.detach().cpu().contiguous().view(torch.int32).numpy()
 
 
 def _load_encoder(name: str) -> PreTrainedModel:
