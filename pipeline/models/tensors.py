@@ -75,21 +75,18 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def _problems(header: Mapping[str, Any], expected: Mapping[str, Tensor]) -> list[str]:
-    """What distinguishes ``header`` from ``expected``, one part a kind of difference, each with its first example."""
+    """How ``header`` differs from ``expected``, each kind of difference with its first example."""
     shared = [name for name in expected if name in header]
-    shapes = {name: tuple(header[name].get_shape()) for name in shared}
-    groups = {
-        "missing": [name for name in expected if name not in header],
-        "too many": [name for name in header if name not in expected],
-        "of another shape": [name for name in shared if shapes[name] != tuple(expected[name].shape)],
-        "not fp32": [name for name in shared if header[name].get_dtype() != _FP32],
-    }
-    problems = [
-        f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in groups.items() if names
+    shapes = {name: (tuple(header[name].get_shape()), tuple(expected[name].shape)) for name in shared}
+    misshapen = [name for name, (found, wanted) in shapes.items() if found != wanted]
+    example = "{}, not {}".format(*shapes[misshapen[0]]) if misshapen else ""
+    differences = [
+        ("missing", [name for name in expected if name not in header]),
+        ("too many", [name for name in header if name not in expected]),
+        (f"of another shape ({example})", misshapen),
+        ("not fp32", [name for name in shared if header[name].get_dtype() != _FP32]),
     ]
-    if wrong := groups["of another shape"]:
-        problems.append(f"{wrong[0]} is {shapes[wrong[0]]}, not {tuple(expected[wrong[0]].shape)}")
-    return problems
+    return [f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in differences if names]
 
 
 def _named(names: list[str]) -> str:

@@ -38,6 +38,19 @@ def test_a_changed_weight_is_noticed(backbone: Backbone) -> None:
         backbone.check_unchanged(encoder)
 
 
+def test_what_is_loaded_beside_the_backbone_may_not_change_a_bit_of_it(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    add_adapter(encoder, "films", "houlsby", 8)
+    drawn = torch.get_rng_state()
+    backbone.check_pretrained(encoder)
+    assert torch.equal(torch.get_rng_state(), drawn)  # what a run draws afterwards does not depend on the check
+    name = "encoder.layer.1.output.LayerNorm.bias"
+    encoder.get_parameter(name).data.view(torch.int32)[-1] ^= 1
+    backbone.check_pretrained(encoder, trained=[name])
+    with pytest.raises(RuntimeError, match=f"'{name}' of .* changed while modules were loaded"):
+        backbone.check_pretrained(encoder)
+
+
 def test_the_hash_is_of_the_weights_whatever_the_file(backbone_folder: Path, tmp_path: Path) -> None:
     other = shutil.copytree(backbone_folder, tmp_path / "renamed")
     tensors = load_file(other / "model.safetensors")

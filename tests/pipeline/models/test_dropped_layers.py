@@ -15,6 +15,7 @@ from safetensors import safe_open
 from transformers import BertModel
 
 from nano import save_backbone
+from pipeline.models.adaptation.anchored import anchor_fusion
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
 from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
 from pipeline.models.adaptation.saved import SavedModules
@@ -119,13 +120,20 @@ def test_a_step_of_fusion_reaches_every_trainable_parameter(saved: Save, backbon
     assert all(p.grad is not None for p in fused.parameters() if p.requires_grad)
 
 
-def test_fusion_layers_are_dropped_from_a_trained_fusion(saved: Save, backbone: Backbone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("form", ["standard", "anchored"])
+def test_fusion_layers_are_dropped_from_a_trained_fusion(
+    form: str, layer: int, saved: Save, backbone: Backbone, tmp_path: Path
+) -> None:
+    """What is left in the other layer is what was trained there."""
     sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
     fused = backbone.load()
     add_fusion(fused, sources)
+    if form == "anchored":
+        anchor_fusion(fused, list(sources), 4, {})
     randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
     save_fusion(fused, sources, tmp_path / "fusion")
     dropped = backbone.load()
-    load_fusion(dropped, sources, fusion_in(tmp_path / "fusion"), (0,))
-    fused.set_active_adapters(Fuse(*sources), skip_layers=[0])
+    load_fusion(dropped, sources, fusion_in(tmp_path / "fusion", fusion=form, fusion_rank=4), (layer,))
+    fused.set_active_adapters(Fuse(*sources), skip_layers=[layer])
     torch.testing.assert_close(hidden(dropped), hidden(fused), atol=1e-5, rtol=1e-5)
