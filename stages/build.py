@@ -30,7 +30,7 @@ from pipeline.models.split import split_encoder
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.recipe import Recipe
-from pipeline.store import LAYERNORMS, Artifact, Store
+from pipeline.store import LAYERNORMS, MANIFEST, Artifact, Store
 from pipeline.tasks import Task
 from stages.anchoring import same_head
 from stages.keeping import began_pretrained, kept_parameters
@@ -286,6 +286,11 @@ def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     _check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
+    recipe = manifest.recipe
+    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head):
+        raise PipelineError(
+            f"{artifact.folder / MANIFEST}: damaged: its recipe does not train such {manifest.kind}s: {artifact.remedy}"
+        )
 
 
 def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:

@@ -79,7 +79,7 @@ class Backbone:
     def check_pretrained(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
         """Raise if a tensor of the backbone in ``encoder`` differs in any bit from its file.
 
-        The file is mapped once more and compared; for BERT-base that takes a third of the time of
+        The file is mapped once more and compared; for BERT-base that takes less than half the time of
         :meth:`check_unchanged`.
 
         Args:

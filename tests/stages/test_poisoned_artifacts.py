@@ -322,6 +322,8 @@ def test_a_configuration_that_is_not_the_recipes_is_refused(
         ({"train_layernorm": True}, "layernorms.safetensors"),
         ({"head": "mlp"}, HEAD_FILE),
         ({"head": "cosine"}, HEAD_FILE),
+        ({"trainable": "fusion"}, MANIFEST),
+        ({"head": None}, MANIFEST),
     ],
     ids=str,
 )
