@@ -19,7 +19,7 @@ from pipeline.models.adaptation.fusion import (
     value_names,
     value_regularisation,
 )
-from pipeline.models.adaptation.houlsby import begin_as, layernorm_parameters, load_adapter, load_layernorms
+from pipeline.models.adaptation.houlsby import begin_as, load_adapter, load_layernorms
 from pipeline.models.adaptation.modules import add_modules, load_modules
 from pipeline.models.adaptation.parallel import parallel_adapters
 from pipeline.models.adaptation.saved import SavedModules
@@ -123,8 +123,7 @@ def build_from_artifact(
     if manifest.kind == "adapter":
         load_modules(encoder, modules_of(artifact), drop_layers)
         if manifest.recipe.train_layernorm:
-            load_layernorms(encoder, artifact.folder / LAYERNORMS, modules_of(artifact), drop_layers)
-            trained = layernorm_parameters(encoder, drop_layers)
+            trained = load_layernorms(encoder, artifact.folder / LAYERNORMS, modules_of(artifact), drop_layers)
     else:
         sources = {}
         for source in manifest.sources:
@@ -289,7 +288,7 @@ def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
     recipe = manifest.recipe
     if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head):
         raise PipelineError(
-            f"{artifact.folder / MANIFEST}: damaged: its recipe does not train such {manifest.kind}s: {artifact.remedy}"
+            f"{artifact.folder / MANIFEST}: damaged: its recipe is not a trained {manifest.kind}'s: {artifact.remedy}"
         )
 
 

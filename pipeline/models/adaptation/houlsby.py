@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import adapters
-from torch import Tensor, nn
+from torch import nn
 
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.layout import kept_indices
@@ -82,17 +82,19 @@ def layernorm_parameters(backbone: nn.Module, drop_layers: Collection[int] = ())
 
 def load_layernorms(
     backbone: nn.Module, file: Path, saved: SavedModules, drop_layers: Collection[int] = ()
-) -> dict[str, Tensor]:
+) -> Collection[str]:
     """Load the LayerNorms that trained with an adapter; those in ``drop_layers`` stay as they were pretrained.
 
     Returns:
-        What the others were before, by name.
+        The names of the parameters that are no longer as they were pretrained.
+
+    Raises:
+        PipelineError: the file is not what the recipe makes.
     """
     tensors = read_tensors(file, layernorm_parameters(backbone, saved.recipe.drop_layers), saved.remedy)
     kept = layernorm_parameters(backbone, {*saved.recipe.drop_layers, *drop_layers})
-    pretrained = {name: parameter.detach().clone() for name, parameter in kept.items()}
     fill(kept, tensors)
-    return pretrained
+    return kept.keys()
 
 
 def has_adapter(name: str, drop_layers: Collection[int]) -> bool:
