@@ -13,12 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pipeline.atomic import canonical_json, new_file, new_folder, sha256_file, sha256_text, write_json
 from pipeline.errors import PipelineError, validation_problems, writing
 from pipeline.ledger import SourceRun
+from pipeline.models.tensors import fill, read_tensors
 from pipeline.recipe import BOTTLENECKS, Recipe
 from pipeline.tasks import Metric, Name
 
@@ -70,24 +71,37 @@ class Artifact(BaseModel):
         """Check every file against its sha256.
 
         Raises:
-            PipelineError: a file is missing or its content has changed.
+            PipelineError: a file is missing, its content has changed, or the manifest does not know it, though it would
+                be loaded.
         """
         if not self.manifest.files:
-            raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self._mend()}")
+            raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self.remedy}")
         for name, expected in self.manifest.files.items():
             file = self.folder / name
             if not file.is_file():
-                raise PipelineError(f"{file}: missing from the artifact: {self._mend()}")
+                raise PipelineError(f"{file}: missing from the artifact: {self.remedy}")
             if sha256_file(file) != expected:
-                raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {self._mend()}")
+                raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {self.remedy}")
+        for file in sorted(self.folder.iterdir()):
+            known = file.name.startswith(".") or file.name in {*self.manifest.files, MANIFEST}
+            if file.suffix in (".json", ".safetensors") and not known:
+                raise PipelineError(f"{file}: its manifest does not list it: delete it, or {self.remedy}")
 
     def load_head(self, head: nn.Module) -> None:
-        """Load the stored head into ``head``."""
-        file = self.folder / HEAD
-        # A head without weights (cosine) has no file.
-        head.load_state_dict(load_file(file) if file.is_file() else {})
+        """Load the stored head into ``head``.
 
-    def _mend(self) -> str:
+        Raises:
+            PipelineError: the file is not what the head needs; a head without weights (cosine) has none.
+        """
+        file, parameters = self.folder / HEAD, dict(head.named_parameters())
+        if parameters:
+            fill(parameters, read_tensors(file, parameters, self.remedy))
+        elif file.exists():
+            raise PipelineError(f"{file}: its recipe's head has no weights: {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What a user should do about a file that is damaged."""
         verb = "extract --task" if self.manifest.kind == "adapter" else "fuse --target"
         return (
             f"remove it (python -m pipeline store remove {self.manifest.run}) and train it again"

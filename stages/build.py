@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file
+from torch import nn
 
 from pipeline.errors import PipelineError
 from pipeline.layers import check_layers
@@ -19,18 +19,21 @@ from pipeline.models.adaptation.fusion import (
     value_names,
     value_regularisation,
 )
-from pipeline.models.adaptation.houlsby import begin_as, has_adapter, load_adapter
+from pipeline.models.adaptation.houlsby import begin_as, load_adapter, load_layernorms
 from pipeline.models.adaptation.modules import add_modules, load_modules
 from pipeline.models.adaptation.parallel import parallel_adapters
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.split import split_encoder
+from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
 from pipeline.recipe import Recipe
-from pipeline.store import LAYERNORMS, Artifact, Store
+from pipeline.store import LAYERNORMS, MANIFEST, Artifact, Store
 from pipeline.tasks import Task
 from stages.anchoring import same_head
+from stages.keeping import began_pretrained, kept_parameters
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -69,23 +72,18 @@ def build_for_training(
     encoder = backbone.load(recipe.hidden_dropout)
     if request.start is not None:
         _load_start(encoder, request.start, ledger)
-    if recipe.trainable in ("adapter", "full+adapter"):
-        add_modules(encoder, [task.name], recipe)
-    if recipe.freeze_embeddings:
-        encoder.embeddings.requires_grad_(False)
-    if recipe.trainable in ("full", "adapter", "full+adapter"):
+    if recipe.trainable != "fusion":
+        _set_up(encoder, [task.name], recipe)
         if anchor is not None:
             anchor.verify()
-            begin_as(encoder, task.name, anchor.folder, anchor.manifest.task)
+            begin_as(encoder, task.name, modules_of(anchor))
         (second,) = _second_encoders(backbone, recipe, 1)
         return Built(assemble(encoder, recipe, task, second))
-    encoder.requires_grad_(False)
-    if recipe.trainable == "head":
-        return Built(assemble(encoder, recipe, task))
     for artifact in request.adapters:
         artifact.verify()
-    sources = {artifact.manifest.task: artifact.folder for artifact in request.adapters}
+    sources = {artifact.manifest.task: modules_of(artifact) for artifact in request.adapters}
     add_fusion(encoder, sources, recipe.drop_layers)
+    backbone.check_pretrained(encoder)
     if recipe.fusion == "anchored":
         bias = {anchor.manifest.task: recipe.anchor} if anchor is not None else {}
         anchor_fusion(encoder, list(sources), recipe.fusion_rank, bias)
@@ -121,12 +119,11 @@ def build_from_artifact(
     drop_layers = tuple(sorted({*drop_layers, *manifest.recipe.drop_layers}))
     check_layers(drop_layers, backbone.layers)
     encoder = backbone.load()
+    trained: Collection[str] = ()
     if manifest.kind == "adapter":
-        load_modules(encoder, manifest.task, manifest.recipe, artifact.folder, drop_layers)
+        load_modules(encoder, modules_of(artifact), drop_layers)
         if manifest.recipe.train_layernorm:
-            norms = load_file(artifact.folder / LAYERNORMS)
-            kept = {name: tensor for name, tensor in norms.items() if has_adapter(name, drop_layers)}
-            encoder.load_state_dict(kept, strict=False)
+            trained = load_layernorms(encoder, artifact.folder / LAYERNORMS, modules_of(artifact), drop_layers)
     else:
         sources = {}
         for source in manifest.sources:
@@ -137,9 +134,10 @@ def build_from_artifact(
                     f" {store.root}: import it, or fuse again (python -m pipeline fuse --target {manifest.task})"
                 )
             found.verify()
-            sources[source.task] = found.folder
-        load_fusion(encoder, sources, artifact.folder, drop_layers)
+            sources[source.task] = modules_of(found)
+        load_fusion(encoder, sources, modules_of(artifact), drop_layers)
         use_fusion_implementation(encoder, manifest.recipe.fusion_impl)
+    backbone.check_pretrained(encoder, trained)
     model = assemble(encoder, manifest.recipe, task)
     artifact.load_head(model.head)
     return model.requires_grad_(False).eval()
@@ -161,7 +159,8 @@ def build_joint(
     for artifact, task in chosen:
         dropped = tuple(sorted({*drop_layers, *artifact.manifest.recipe.drop_layers}))
         check_layers(dropped, backbone.layers)
-        load_adapter(encoder, task.name, artifact.folder, dropped)
+        load_adapter(encoder, task.name, modules_of(artifact), dropped)
+    backbone.check_pretrained(encoder)
     parallel_adapters(encoder, [task.name for _, task in chosen])
     models = [assemble(encoder, artifact.manifest.recipe, task) for artifact, task in chosen]
     for (artifact, _), model in zip(chosen, models, strict=True):
@@ -206,7 +205,7 @@ def build_multitask_from_weights(
         _check_meaning(trained[task.name].meaning, task.is_pair, task, record.run)
     parts = {name: (task, record.recipe_of(name)) for name, task in trained.items()}
     model = _with_heads(backbone.load(), parts, backbone)
-    model.load_state_dict(load_weights(record, ledger), strict=False)
+    load_weights(model, record, ledger)
     return model.requires_grad_(False).eval()
 
 
@@ -218,24 +217,32 @@ def _with_heads(
     In what concerns the encoder the recipes agree.
     """
     _, shared = next(iter(parts.values()))
-    has_modules = shared.trainable in ("adapter", "full+adapter")
-    if has_modules:
-        add_modules(encoder, list(parts), shared)
-    elif shared.trainable == "head":
-        encoder.requires_grad_(False)
-    if shared.freeze_embeddings:
-        encoder.embeddings.requires_grad_(False)
+    _set_up(encoder, list(parts), shared)
     seconds = _second_encoders(backbone, shared, len(parts))
     encoders = split_encoder(encoder, shared.split_layers, len(parts))
     models = {
         name: assemble(own, recipe, task, second)
         for own, second, (name, (task, recipe)) in zip(encoders, seconds, parts.items(), strict=True)
     }
-    for name, model in models.items() if has_modules else ():
+    for name, model in models.items() if _has_modules(shared) else ():
         model.task = name
     if not shared.split_layers:
         _make_lean_for_all(encoder, models.values())
     return MultitaskModel(models)
+
+
+def _has_modules(recipe: Recipe) -> bool:
+    return recipe.trainable in ("adapter", "full+adapter")
+
+
+def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    """Put in fresh modules for ``tasks`` where the recipe has such, and let train what it trains."""
+    if _has_modules(recipe):
+        add_modules(encoder, tasks, recipe)
+    elif recipe.trainable == "head":
+        encoder.requires_grad_(False)
+    if recipe.freeze_embeddings:
+        encoder.embeddings.requires_grad_(False)
 
 
 def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[PreTrainedModel | None]:
@@ -260,12 +267,17 @@ def build_from_weights(record: RunRecord, task: Task, backbone: Backbone, ledger
     meaning = {key: value for key, value in record.described(task.name).items() if key != "name"}
     _check_meaning(meaning, task.is_pair, task, record.run)
     encoder = backbone.load()
-    if record.recipe.trainable == "full+adapter":
-        add_modules(encoder, [task.name], record.recipe)
+    _set_up(encoder, [task.name], record.recipe)
     (second,) = _second_encoders(backbone, record.recipe, 1)
     model = assemble(encoder, record.recipe, task, second)
-    model.load_state_dict(load_weights(record, ledger), strict=False)
+    load_weights(model, record, ledger)
     return model.requires_grad_(False).eval()
+
+
+def modules_of(artifact: Artifact) -> SavedModules:
+    """The modules of an artifact where they stand, for those that load them."""
+    manifest = artifact.manifest
+    return SavedModules(manifest.task, manifest.recipe, artifact.folder, artifact.remedy)
 
 
 def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
@@ -273,6 +285,11 @@ def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     _check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
+    recipe = manifest.recipe
+    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head):
+        raise PipelineError(
+            f"{artifact.folder / MANIFEST}: damaged: its recipe is not a trained {manifest.kind}'s: {artifact.remedy}"
+        )
 
 
 def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:
@@ -293,14 +310,24 @@ def _check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) ->
         )
 
 
-def load_weights(record: RunRecord, ledger: Ledger) -> dict[str, torch.Tensor]:
-    """The kept tensors of a run, checked against their sha256."""
+def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str = "") -> None:
+    """Give ``model`` the weights that a run kept.
+
+    Args:
+        model: as it was before training, so that what trained requires gradients.
+        part: what the names of its parameters begin with in the run's model, if it is but a part of that.
+
+    Raises:
+        PipelineError: the file is missing, damaged, or not what the run's recipe trains.
+    """
     from pipeline.atomic import sha256_file
 
     file = ledger.weights_file(record.run)
+    remedy = f"delete {file.parent}, and the run is made again"
     if not file.is_file() or sha256_file(file) != record.weights_sha256:
-        raise PipelineError(f"{file}: missing or damaged: delete {file.parent}, and the run is made again")
-    return load_file(file)
+        raise PipelineError(f"{file}: missing or damaged: {remedy}")
+    own = {f"{part}{name}": tensor for name, tensor in kept_parameters(model, began_pretrained(record)).items()}
+    fill(own, read_tensors(file, own, remedy, part))
 
 
 def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:
@@ -314,10 +341,9 @@ def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> N
             f"run {start.run} trained '{start.recipe.trainable}', second_encoder '{start.recipe.second_encoder}': only"
             " full fine-tuning of one encoder without modules can be gone on from"
         )
-    prefix = "backbone."
-    kept = load_weights(start, ledger)
-    own = {name.removeprefix(prefix): tensor for name, tensor in kept.items() if name.startswith(prefix)}
-    encoder.load_state_dict(own, strict=False)  # what was frozen is not in the file, and is as it was pretrained
+    _set_up(encoder, [start.task], start.recipe)
+    load_weights(encoder, start, ledger, part="backbone.")
+    encoder.requires_grad_(True)
 
 
 def outputs_of(recipe: Recipe, task: Task) -> int:

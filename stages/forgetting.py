@@ -47,8 +47,7 @@ def score_again(
     data = workspace.task_data(task, start.limit, start.seed)
     scoring = scoring_of(task, data.dev, start.recipe, workspace.backbone, accelerator)
     model = assemble(encoder, start.recipe, task)
-    kept = load_weights(start, workspace.ledger)
-    model.head.load_state_dict({name.removeprefix("head."): t for name, t in kept.items() if name.startswith("head.")})
+    load_weights(model.head, start, workspace.ledger, part="head.")
     found, table = scored_again(scoring, model.to(accelerator.device))
     same_rows = start.identity["data"]["dev"] == data.fingerprint["dev"]
     return found.model_copy(update={"before": start.dev if same_rows else None}), table

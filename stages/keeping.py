@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.ledger import Cost, Kind
+from pipeline.ledger import Cost, Kind, RunRecord
 from pipeline.store import Artifact, Manifest
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def save_artifact(run: Run, model: TransferModel, dev: float) -> Artifact | None
         def write(folder: Path) -> None:
             save_fusion(backbone, names, folder)
 
-    state = tensors_of(model)
+    state = _copied(kept_parameters(model, from_pretrained=True))
     manifest = Manifest(
         kind=kind,
         task=run.task.name,
@@ -79,27 +79,32 @@ def keeps_weights(request: RunRequest) -> bool:
 
 
 def save_weights(model: nn.Module, file: Path, from_pretrained: bool) -> str:
-    """Keep the tensors of a model that are not the pretrained backbone's; returns the file's sha256.
-
-    Args:
-        from_pretrained: whether training began there. If not, what is frozen need not be as it was pretrained.
-    """
+    """Keep :func:`kept_parameters`; returns the file's sha256."""
     from safetensors.torch import save_file
 
     from pipeline.atomic import new_file, sha256_file
 
     with new_file(file) as temporary:
-        save_file(tensors_of(model, frozen=not from_pretrained), temporary)
+        save_file(_copied(kept_parameters(model, from_pretrained)), temporary)
     return sha256_file(file)
 
 
-def tensors_of(model: nn.Module, frozen: bool = False) -> dict[str, Tensor]:
-    """The trained parameters by name, copied to the CPU; with ``frozen`` the others too."""
-    return {
-        name: parameter.detach().cpu().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad or frozen
-    }
+def kept_parameters(model: nn.Module, from_pretrained: bool) -> dict[str, Tensor]:
+    """The parameters of ``model`` that the pretrained backbone does not tell, by name.
+
+    Args:
+        from_pretrained: whether training began there. If not, what is frozen need not be as it was pretrained.
+    """
+    return {name: p for name, p in model.named_parameters() if p.requires_grad or not from_pretrained}
+
+
+def began_pretrained(record: RunRecord) -> bool:
+    """Whether the training that ``record`` describes began with the pretrained backbone, and not with another run's."""
+    return not record.sources or record.kind in ARTIFACT_KINDS
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def cost_of(model: nn.Module, fitted: Fitted) -> Cost:

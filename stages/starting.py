@@ -65,13 +65,14 @@ def _probe(run: Run, rows: pd.DataFrame, candidate: Artifact | None, accelerator
     from pipeline.models.adaptation.houlsby import load_adapter
     from pipeline.models.transfer_model import TransferModel
     from pipeline.training.predict import split_outputs
+    from stages.build import modules_of
 
     recipe = run.recipe
     assert recipe.encoding is not None and recipe.pooling is not None
     encoder = run.backbone.load()
     if candidate is not None:
         candidate.verify()
-        load_adapter(encoder, candidate.manifest.task, candidate.folder, recipe.drop_layers)
+        load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.drop_layers)
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
     vectors = split_outputs(
         model.to(accelerator.device),

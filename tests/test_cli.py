@@ -237,7 +237,7 @@ def test_a_hub_that_cannot_be_reached_names_the_way_round(places, run, tmp_path)
 def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(places, run, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     empty = shutil.copytree(backbone_folder, tmp_path / "empty")
     (empty / "model.safetensors").unlink()
-    assert_refused(run("extract", "--task", "films", *but(places, backbone=empty)), "no readable weights")
+    assert_refused(run("extract", "--task", "films", *but(places, backbone=empty)), "no file named model.safetensors")
     wrong = shutil.copytree(backbone_folder, tmp_path / "wrong")
     other = save_backbone(tmp_path / "wide", width=48)
     shutil.copy(other / "model.safetensors", wrong)

@@ -20,10 +20,12 @@ import torch
 from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from adapters.methods.modeling import BertFusion
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pipeline.errors import PipelineError
+from pipeline.models.adaptation.saved import SavedModules
+from pipeline.models.tensors import fill, read_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -131,13 +133,32 @@ def save_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Pat
             site.adapter_fusion_layer[name] = fusion
 
 
-def load_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
-    """Read what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's."""
-    tensors = load_file(folder / ANCHORED_FILE)
-    anchor_fusion(backbone, sources, len(tensors["0.key.weight"]), {})
-    for number, (_, fusion) in enumerate(_sites(backbone, Fuse(*sources).name)):
-        prefix = f"{number}."
-        fusion.load_state_dict({k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)})
+def load_anchored(
+    backbone: PreTrainedModel, sources: Sequence[str], saved: SavedModules, trained: Sequence[int]
+) -> None:
+    """Read what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's.
+
+    Args:
+        trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
+
+    Raises:
+        PipelineError: the file is not what the recipe makes.
+    """
+    anchor_fusion(backbone, sources, saved.recipe.fusion_rank, {})
+    sites = _sites(backbone, Fuse(*sources).name)
+    per_layer = len({site.location_key for site, _ in sites})
+    own: dict[str, nn.Parameter] = {}
+    for position, (site, fusion) in enumerate(sites):
+        # The file numbers the sites of all trained layers, from the bottom up.
+        number = trained.index(site.layer_idx) * per_layer + position % per_layer
+        own |= {f"{number}.{key}": parameter for key, parameter in fusion.named_parameters()}
+    _, alike = sites[0]
+    expected = {
+        f"{number}.{key}": parameter
+        for number in range(len(trained) * per_layer)
+        for key, parameter in alike.named_parameters()
+    }
+    fill(own, read_tensors(saved.folder / ANCHORED_FILE, expected, saved.remedy))
 
 
 @torch.no_grad()

@@ -15,27 +15,43 @@ from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 
-from pipeline.models.adaptation.anchored import ANCHORED_FILE, is_anchored, load_anchored, save_anchored
+from pipeline.models.adaptation.anchored import is_anchored, load_anchored, save_anchored
 from pipeline.models.adaptation.fast_fusion import FusionSite
 from pipeline.models.adaptation.houlsby import load_adapter
+from pipeline.models.adaptation.layout import kept_indices
+from pipeline.models.adaptation.saved import SavedModules, check_config
+from pipeline.models.tensors import fill, in_layers, read_tensors
 from pipeline.recipe import FusionImplementation
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def add_fusion(backbone: PreTrainedModel, sources: Mapping[str, Path], drop_layers: Collection[int] = ()) -> None:
-    """Load the adapters ``{name: folder}`` and put a fresh fusion layer over them, alone trainable and active.
+FUSION_FILE = "model_adapter_fusion.safetensors"
+FUSION_CONFIG = "adapter_fusion_config.json"
+
+
+def add_fusion(
+    backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Collection[int] = ()
+) -> None:
+    """Load the adapters ``sources``, by name, and put a fresh fusion layer over them, alone trainable and active.
 
     The adapters stay frozen; in ``drop_layers`` there are neither adapters nor fusion. Names are used in the order
     given; two runs agree only if they agree in it.
+
+    Raises:
+        PipelineError: the files of an adapter are not what its recipe makes.
     """
-    for name, folder in sources.items():
-        load_adapter(backbone, name, folder, drop_layers)
-    setup = Fuse(*sources)
-    backbone.add_adapter_fusion(setup)
+    _put_in(backbone, sources, drop_layers)
+    backbone.train_adapter_fusion(Fuse(*sources))
+
+
+def _put_in(backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Collection[int]) -> None:
+    """Load ``sources`` and put a fresh fusion over them."""
+    for name, source in sources.items():
+        load_adapter(backbone, name, source, drop_layers)
+    backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
     _remove_idle_sites(backbone)
-    backbone.train_adapter_fusion(setup)
 
 
 def _remove_idle_sites(backbone: nn.Module) -> None:
@@ -97,16 +113,26 @@ def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path)
 
 
 def load_fusion(
-    backbone: PreTrainedModel, sources: Mapping[str, Path], folder: Path, drop_layers: Collection[int] = ()
+    backbone: PreTrainedModel,
+    sources: Mapping[str, SavedModules],
+    saved: SavedModules,
+    drop_layers: Collection[int] = (),
 ) -> None:
-    """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``."""
-    for name, source in sources.items():
-        load_adapter(backbone, name, source, drop_layers)
-    if (folder / ANCHORED_FILE).is_file():
-        backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
-        _remove_idle_sites(backbone)
-        load_anchored(backbone, list(sources), folder)
+    """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
+
+    Raises:
+        PipelineError: the files of the fusion or of an adapter are not what the recipe makes.
+    """
+    recipe = saved.recipe
+    _put_in(backbone, sources, {*recipe.drop_layers, *drop_layers})
+    trained = kept_indices(backbone, recipe.drop_layers)
+    if recipe.fusion == "anchored":
+        load_anchored(backbone, list(sources), saved, trained)
     else:
-        backbone.load_adapter_fusion(str(folder), use_safetensors=True, set_active=True)
-    _remove_idle_sites(backbone)
+        name = Fuse(*sources).name
+        config, _ = backbone.adapters_config.get_fusion(name)
+        check_config(saved.folder / FUSION_CONFIG, name, config.to_dict(), saved.remedy)
+        mark = f".adapter_fusion_layer.{name}."
+        own = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
+        fill(own, read_tensors(saved.folder / FUSION_FILE, in_layers(own, trained), saved.remedy))
     backbone.requires_grad_(False)

@@ -9,26 +9,25 @@ the backward pass ends at the lowest adapter.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import adapters
-from safetensors.torch import load_file
 from torch import nn
 
 from pipeline.errors import PipelineError
+from pipeline.models.adaptation.layout import kept_indices
+from pipeline.models.adaptation.saved import SavedModules, check_config
 from pipeline.models.adaptation.switching import check_task_name
+from pipeline.models.tensors import fill, in_layers, layer_of, read_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Sites = Literal["houlsby", "pfeiffer"]
 ADAPTER_FILE = "adapter.safetensors"
-
-
-_LAYER = re.compile(r"\.layer\.(\d+)\.")
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 def add_adapter(
@@ -67,9 +66,35 @@ def reduction_factor(width: int, bottleneck: int) -> float:
 
 def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> None:
     """Unfreeze the LayerNorms, as Houlsby et al. do; the artifact then needs them beside the adapter."""
-    for name, module in backbone.named_modules():
-        if isinstance(module, nn.LayerNorm) and has_adapter(f"{name}.", drop_layers):
-            module.requires_grad_(True)
+    for parameter in layernorm_parameters(backbone, drop_layers).values():
+        parameter.requires_grad_(True)
+
+
+def layernorm_parameters(backbone: nn.Module, drop_layers: Collection[int] = ()) -> dict[str, nn.Parameter]:
+    """The parameters of the LayerNorms that train with adapters everywhere but in ``drop_layers``."""
+    return {
+        f"{name}.{key}": parameter
+        for name, module in backbone.named_modules()
+        if isinstance(module, nn.LayerNorm) and has_adapter(f"{name}.", drop_layers)
+        for key, parameter in module.named_parameters()
+    }
+
+
+def load_layernorms(
+    backbone: nn.Module, file: Path, saved: SavedModules, drop_layers: Collection[int] = ()
+) -> Collection[str]:
+    """Load the LayerNorms that trained with an adapter; those in ``drop_layers`` stay as they were pretrained.
+
+    Returns:
+        The names of the parameters that are no longer as they were pretrained.
+
+    Raises:
+        PipelineError: the file is not what the recipe makes.
+    """
+    tensors = read_tensors(file, layernorm_parameters(backbone, saved.recipe.drop_layers), saved.remedy)
+    kept = layernorm_parameters(backbone, {*saved.recipe.drop_layers, *drop_layers})
+    fill(kept, tensors)
+    return kept.keys()
 
 
 def has_adapter(name: str, drop_layers: Collection[int]) -> bool:
@@ -77,8 +102,7 @@ def has_adapter(name: str, drop_layers: Collection[int]) -> bool:
 
     The embeddings go with layer 0: below the lowest adapter the backbone is as it was pretrained.
     """
-    layer = _LAYER.search(f".{name}")
-    return (int(layer[1]) if layer else 0) not in drop_layers
+    return (layer_of(name) or 0) not in drop_layers
 
 
 def save_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
@@ -86,32 +110,34 @@ def save_adapter(backbone: PreTrainedModel, name: str, folder: Path) -> None:
     backbone.save_adapter(str(folder), name, with_head=False, use_safetensors=True)
 
 
-def begin_as(backbone: PreTrainedModel, name: str, folder: Path, source: str) -> None:
-    """Give the adapter ``name`` the weights of a saved one, ``source``; what that has beside, in other layers, is left.
+def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
+    """Give the adapter ``name`` the weights of a saved one; what that has in other layers is left out.
 
     Raises:
-        RuntimeError: the saved one is of another shape, or has nothing where this one is.
+        PipelineError: the files are not what the saved one's recipe makes, or the adapter is of another shape.
     """
-    marks = f".adapters.{source}.", f".adapters.{name}."
-    saved = {key.replace(*marks): tensor for key, tensor in load_file(folder / ADAPTER_FILE).items()}
-    own = [key for key in backbone.state_dict() if marks[1] in key]
-    if missing := [key for key in own if key not in saved]:
-        raise RuntimeError(f"{folder} has no {missing[0]}")
-    backbone.load_state_dict({key: saved[key] for key in own}, strict=False)
+    trained = kept_indices(backbone, saved.recipe.drop_layers)
+    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": sorted(saved.recipe.drop_layers)}
+    check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
+    marks = f".adapters.{name}.", f".adapters.{saved.task}."
+    own = {key.replace(*marks): tensor for key, tensor in backbone.named_parameters() if marks[0] in key}
+    fill(own, read_tensors(saved.folder / ADAPTER_FILE, in_layers(own, trained), saved.remedy))
 
 
-def load_adapter(backbone: PreTrainedModel, name: str, folder: Path, drop_layers: Collection[int] = ()) -> None:
+def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
     """Load a saved adapter under ``name``, frozen, without its part in ``drop_layers``.
 
-    The caller has checked that it was made for this backbone.
+    The caller has checked that it was made for this backbone. AdapterHub's own ``load_adapter`` is not used: it loads
+    every tensor of the file whose name the model has, the backbone's too.
+
+    Raises:
+        PipelineError: the files are not what the recipe makes.
     """
-    adapters.init(backbone)
-    backbone.load_adapter(
-        str(folder),
-        load_as=name,
-        with_head=False,
-        use_safetensors=True,
-        set_active=True,
-        leave_out=sorted(drop_layers) or None,
-    )
+    recipe = saved.recipe
+    if recipe.adapter != "houlsby" and recipe.adapter != "pfeiffer":
+        raise PipelineError(
+            f"{saved.folder}: its recipe makes {recipe.adapter}, which is no bottleneck: {saved.remedy}"
+        )
+    add_adapter(backbone, name, recipe.adapter, recipe.bottleneck, {*recipe.drop_layers, *drop_layers})
+    begin_as(backbone, name, saved)
     backbone.requires_grad_(False)

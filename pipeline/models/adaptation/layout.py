@@ -29,9 +29,14 @@ def layers_of(backbone: nn.Module) -> Sequence[Any]:
     return layers
 
 
+def kept_indices(backbone: nn.Module, drop_layers: Collection[int]) -> list[int]:
+    """The numbers of the layers without ``drop_layers``, from the bottom up."""
+    return [index for index in range(len(layers_of(backbone))) if index not in drop_layers]
+
+
 def kept_layers(backbone: nn.Module, drop_layers: Collection[int]) -> list[Any]:
     """The layers without ``drop_layers``."""
-    return [layer for index, layer in enumerate(layers_of(backbone)) if index not in drop_layers]
+    return [layers_of(backbone)[index] for index in kept_indices(backbone, drop_layers)]
 
 
 def norms_of(layer: Any) -> tuple[nn.LayerNorm, nn.LayerNorm]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 
 from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
@@ -16,7 +16,9 @@ from pipeline.models.adaptation.layout import layers_of
 from pipeline.models.adaptation.pal import add_pal
 from pipeline.models.adaptation.prefix import add_prefix, token_states
 from pipeline.models.adaptation.prefix_tuning import add_prefix_tuning, load_prefix_tuning, save_prefix_tuning
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.adaptation.switching import activate, module_parameter_names
+from pipeline.models.tensors import fill, read_tensors
 from pipeline.recipe import BOTTLENECKS, Recipe
 
 if TYPE_CHECKING:
@@ -71,28 +73,28 @@ def save_modules(backbone: PreTrainedModel, task: str, recipe: Recipe, folder: P
         save_adapter(backbone, task, folder)
 
 
-def load_modules(
-    backbone: PreTrainedModel, task: str, recipe: Recipe, folder: Path, drop_layers: Collection[int] = ()
-) -> None:
+def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
     """Load saved modules, frozen and active, without their part in ``drop_layers``.
 
-    The caller has checked that they were made by ``recipe`` for this backbone.
+    The caller has checked that they were made for this backbone.
+
+    Raises:
+        PipelineError: the files are not what the recipe makes.
     """
+    task, recipe = saved.task, saved.recipe
     if recipe.adapter in BOTTLENECKS:
-        load_adapter(backbone, task, folder, drop_layers)
+        load_adapter(backbone, task, saved, drop_layers)
         return
     if recipe.adapter == "prefix-tuning":
-        load_prefix_tuning(backbone, task, folder, recipe.drop_layers, drop_layers)
+        load_prefix_tuning(backbone, saved, drop_layers)
         return
     if recipe.adapter == "pal":
         add_pal(backbone, task, recipe.pal_size, recipe.pal_heads, recipe.drop_layers)
     else:
         zero = torch.zeros(recipe.prefix_length, backbone.config.hidden_size)
         add_prefix(backbone, task, [zero] * len(layers_of(backbone)), recipe.drop_layers)
-    tensors = load_file(folder / MODULES_FILE)
-    with torch.no_grad():
-        for name, parameter in _tensors(backbone, task).items():
-            parameter.copy_(tensors[name])
+    own = _tensors(backbone, task)
+    fill(own, read_tensors(saved.folder / MODULES_FILE, own, saved.remedy))
     # Only now: what layers share may be in the file under the name it has in a layer that is left out.
     for index in set(drop_layers) - set(recipe.drop_layers):
         del getattr(layers_of(backbone)[index], recipe.adapter).tasks[task]

@@ -15,9 +15,11 @@ import adapters
 from adapters.methods.prefix_tuning import PrefixTuningLayer
 
 from pipeline.errors import PipelineError
-from pipeline.models.adaptation.houlsby import load_adapter, save_adapter
+from pipeline.models.adaptation.houlsby import ADAPTER_CONFIG, ADAPTER_FILE, save_adapter
 from pipeline.models.adaptation.layout import layers_of
+from pipeline.models.adaptation.saved import SavedModules, check_config
 from pipeline.models.adaptation.switching import check_task_name
+from pipeline.models.tensors import fill, read_tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,19 +60,22 @@ def save_prefix_tuning(backbone: PreTrainedModel, task: str, folder: Path) -> No
             layer.pool = pool
 
 
-def load_prefix_tuning(
-    backbone: PreTrainedModel,
-    task: str,
-    folder: Path,
-    left_out: Collection[int] = (),
-    drop_layers: Collection[int] = (),
-) -> None:
+def load_prefix_tuning(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
     """Load what was saved, frozen and active, without its part in ``drop_layers``.
 
-    Args:
-        left_out: the layers it was trained without; the file has no place for them.
+    Raises:
+        PipelineError: the files are not what the recipe makes.
     """
-    load_adapter(backbone, task, folder, left_out)
+    task, left_out = saved.task, saved.recipe.drop_layers
+    add_prefix_tuning(backbone, task, saved.recipe.prefix_length, left_out)
+    config = backbone.adapters_config.get(task).to_dict()
+    check_config(saved.folder / ADAPTER_CONFIG, task, config, saved.remedy)
+    # Every layer holds the pool as well; the file has the name under which the backbone does.
+    pool = f"prefix_tuning.prefix_tunings.{task}."
+    own = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if name.startswith(pool)}
+    fill(own, read_tensors(saved.folder / ADAPTER_FILE, own, saved.remedy))
+    backbone.requires_grad_(False)
+    # Only now: the file holds the numbers of all layers in one tensor.
     for index in set(drop_layers) - set(left_out):
         for module in layers_of(backbone)[index].modules():
             if isinstance(module, PrefixTuningLayer):

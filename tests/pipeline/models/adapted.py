@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
+from pipeline.models.adaptation.saved import SavedModules
+from pipeline.recipe import Recipe
 
 IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
 
@@ -17,6 +23,11 @@ def hidden(encoder: PreTrainedModel) -> Tensor:
 
 def trainable(encoder: nn.Module) -> int:
     return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
+
+
+def saved_modules(task: str, folder: Path, **values: Any) -> SavedModules:
+    """What a folder holds, by a recipe with a bottleneck of 8 and ``values``."""
+    return SavedModules(task, Recipe.parse({"bottleneck": 8, **values}, "test"), folder)
 
 
 def randomise(encoder: nn.Module, *parts: str, seed: int = 0, scale: float = 0.3) -> None:

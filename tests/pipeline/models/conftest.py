@@ -4,21 +4,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from adapted import randomise
+from adapted import randomise, saved_modules
 
 from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 
 
 @pytest.fixture
-def saved(backbone: Backbone, tmp_path: Path) -> Callable[..., Path]:
+def saved(backbone: Backbone, tmp_path: Path) -> Callable[..., SavedModules]:
     """A folder with an adapter of random weights."""
 
-    def save(name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8) -> Path:
+    def save(name: str, seed: int, sites: str = "houlsby", bottleneck: int = 8) -> SavedModules:
         encoder = backbone.load()
         add_adapter(encoder, name, sites, bottleneck)  # type: ignore[arg-type]
         randomise(encoder, f"adapters.{name}", seed=seed)
         save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
-        return tmp_path / f"{name}-{seed}"
+        return saved_modules(name, tmp_path / f"{name}-{seed}", adapter=sites, bottleneck=bottleneck)
 
     return save

@@ -9,13 +9,14 @@ from pathlib import Path
 import adapters
 import pytest
 import torch
-from adapted import hidden, randomise, trainable
+from adapted import hidden, randomise, saved_modules, trainable
 from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
 from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, reduction_factor
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 
 
@@ -64,7 +65,9 @@ def test_a_bottleneck_wider_than_the_backbone_is_refused(encoder: PreTrainedMode
         add_adapter(encoder, "films", "houlsby", 64)
 
 
-def test_fusion_of_copies_of_one_adapter_is_that_adapter(backbone: Backbone, saved: Callable[..., Path]) -> None:
+def test_fusion_of_copies_of_one_adapter_is_that_adapter(
+    backbone: Backbone, saved: Callable[..., SavedModules]
+) -> None:
     """V starts 1e-6 off the identity, so the two agree to about that."""
     folder = saved("films", 0)
     single = backbone.load()
@@ -76,7 +79,7 @@ def test_fusion_of_copies_of_one_adapter_is_that_adapter(backbone: Backbone, sav
     torch.testing.assert_close(hidden(fused), hidden(single), atol=1e-3, rtol=0)
 
 
-def test_a_zero_query_gives_the_mean_of_the_adapters(backbone: Backbone, saved: Callable[..., Path]) -> None:
+def test_a_zero_query_gives_the_mean_of_the_adapters(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     fused = backbone.load()
     add_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)})
     layer = fused.encoder.layer[0].output.adapter_fusion_layer["films,meals"]
@@ -89,7 +92,7 @@ def test_a_zero_query_gives_the_mean_of_the_adapters(backbone: Backbone, saved: 
     torch.testing.assert_close(out, layer.value(z.mean(dim=2)), atol=1e-5, rtol=1e-5)
 
 
-def test_fusion_attends_as_the_oracle_says(backbone: Backbone, saved: Callable[..., Path]) -> None:
+def test_fusion_attends_as_the_oracle_says(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     """One dimension, h = Q = K = V = 1, z = (1, 2, 4): s = (.0420, .1142, .8438) and o = 3.6456."""
     fused = backbone.load()
     add_fusion(fused, {name: saved(name, seed) for seed, name in enumerate(("films", "meals", "pairs"))})
@@ -135,12 +138,12 @@ def test_a_loaded_fusion_is_the_saved_one_with_nothing_trainable(backbone, saved
     randomise(fused, "adapter_fusion_layer")
     save_fusion(fused, sources, tmp_path / "fusion")
     loaded = backbone.load()
-    load_fusion(loaded, sources, tmp_path / "fusion")
+    load_fusion(loaded, sources, saved_modules("films", tmp_path / "fusion", trainable="fusion", fusion="standard"))
     assert trainable(loaded) == 0
     torch.testing.assert_close(hidden(loaded), hidden(fused), atol=1e-5, rtol=1e-5)
 
 
-def test_adapters_of_mixed_width_can_be_fused(backbone: Backbone, saved: Callable[..., Path]) -> None:
+def test_adapters_of_mixed_width_can_be_fused(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     fused = backbone.load()
     add_fusion(fused, {"films": saved("films", 0, bottleneck=4), "meals": saved("meals", 1, bottleneck=16)})
     assert math.isfinite(hidden(fused).sum().item())
@@ -158,7 +161,7 @@ def test_stock_adapterhub_gives_the_same_hidden_states(backbone, backbone_folder
 
     stock = BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
     adapters.init(stock)
-    names = [stock.load_adapter(str(folder), use_safetensors=True) for folder in sources.values()]
+    names = [stock.load_adapter(str(folder.folder), use_safetensors=True) for folder in sources.values()]
     stock.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True)
     stock.set_active_adapters(Fuse(*names))
     assert names == ["films", "meals"]

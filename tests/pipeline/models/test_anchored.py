@@ -9,7 +9,7 @@ from typing import Any
 import adapters
 import pytest
 import torch
-from adapted import hidden, randomise, trainable
+from adapted import hidden, randomise, saved_modules, trainable
 from adapters.composition import Fuse
 from test_fast_fusion import assert_same, fused_model
 from torch import nn
@@ -21,17 +21,18 @@ from pipeline.models.adaptation.fast_fusion import FusionSite
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
 from pipeline.models.adaptation.houlsby import load_adapter
 from pipeline.models.adaptation.pruning import prune_fusion
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 
 SOURCES = ("films", "pairs", "scores")
 
 
 @pytest.fixture
-def folders(saved: Callable[..., Path]) -> dict[str, Path]:
+def folders(saved: Callable[..., SavedModules]) -> dict[str, SavedModules]:
     return {name: saved(name, seed) for seed, name in enumerate(SOURCES)}
 
 
-def anchored(backbone: Backbone, folders: dict[str, Path], bias: float = 3.0, rank: int = 4) -> Any:
+def anchored(backbone: Backbone, folders: dict[str, SavedModules], bias: float = 3.0, rank: int = 4) -> Any:
     encoder = backbone.load()
     add_fusion(encoder, folders)
     anchor_fusion(encoder, SOURCES, rank, {"pairs": bias})
@@ -51,7 +52,11 @@ def trained(encoder: nn.Module) -> Any:
     return encoder
 
 
-def alone(backbone: Backbone, folder: Path) -> torch.Tensor:
+def fusion_in(folder: Path, **values: Any) -> SavedModules:
+    return saved_modules("pairs", folder, trainable="fusion", fusion_rank=4, **values)
+
+
+def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:
     encoder = backbone.load()
     load_adapter(encoder, "pairs", folder)
     return hidden(encoder)
@@ -59,14 +64,14 @@ def alone(backbone: Backbone, folder: Path) -> torch.Tensor:
 
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
 def test_it_begins_as_the_adapter_it_is_anchored_at(
-    implementation: Any, backbone: Backbone, folders: dict[str, Path]
+    implementation: Any, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
     encoder = anchored(backbone, folders, bias=40.0)
     use_fusion_implementation(encoder, implementation)
     torch.testing.assert_close(hidden(encoder), alone(backbone, folders["pairs"]), atol=1e-5, rtol=0)
 
 
-def test_the_bias_is_the_score_it_begins_with(backbone: Backbone, folders: dict[str, Path]) -> None:
+def test_the_bias_is_the_score_it_begins_with(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     """exp(3) / (exp(3) + 2) = .9094 for the anchor, .0453 for each of the two others."""
     encoder = anchored(backbone, folders)
     use_fusion_implementation(encoder, "fast")
@@ -77,7 +82,7 @@ def test_the_bias_is_the_score_it_begins_with(backbone: Backbone, folders: dict[
             assert attention[0, 0] == pytest.approx([0.0453, 0.9094, 0.0453], abs=1e-4)
 
 
-def test_it_has_the_parameters_of_its_equation(backbone: Backbone, folders: dict[str, Path]) -> None:
+def test_it_has_the_parameters_of_its_equation(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     encoder, rank, width = anchored(backbone, folders), 4, backbone.hidden_size
     assert trainable(encoder) == 2 * backbone.layers * (4 * rank * width + rank + len(SOURCES))
 
@@ -107,7 +112,7 @@ def test_every_fast_form_is_the_plain_one(
     assert len(calls) == 4
 
 
-def test_adapters_that_agree_are_one(backbone: Backbone, saved: Callable[..., Path]) -> None:
+def test_adapters_that_agree_are_one(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     """Whatever Q, K and b say, the mean of equal outputs is that output."""
     folder = saved("pairs", 1)
     encoder = anchored(backbone, dict.fromkeys(SOURCES, folder))
@@ -117,33 +122,37 @@ def test_adapters_that_agree_are_one(backbone: Backbone, saved: Callable[..., Pa
     torch.testing.assert_close(hidden(encoder), alone(backbone, folder), atol=1e-4, rtol=0)
 
 
-def test_what_is_saved_is_what_was_trained(backbone: Backbone, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_what_is_saved_is_what_was_trained(
+    backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
+) -> None:
     encoder = trained(anchored(backbone, folders))
     expected = hidden(encoder)
     save_fusion(encoder, SOURCES, tmp_path / "fusion")
     torch.testing.assert_close(hidden(encoder), expected, atol=0, rtol=0)  # saving changes nothing
     again = backbone.load()
-    load_fusion(again, folders, tmp_path / "fusion")
+    load_fusion(again, folders, fusion_in(tmp_path / "fusion"))
     assert layers(again) and not trainable(again)
     for found, kept in zip(layers(again), layers(encoder), strict=True):
         torch.testing.assert_close(found.state_dict(), kept.state_dict(), atol=0, rtol=0)
     torch.testing.assert_close(hidden(again), expected, atol=1e-4, rtol=0)
 
 
-def test_stock_adapterhub_runs_what_was_saved(backbone: Backbone, folders: dict[str, Path], tmp_path: Path) -> None:
+def test_stock_adapterhub_runs_what_was_saved(
+    backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
+) -> None:
     encoder = trained(anchored(backbone, folders))
     save_fusion(encoder, SOURCES, tmp_path / "fusion")
     stock = backbone.load()
     adapters.init(stock)
     for name, folder in folders.items():
-        stock.load_adapter(str(folder), load_as=name, use_safetensors=True)
+        stock.load_adapter(str(folder.folder), load_as=name, use_safetensors=True)
     stock.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True, set_active=True)
     assert not layers(stock)
     torch.testing.assert_close(hidden(stock), hidden(encoder), atol=2e-4, rtol=0)
 
 
 def test_more_adapters_than_adapterhubs_layer_can_tell_apart(
-    backbone: Backbone, saved: Callable[..., Path], tmp_path: Path
+    backbone: Backbone, saved: Callable[..., SavedModules], tmp_path: Path
 ) -> None:
     """N (m + 1) > d: there is no row of K that only sees the constants, so only our own file is written."""
     bottleneck = backbone.hidden_size // 2
@@ -152,12 +161,12 @@ def test_more_adapters_than_adapterhubs_layer_can_tell_apart(
     save_fusion(encoder, SOURCES, tmp_path / "fusion")
     assert [file.name for file in (tmp_path / "fusion").iterdir()] == [ANCHORED_FILE]
     again = backbone.load()
-    load_fusion(again, folders, tmp_path / "fusion")
+    load_fusion(again, folders, fusion_in(tmp_path / "fusion"))
     # In fp64: random weights so wide blow up what rounding leaves.
     torch.testing.assert_close(hidden(again.double()), hidden(encoder.double()), atol=1e-10, rtol=0)
 
 
-def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folders: dict[str, Path]) -> None:
+def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     encoder = trained(anchored(backbone, folders))
     with torch.no_grad():
         for layer in layers(encoder):
@@ -169,6 +178,6 @@ def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folde
     torch.testing.assert_close(hidden(encoder), expected, atol=1e-4, rtol=0)
 
 
-def test_a_rank_wider_than_the_backbone_is_refused(backbone: Backbone, folders: dict[str, Path]) -> None:
+def test_a_rank_wider_than_the_backbone_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     with pytest.raises(PipelineError, match="fusion_rank 999 is wider than the backbone"):
         anchored(backbone, folders, rank=999)

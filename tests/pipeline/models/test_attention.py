@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from adapted import saved_modules
 
 from pipeline.models.adaptation.attention import attention_table, site_attention
 from pipeline.models.adaptation.fusion import add_fusion, use_fusion_implementation
 from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.lean import make_lean
 
@@ -27,13 +29,13 @@ def randomise(encoder: torch.nn.Module, seed: int) -> None:
 
 
 @pytest.fixture
-def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, Path]:
+def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedModules]:
     for seed, name in enumerate(NAMES):
         encoder = backbone.load()
         add_adapter(encoder, name, sites, 8)  # type: ignore[arg-type]
         randomise(encoder, seed)
         save_adapter(encoder, name, tmp_path / name)
-    return {name: tmp_path / name for name in NAMES}
+    return {name: saved_modules(name, tmp_path / name, adapter=sites) for name in NAMES}
 
 
 @pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from nano import save_backbone
 from pipeline.errors import PipelineError
@@ -38,6 +41,19 @@ def test_a_changed_weight_is_noticed(backbone: Backbone) -> None:
         backbone.check_unchanged(encoder)
 
 
+def test_what_is_loaded_beside_the_backbone_may_not_change_a_bit_of_it(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    add_adapter(encoder, "films", "houlsby", 8)
+    drawn = torch.get_rng_state()
+    backbone.check_pretrained(encoder)
+    assert torch.equal(torch.get_rng_state(), drawn)  # what a run draws afterwards does not depend on the check
+    name = "encoder.layer.1.output.LayerNorm.bias"
+    encoder.get_parameter(name).data.view(torch.int32)[-1] ^= 1
+    backbone.check_pretrained(encoder, trained=[name])
+    with pytest.raises(RuntimeError, match=f"'{name}' of .* changed while modules were loaded"):
+        backbone.check_pretrained(encoder)
+
+
 def test_the_hash_is_of_the_weights_whatever_the_file(backbone_folder: Path, tmp_path: Path) -> None:
     other = shutil.copytree(backbone_folder, tmp_path / "renamed")
     tensors = load_file(other / "model.safetensors")
@@ -65,6 +81,11 @@ def test_the_hash_covers_names_shapes_and_bytes() -> None:
     assert hash_tensors({"a": tensor, "b": tensor}) == hash_tensors({"b": tensor.clone(), "a": tensor.clone()})
 
 
+Damage = Callable[[Path], object]
+PT = {"format": "pt"}
+WORDS, POSITIONS = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
+
+
 def drop_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
@@ -73,10 +94,25 @@ def drop_config(folder: Path) -> None:
     (folder / "config.json").unlink()
 
 
-def drop_one_tensor(folder: Path) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    tensors.pop("encoder.layer.1.output.dense.weight")
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+def change_weights(change: Callable[[dict[str, Tensor]], object]) -> Damage:
+    def damage(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors", PT)
+
+    return damage
+
+
+def with_tensor(name: str, change: Callable[[Tensor], Tensor]) -> Damage:
+    return change_weights(lambda tensors: tensors.update({name: change(tensors[name])}))
+
+
+def write(name: str, text: str | bytes) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+
+    return damage
 
 
 def truncate_weights(folder: Path) -> None:
@@ -84,10 +120,33 @@ def truncate_weights(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:1000])
 
 
-def change_config(**values: object):  # type: ignore[no-untyped-def]
+def folder_in_place_of(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return damage
+
+
+def pipe_in_place_of_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+
+
+def change_config(**values: object) -> Damage:
     def change(folder: Path) -> None:
         file = folder / "config.json"
         file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+    return change
+
+
+def shrink(key: str, name: str, rows: int) -> Damage:
+    """The configuration and the weights agree, on few rows."""
+
+    def change(folder: Path) -> None:
+        change_config(**{key: rows})(folder)
+        with_tensor(name, lambda tensor: tensor[:rows])(folder)
 
     return change
 
@@ -100,21 +159,83 @@ def drop_tokenizer(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (drop_weights, "no readable weights"),
-        (drop_config, "no readable configuration"),
-        (drop_one_tensor, "1 weights are missing from its file, the first is encoder.layer.1.output.dense.weight"),
+        (drop_weights, "no readable encoder (config.json, model.safetensors): Error no file named model.safetensors"),
+        (change_weights(dict.clear), "37 weights are missing from its file"),
+        (
+            change_weights(lambda tensors: tensors.pop("encoder.layer.1.output.dense.weight")),
+            "1 weights are missing from its file, the first is encoder.layer.1.output.dense.weight",
+        ),
         (truncate_weights, "weights file is damaged"),
-        (change_config(intermediate_size=48), "do not fit its config.json"),
+        (write("model.safetensors", b""), "weights file is damaged"),
+        (write("model.safetensors", b"\xff" * 16), "weights file is damaged"),
+        (folder_in_place_of("model.safetensors"), "no readable encoder"),
+        (with_tensor(WORDS, Tensor.t), "do not fit its config.json (size mismatch"),
+        (with_tensor(WORDS, Tensor.int), "no readable encoder"),
+        (with_tensor(WORDS, lambda words: words / 0), f"hold NaN or infinity, first in {WORDS}: copy it again"),
+        (drop_config, "the folder holds no config.json"),
+        (folder_in_place_of("config.json"), "config.json: a folder stands where a file is needed"),
+        (pipe_in_place_of_config, "config.json: not a regular file"),
+        (write("config.json", "{"), "config.json: cannot be read"),
+        (write("config.json", b"\xff"), "config.json: cannot be read (not UTF-8"),
+        (write("config.json", "[]"), "config.json: not a configuration"),
+        (write("config.json", "[" * 100_000), "config.json: cannot be read (nested too deeply)"),
+        (change_config(x=json.loads("[" * 900 + "]" * 900)), "nested too deeply"),
+        (write("config.json", '{"hidden_size": ' + "9" * 5000), "config.json: cannot be read"),
         (change_config(model_type="gpt2"), "model type 'gpt2' is not supported"),
+        (change_config(model_type=["bert"]), "no readable configuration"),
+        (change_config(hidden_size="32"), "hidden_size = '32', which has to be a whole number above 0"),
+        (change_config(hidden_size=None), "hidden_size = None, which"),
+        (change_config(hidden_size=-32), "hidden_size = -32, which"),
+        (change_config(num_hidden_layers=0), "num_hidden_layers = 0, which"),
+        (change_config(num_hidden_layers=True), "num_hidden_layers = True, which"),
+        (change_config(num_hidden_layers=3), "16 weights are missing"),
+        (change_config(num_hidden_layers=10**7), "says 10000000 layers, more than 1000"),
+        (change_config(num_attention_heads=3), "3 attention heads do not divide its hidden_size (32)"),
+        (change_config(num_attention_heads=-2), "num_attention_heads = -2, which"),
+        (change_config(intermediate_size=48), "do not fit its config.json"),
+        (change_config(intermediate_size="64"), "no readable encoder"),
         (change_config(vocab_size=9), "do not fit its config.json"),
+        (shrink("vocab_size", WORDS, 9), "its tokenizer has 29 tokens but its embeddings 9"),
+        (shrink("max_position_embeddings", POSITIONS, 3), "reads inputs of 3 tokens at most, fewer than 4"),
+        (change_config(hidden_act="nope"), "no readable encoder (config.json, model.safetensors): KeyError: 'nope'"),
+        (
+            change_config(hidden_act=3),
+            "describes an encoder that does not run (TypeError: 'int' object is not callable)",
+        ),
+        (change_config(layer_norm_eps="x"), "describes an encoder that does not run"),
+        (change_config(layer_norm_eps=-1000), "states are NaN or infinite"),
+        (change_config(hidden_dropout_prob=2), "no readable encoder"),
+        (change_config(return_dict=False), "describes an encoder that does not run"),
+        (change_config(quantization_config="x"), "no readable configuration"),
         (drop_tokenizer, "tokenizer"),
+        (write("tokenizer.json", "{"), "no readable tokenizer"),
+        (write("tokenizer_config.json", "[" * 100_000), "no readable tokenizer (tokenizer.json): nested too deeply"),
     ],
 )
-def test_a_damaged_folder_is_refused_with_a_reason(damage, message, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_folder_is_refused_with_a_reason(
+    damage: Damage, message: str, backbone_folder: Path, tmp_path: Path
+) -> None:
     folder = shutil.copytree(backbone_folder, tmp_path / "damaged")
     damage(folder)
-    with pytest.raises(PipelineError, match=message):
+    with pytest.raises(PipelineError) as refused:
         open_backbone(str(folder))
+    assert message in str(refused.value)
+    assert str(folder) in str(refused.value)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 600
+
+
+def test_positions_that_padding_shifts_out_of_range_are_noticed(tmp_path: Path) -> None:
+    """RoBERTa counts positions from the one after the padding token's."""
+    folder = save_backbone(tmp_path, "roberta")
+    change_config(pad_token_id=5)(folder)
+    with pytest.raises(PipelineError, match="an encoder that does not run"):
+        open_backbone(str(folder))
+
+
+def test_a_name_longer_than_any_path_is_refused() -> None:
+    with pytest.raises(PipelineError, match="no folder and no Hub id"):
+        open_backbone("x" * 5000)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "a/b/c"])

@@ -9,24 +9,30 @@ from typing import Any
 import adapters
 import pytest
 import torch
-from adapted import IDS, hidden, randomise, trainable
+from adapted import IDS, hidden, randomise, saved_modules, trainable
 from adapters.composition import Fuse
 from safetensors import safe_open
 from transformers import BertModel
 
 from nano import save_backbone
+from pipeline.models.adaptation.anchored import anchor_fusion
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
 from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
 
 SITE = 2 * 32 * 8 + 32 + 8
 FUSION_SITE = 3 * 32**2 + 2 * 32
-Save = Callable[..., Path]
+Save = Callable[..., SavedModules]
 
 
 def keys(file: Path) -> set[str]:
     with safe_open(file, framework="pt") as opened:
         return set(opened.keys())
+
+
+def fusion_in(folder: Path, **values: Any) -> SavedModules:
+    return saved_modules("films", folder, trainable="fusion", **{"fusion": "standard", **values})
 
 
 def stock(backbone_folder: Path) -> Any:
@@ -37,12 +43,12 @@ def stock(backbone_folder: Path) -> Any:
 
 @pytest.fixture
 def saved(backbone: Backbone, tmp_path: Path) -> Save:
-    def save(name: str, seed: int, drop_layers: tuple[int, ...] = ()) -> Path:
+    def save(name: str, seed: int, drop_layers: tuple[int, ...] = ()) -> SavedModules:
         encoder = backbone.load()
         add_adapter(encoder, name, "houlsby", 8, drop_layers)
         randomise(encoder, f"adapters.{name}", seed=seed, scale=0.1)
         save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
-        return tmp_path / f"{name}-{seed}"
+        return saved_modules(name, tmp_path / f"{name}-{seed}", drop_layers=drop_layers)
 
     return save
 
@@ -59,10 +65,10 @@ def test_an_adapter_is_not_there_in_dropped_layers(family: str, tmp_path: Path) 
 
 def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, backbone, backbone_folder) -> None:  # type: ignore[no-untyped-def]
     folder = saved("films", 0, (0,))
-    assert all(".layer.1." in key for key in keys(folder / "adapter.safetensors"))
+    assert all(".layer.1." in key for key in keys(folder.folder / "adapter.safetensors"))
     ours, theirs = backbone.load(), stock(backbone_folder)
     load_adapter(ours, "films", folder)
-    theirs.load_adapter(str(folder), use_safetensors=True, set_active=True)
+    theirs.load_adapter(str(folder.folder), use_safetensors=True, set_active=True)
     torch.testing.assert_close(hidden(ours), hidden(theirs), atol=1e-5, rtol=1e-5)
 
 
@@ -95,12 +101,12 @@ def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, b
     save_fusion(fused, sources, tmp_path / "fusion")
     assert all(".layer.1." in key for key in keys(tmp_path / "fusion" / "model_adapter_fusion.safetensors"))
     loaded = backbone.load()
-    load_fusion(loaded, sources, tmp_path / "fusion", drop_layers)
+    load_fusion(loaded, sources, fusion_in(tmp_path / "fusion", drop_layers=(0,)))
     torch.testing.assert_close(hidden(loaded), hidden(fused), atol=1e-5, rtol=1e-5)
     assert trainable(loaded) == 0
 
     theirs = stock(backbone_folder)
-    names = [theirs.load_adapter(str(folder), use_safetensors=True) for folder in sources.values()]
+    names = [theirs.load_adapter(str(folder.folder), use_safetensors=True) for folder in sources.values()]
     theirs.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True)
     theirs.set_active_adapters(Fuse(*names), skip_layers=[0])
     torch.testing.assert_close(hidden(theirs), hidden(fused), atol=1e-5, rtol=1e-5)
@@ -114,13 +120,20 @@ def test_a_step_of_fusion_reaches_every_trainable_parameter(saved: Save, backbon
     assert all(p.grad is not None for p in fused.parameters() if p.requires_grad)
 
 
-def test_fusion_layers_are_dropped_from_a_trained_fusion(saved: Save, backbone: Backbone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("form", ["standard", "anchored"])
+def test_fusion_layers_are_dropped_from_a_trained_fusion(
+    form: str, layer: int, saved: Save, backbone: Backbone, tmp_path: Path
+) -> None:
+    """What is left in the other layer is what was trained there."""
     sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
     fused = backbone.load()
     add_fusion(fused, sources)
+    if form == "anchored":
+        anchor_fusion(fused, list(sources), 4, {})
     randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
     save_fusion(fused, sources, tmp_path / "fusion")
     dropped = backbone.load()
-    load_fusion(dropped, sources, tmp_path / "fusion", (0,))
-    fused.set_active_adapters(Fuse(*sources), skip_layers=[0])
+    load_fusion(dropped, sources, fusion_in(tmp_path / "fusion", fusion=form, fusion_rank=4), (layer,))
+    fused.set_active_adapters(Fuse(*sources), skip_layers=[layer])
     torch.testing.assert_close(hidden(dropped), hidden(fused), atol=1e-5, rtol=1e-5)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.modules import add_modules, load_modules, save_modules
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.adaptation.switching import activate, module_parameter_names
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.frozen_prefix import frozen_depth
@@ -97,7 +98,7 @@ def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbon
     encoder = adapted(backbone, kind)
     save_modules(encoder, "films", recipe(kind), tmp_path / "films")
     loaded = backbone.load()
-    load_modules(loaded, "films", recipe(kind), tmp_path / "films")
+    load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"))
     assert trainable(loaded) == 0
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=0)
 
@@ -111,7 +112,7 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
     encoder = adapted(backbone, kind)
     save_modules(encoder, "films", recipe(kind), tmp_path / "films")
     loaded, plain = backbone.load(), backbone.load()
-    load_modules(loaded, "films", recipe(kind), tmp_path / "films", (dropped,))
+    load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"), (dropped,))
     encoder.eval().encoder.layer[dropped] = plain.encoder.layer[dropped].eval()
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=1e-6)
 

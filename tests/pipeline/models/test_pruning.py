@@ -8,6 +8,7 @@ from pathlib import Path
 import adapters
 import pytest
 import torch
+from adapted import saved_modules
 from adapters.composition import Fuse
 from torch import Tensor
 from transformers import BertModel, PreTrainedModel
@@ -15,6 +16,7 @@ from transformers import BertModel, PreTrainedModel
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
 from pipeline.models.adaptation.houlsby import add_adapter, save_adapter
 from pipeline.models.adaptation.pruning import prune_fusion, source_shares
+from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
@@ -38,17 +40,17 @@ def randomise(encoder: PreTrainedModel, part: str, seed: int) -> None:
 
 
 @pytest.fixture
-def sources(backbone: Backbone, tmp_path: Path) -> dict[str, Path]:
+def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
     for seed, name in enumerate(NAMES):
         encoder = backbone.load()
         add_adapter(encoder, name, "houlsby", 8)
         randomise(encoder, f"adapters.{name}", seed)
         save_adapter(encoder, name, tmp_path / name)
-    return {name: tmp_path / name for name in NAMES}
+    return {name: saved_modules(name, tmp_path / name) for name in NAMES}
 
 
 @pytest.fixture(params=["fast", "stock"])
-def fused(request, backbone: Backbone, sources: dict[str, Path]) -> PreTrainedModel:  # type: ignore[no-untyped-def]
+def fused(request, backbone: Backbone, sources: dict[str, SavedModules]) -> PreTrainedModel:  # type: ignore[no-untyped-def]
     encoder = backbone.load()
     add_fusion(encoder, sources)
     randomise(encoder, "adapter_fusion_layer", 3)
@@ -91,10 +93,11 @@ def test_stock_adapterhub_loads_a_pruned_fusion(kept, fused, backbone, backbone_
     prune_fusion(fused, NAMES, kept)
     save_fusion(fused, kept, tmp_path / "pruned")
     ours, theirs = backbone.load(), BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
-    load_fusion(ours, {name: sources[name] for name in kept}, tmp_path / "pruned")
+    pruned = saved_modules("films", tmp_path / "pruned", trainable="fusion", fusion="standard")
+    load_fusion(ours, {name: sources[name] for name in kept}, pruned)
     adapters.init(theirs)
     for name in kept:
-        theirs.load_adapter(str(sources[name]), use_safetensors=True)
+        theirs.load_adapter(str(sources[name].folder), use_safetensors=True)
     theirs.load_adapter_fusion(str(tmp_path / "pruned"), use_safetensors=True)
     theirs.set_active_adapters(Fuse(*kept))
     for loaded in (ours, theirs):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from adapted import saved_modules
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
@@ -25,7 +26,7 @@ def fused(backbone: Backbone, tmp_path: Path) -> PreTrainedModel:
         add_adapter(encoder, name, "houlsby", 8)
         save_adapter(encoder, name, tmp_path / name)
     encoder = backbone.load()
-    add_fusion(encoder, {name: tmp_path / name for name in NAMES})
+    add_fusion(encoder, {name: saved_modules(name, tmp_path / name) for name in NAMES})
     return encoder
 
 

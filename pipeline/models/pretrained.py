@@ -1,0 +1,129 @@
+"""Pretrained files, from the Hub or a folder: whatever is wrong with them is told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from pipeline.errors import PipelineError, shortened
+from pipeline.models.tensors import is_finite
+from pipeline.reading import read_json
+
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
+_MOST_LAYERS = 1000
+_OTHER_CONFIG = "use the config.json that the weights were saved with"
+
+
+def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
+    """What ``auto_class.from_pretrained`` gives, without remote code.
+
+    Args:
+        name: a Hub id or a folder.
+        what: it reads, for messages.
+
+    Raises:
+        PipelineError: there is no such folder, or it cannot be read.
+    """
+    is_folder = _is_folder(name)
+    if is_folder:
+        _check_config_file(name)
+    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise PipelineError(f"backbone '{name}': no such folder (--backbone takes a folder or a Hub id)")
+    try:
+        return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
+    except Exception as error:
+        # Loaders fail in many ways: OSError, KeyError, a TypeError for a missing vocabulary, a RuntimeError for other
+        # shapes, a bare Exception for a damaged tokenizer.json.
+        if type(error).__name__ == "SafetensorError":
+            message = f"its weights file is damaged ({_reason(error)}): copy it again"
+        elif "size mismatch" in str(error):
+            message = f"its weights do not fit its config.json ({_reason(error, 'size mismatch')}): {_OTHER_CONFIG}"
+        elif is_folder:
+            message = f"the folder holds no readable {what}: {_reason(error)}"
+        else:
+            message = (
+                "cannot be had from the Hub: check the id, connect, or give a local folder with --backbone DIR"
+                f" ({_reason(error)})"
+            )
+        raise PipelineError(f"backbone '{name}': {message}") from error
+
+
+def check_config(name: str, config: PretrainedConfig) -> None:
+    """Check the sizes of an encoder before it is built.
+
+    Raises:
+        PipelineError: one of them is none, or does not fit another.
+    """
+    for key in _SIZES:
+        size = getattr(config, key, None)
+        if type(size) is not int or size < 1:
+            raise PipelineError(
+                f"backbone '{name}': its config.json says {key} = {shortened(size)}, which has to be a whole number"
+                f" above 0: {_OTHER_CONFIG}"
+            )
+    if config.num_hidden_layers > _MOST_LAYERS:
+        raise PipelineError(
+            f"backbone '{name}': its config.json says {config.num_hidden_layers} layers, more than {_MOST_LAYERS}:"
+            f" {_OTHER_CONFIG}"
+        )
+    if config.hidden_size % config.num_attention_heads:
+        raise PipelineError(
+            f"backbone '{name}': {config.num_attention_heads} attention heads do not divide its hidden_size"
+            f" ({config.hidden_size}): {_OTHER_CONFIG}"
+        )
+
+
+def check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
+    """Check that ``encoder`` has finite weights, and that it turns inputs of up to ``max_length`` tokens into states.
+
+    A configuration may have the shapes of its weights and still describe no encoder: an activation that is no function,
+    an epsilon that is a text.
+
+    Raises:
+        PipelineError: it does not.
+    """
+    if broken := [key for key, tensor in encoder.state_dict().items() if not is_finite(tensor)]:
+        raise PipelineError(f"backbone '{name}': its weights hold NaN or infinity, first in {broken[0]}: copy it again")
+    if max_length < 4:
+        raise PipelineError(f"backbone '{name}': it reads inputs of {max_length} tokens at most, fewer than 4")
+    # Padding has no position of its own.
+    tokens = torch.full((1, max_length), 1 if encoder.config.pad_token_id == 0 else 0)
+    try:
+        with torch.inference_mode():
+            encoder.embeddings(input_ids=tokens)
+            few = tokens[:, :4]
+            states = encoder(input_ids=few, attention_mask=torch.ones_like(few)).last_hidden_state
+    except Exception as error:
+        raise PipelineError(
+            f"backbone '{name}': its config.json describes an encoder that does not run ({_reason(error)}):"
+            f" {_OTHER_CONFIG}"
+        ) from error
+    if not is_finite(states):
+        raise PipelineError(f"backbone '{name}': its states are NaN or infinite: {_OTHER_CONFIG}")
+
+
+def _is_folder(name: str) -> bool:
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):  # a name too long, or one with a null byte
+        raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
+
+
+def _check_config_file(folder: str) -> None:
+    file = Path(folder) / "config.json"
+    if not file.exists():
+        raise PipelineError(f"backbone '{folder}': the folder holds no config.json: give the folder of an encoder")
+    if not isinstance(read_json(file, remedy := "copy it again"), dict):
+        raise PipelineError(f"{file}: not a configuration: {remedy}")
+
+
+def _reason(error: Exception, mark: str = "") -> str:
+    """The first line of ``error`` that holds ``mark``, cut where it is long; its type where that tells more."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and mark in line]
+    text = shortened(lines[0], most=200)[1:-1].rstrip(".:") if lines else ""
+    return text if isinstance(error, OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"

@@ -1,0 +1,95 @@
+"""Tensors from a file: all that a model expects and nothing else, in its shapes, as finite fp32 numbers.
+
+AdapterHub and torch (``strict=False``) load whatever a file names that the model has too, and leave what it lacks as it
+was drawn. A file could then overwrite the frozen backbone, or a model predict with random weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from pipeline.errors import PipelineError, shortened
+from pipeline.reading import check_regular, reading
+
+_FP32 = "F32"
+_LAYER = re.compile(r"\.layer\.(\d+)\.")
+
+
+def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: str = "") -> dict[str, Tensor]:
+    """The tensors of the safetensors file ``file``, which has just those of ``expected``.
+
+    Contents are read only once the header is known to be right, so a file of any size costs nothing to refuse.
+
+    Args:
+        expected: tensors that have these names and shapes.
+        part: of a file that several readers share, the beginning of the names that are read here.
+
+    Raises:
+        PipelineError: the file is missing, damaged, or holds other tensors, other shapes, another dtype, NaN or
+            infinity.
+    """
+    with reading(file, remedy):
+        if not file.exists():
+            raise PipelineError(f"{file}: missing: {remedy}")
+        check_regular(file)
+        with safe_open(file, framework="pt") as opened:
+            header = {name: opened.get_slice(name) for name in opened.keys() if name.startswith(part)}  # noqa: SIM118
+            if problems := _problems(header, expected):
+                raise PipelineError(f"{file}: does not hold what its recipe trains: {'; '.join(problems)}: {remedy}")
+            tensors = {name: opened.get_tensor(name) for name in expected}
+    if infinite := [name for name, tensor in tensors.items() if not is_finite(tensor)]:
+        raise PipelineError(f"{file}: {_named(infinite)} holds NaN or infinity: {remedy}")
+    return tensors
+
+
+@torch.no_grad()
+def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Give each of ``parameters`` the contents of the tensor of its name."""
+    for name, parameter in parameters.items():
+        parameter.copy_(tensors[name])
+
+
+def in_layers(tensors: Mapping[str, Tensor], layers: Iterable[int]) -> dict[str, Tensor]:
+    """``tensors``, which stand in some layers of a backbone, as if each of ``layers`` had them: layers are alike."""
+    return {
+        _LAYER.sub(f".layer.{layer}.", name, count=1): tensor for layer in layers for name, tensor in tensors.items()
+    }
+
+
+def layer_of(name: str) -> int | None:
+    """The layer that the tensor ``name`` stands in; None for one of the embeddings."""
+    layer = _LAYER.search(f".{name}")
+    return int(layer[1]) if layer else None
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether ``tensor`` has neither NaN nor infinity; ten times as fast as asking each number."""
+    return all(edge.isfinite().item() for edge in tensor.aminmax())
+
+
+def _problems(header: Mapping[str, Any], expected: Mapping[str, Tensor]) -> list[str]:
+    """How ``header`` differs from ``expected``, each kind of difference with its first example."""
+    shared = [name for name in expected if name in header]
+    shapes = {name: (tuple(header[name].get_shape()), tuple(expected[name].shape)) for name in shared}
+    misshapen = [name for name, (found, wanted) in shapes.items() if found != wanted]
+    example = "{}, not {}".format(*shapes[misshapen[0]]) if misshapen else ""
+    differences = [
+        ("missing", [name for name in expected if name not in header]),
+        ("too many", [name for name in header if name not in expected]),
+        (f"of another shape ({example})", misshapen),
+        ("not fp32", [name for name in shared if header[name].get_dtype() != _FP32]),
+    ]
+    return [f"{_named(names)} {'is' if len(names) == 1 else 'are'} {what}" for what, names in differences if names]
+
+
+def _named(names: list[str]) -> str:
+    """``names`` for a message; a file's names may be anything."""
+    first = shortened(names[0], most=120)
+    return first if len(names) == 1 else f"{len(names)} tensors ({first}, ...)"

@@ -1,0 +1,79 @@
+"""A file of tensors is read whole and as expected, or refused in one line that says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pipeline.errors import PipelineError
+from pipeline.models.tensors import fill, in_layers, is_finite, layer_of, read_tensors
+
+EXPECTED = {"head.weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}
+
+
+def test_what_is_expected_is_read_and_the_part_of_another_reader_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    kept = {"head.weight": torch.arange(6.0).view(2, 3), "head.bias": torch.tensor([-1.0, 3e38])}
+    save_file({**kept, "backbone.weight": torch.full((9,), torch.nan)}, file)
+    read = read_tensors(file, EXPECTED, "train it again", part="head.")
+    torch.testing.assert_close(read, kept, rtol=0, atol=0)
+    bias = torch.nn.Parameter(torch.zeros(2))
+    fill({"head.bias": bias}, read)
+    assert torch.equal(bias, kept["head.bias"])
+    assert bias.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "2 tensors ('head.weight', ...) are missing"),
+        ({"head.bias": torch.zeros(2)}, "'head.weight' is missing"),
+        ({**EXPECTED, "other": torch.zeros(1)}, "'other' is too many"),
+        ({**EXPECTED, "two\nlines\x1b[31m": torch.zeros(1)}, r"'two\nlines\x1b[31m' is too many"),
+        ({**EXPECTED, "x" * 5000: torch.zeros(1)}, "xxx...xxx"),
+        (
+            {**EXPECTED, "head.weight": torch.zeros(3, 2)},
+            "'head.weight' is of another shape ((3, 2), not (2, 3))",
+        ),
+        ({**EXPECTED, "head.bias": torch.zeros(2, dtype=torch.bfloat16)}, "'head.bias' is not fp32"),
+        ({"weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}, "'head.weight' is missing; 'weight' is too many"),
+        ({**EXPECTED, "head.bias": torch.tensor([0.0, torch.nan])}, "'head.bias' holds NaN or infinity"),
+    ],
+)
+def test_the_message_names_each_difference(tensors: dict[str, torch.Tensor], message: str, tmp_path: Path) -> None:
+    save_file(tensors, tmp_path / "weights.safetensors")
+    with pytest.raises(PipelineError) as refused:
+        read_tensors(tmp_path / "weights.safetensors", EXPECTED, "train it again")
+    assert message in str(refused.value)
+    assert str(refused.value).startswith(f"{tmp_path / 'weights.safetensors'}: ")
+    assert str(refused.value).endswith(": train it again")
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 500
+
+
+def test_a_file_that_is_not_there_or_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="nothing: missing: train it again"):
+        read_tensors(tmp_path / "nothing", EXPECTED, "train it again")
+    with pytest.raises(PipelineError, match="a folder stands where a file is needed"):
+        read_tensors(tmp_path, EXPECTED, "train it again")
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("place", [0, 999, 1000])
+def test_one_number_that_is_not_finite_is_noticed(value: float, place: int) -> None:
+    tensor = torch.full((7, 143), 3e38)
+    assert is_finite(tensor)
+    tensor.view(-1)[place] = value
+    assert not is_finite(tensor)
+
+
+def test_layers_are_alike_whatever_a_task_is_called() -> None:
+    tensors = {"encoder.layer.3.output.adapters.layer.down": torch.zeros(1)}
+    assert list(in_layers(tensors, [0, 11])) == [
+        "encoder.layer.0.output.adapters.layer.down",
+        "encoder.layer.11.output.adapters.layer.down",
+    ]
+    assert [layer_of(name) for name in ("layer.7.weight", "encoder.layer.12.x", "embeddings.weight")] == [7, 12, None]
