@@ -403,7 +403,8 @@ def ensemble(
         mean: of members chosen best first, while the score does not fall; weighted: with weights that add up to one;
         mode: the class that most say; median: of scores.
     choose_on
-        half chooses on one half of dev and scores on the other; all chooses and scores on all of it, which flatters.
+        half chooses members and weights on one half of dev and scores on the other, which is not free of choice: the
+        members' epochs were chosen on all of dev. all chooses and scores on all of it, which flatters more.
     best
         mode, median: how many take part, the best on dev (5; all that --runs names).
     seed

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 ChosenOn = Literal["half", "all"]
 
+QUALIFICATION = (
+    "not free of choice: the members' epochs, and whatever else their runs chose, were chosen on all of dev, this half"
+    " among it"
+)
+"""What goes with every score on the half of dev that members and weights were not chosen on."""
+
 
 class Member(BaseModel):
     """A run that takes part."""
@@ -62,13 +68,16 @@ class EnsembleRecord(BaseModel):
     seed: int = Field(description="of the halves")
     dev_rows: str = Field(description="fingerprint of the dev rows that all saw")
     chosen: Scores = Field(description="on the rows that members and weights were chosen on: flattering")
-    held_out: Scores | None = Field(description="on the other half of dev")
+    held_out: Scores | None = Field(description=f"on the other half of dev, {QUALIFICATION}")
     provenance: dict[str, Any]
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
     @property
     def drop(self) -> float | None:
-        """What the ensemble loses from the rows it was chosen on to those it was not."""
+        """What the ensemble loses from the rows that members and weights were chosen on to those they were not.
+
+        The members' epochs were chosen on both, so the optimism of that choice does not show here.
+        """
         return None if self.held_out is None else self.chosen.ensemble - self.held_out.ensemble
 
     def summary(self) -> dict[str, Any]:
@@ -81,6 +90,7 @@ class EnsembleRecord(BaseModel):
             "members": {member.run: member.weight for member in self.members},
             "chosen": self.chosen.model_dump(),
             "held_out": None if self.held_out is None else self.held_out.model_dump(),
+            "held_out_is": None if self.held_out is None else QUALIFICATION,
             "drop": self.drop,
         }
 

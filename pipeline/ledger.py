@@ -104,6 +104,9 @@ class RunRecord(BaseModel):
     identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
     sources: tuple[SourceRun, ...] = ()
     anchor: str | None = Field(None, description="the task whose adapter the run began as, if it may begin as one")
+    anchor_candidates: dict[Name, float] = Field(
+        {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
+    )
     backbone: str
     metric: Metric
     dev: float = Field(description="the metric on dev at the kept epoch")

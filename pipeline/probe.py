@@ -44,8 +44,8 @@ def probe(vectors: np.ndarray, labels: np.ndarray, task: Task) -> np.ndarray:
 def most_fitting(metric: Metric, probes: Mapping[str, np.ndarray], bare: np.ndarray, labels: np.ndarray) -> str | None:
     """The name of the best of ``probes``, if the paired test says that it is better than ``bare``, else None.
 
-    All are predictions for the same rows; the level of 0.05 is shared out among the probes.
+    All are predictions for the same rows; the probes are one family of comparisons.
     """
     best = max(probes, key=lambda name: score(metric, probes[name], labels))
-    found = resample_paired(metric, [probes[best]], [bare], labels).comparison()
-    return best if found.verdict(level=0.05 / len(probes)) == "better" else None
+    comparison = resample_paired(metric, [probes[best]], [bare], labels).comparison(len(probes))
+    return best if comparison.verdict == "better" else None

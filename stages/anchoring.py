@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pipeline.recipe import Recipe
@@ -15,7 +17,16 @@ if TYPE_CHECKING:
 _HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
 
 
-def choose_anchor(run: Run, scoring: Scoring) -> Artifact | None:
+@dataclass(frozen=True)
+class Anchor:
+    """What a fusion begins as, and what that was chosen from."""
+
+    adapter: Artifact | None = None
+    candidates: Mapping[str, float] = field(default_factory=dict)
+    """Dev scores by task; none where there was nothing to choose."""
+
+
+def choose_anchor(run: Run, scoring: Scoring) -> Anchor:
     """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
 
     With few target rows, a related task with many may have the better adapter; since its labels mean the same, its head
@@ -23,7 +34,7 @@ def choose_anchor(run: Run, scoring: Scoring) -> Artifact | None:
     """
     adapters, recipe, task = run.request.adapters, run.recipe, run.task
     if recipe.trainable != "fusion" or recipe.fusion != "anchored":
-        return None
+        return Anchor()
     own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)
     able = [
         adapter
@@ -32,11 +43,13 @@ def choose_anchor(run: Run, scoring: Scoring) -> Artifact | None:
         and same_head(adapter.manifest.recipe, recipe)
     ]
     if not recipe.head_start or not able:
-        return own
+        return Anchor(own)
     if len(able) == 1:
-        return able[0]
+        return Anchor(able[0])
+    candidates = {adapter.manifest.task: _dev(run, adapter, scoring) for adapter in able}
     # Of equal ones the target's own, then the first by name.
-    return max(able, key=lambda adapter: (_dev(run, adapter, scoring), adapter is own))
+    best = max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own))
+    return Anchor(best, candidates)
 
 
 def same_head(one: Recipe, other: Recipe) -> bool:

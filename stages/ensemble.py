@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pipeline.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores, name_problems
+from pipeline.ensembles import QUALIFICATION, ChosenOn, EnsembleRecord, Ensembles, Member, Scores, name_problems
 from pipeline.ensembling import BEST, Rule, choose, combine, first_half, value_of
 from pipeline.errors import PipelineError, raise_all
 from pipeline.ledger import Ledger, RunRecord
@@ -40,8 +40,8 @@ def ensemble(
     Args:
         runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, of
             those with different dev rows the largest group.
-        chosen_on: ``half`` chooses on one half of dev and scores on the other; ``all`` chooses on all of it, which
-            leaves nothing to score on fairly.
+        chosen_on: ``half`` chooses members and weights on one half of dev and scores on the other, on which only the
+            members' own runs chose, their epochs for one; ``all`` chooses on all of it.
         best: how many of the best on dev take part under ``mode`` and ``median``; None is five, or all of ``runs``.
         seed: of the halves.
 
@@ -116,16 +116,17 @@ def told(record: EnsembleRecord) -> str:
         f" dev {record.metric} {member.dev:.4f}"
         for member in sorted(record.members, key=lambda member: -member.weight)
     ]
-    for what, scores in (("chosen on", record.chosen), ("held out", record.held_out)):
+    for what, scores in (("rows chosen on", record.chosen), ("other half of dev", record.held_out)):
         if scores is not None:
             lines.append(
-                f"{what} ({scores.rows} rows): {record.metric} {scores.ensemble:.4f},"
+                f"{what} ({scores.rows}): {record.metric} {scores.ensemble:.4f},"
                 f" best single run {scores.best:.4f} ({record.best})"
             )
     if record.drop is None:
-        lines.append("chosen and scored on the same rows, which flatters it: --choose-on half is the fair way")
+        lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
     else:
-        lines.append(f"drop from the half chosen on to the half held out: {record.drop:.4f}")
+        lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
+        lines.append(f"the other half is {QUALIFICATION}")
     return "\n".join(lines)
 
 

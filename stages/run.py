@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +118,8 @@ class Run:
         tokenizer = self.backbone.tokenizer
         train = training_splits(self.data.train, recipe, tokenizer)
         scoring = scoring_of(task, self.data.dev, recipe, self.backbone, accelerator)
-        anchor = choose_anchor(self, scoring) or choose_start(self, accelerator)
+        anchored = choose_anchor(self, scoring)
+        anchor = anchored.adapter or choose_start(self, accelerator)
         built = build_for_training(self.request, recipe, task, self.backbone, ledger, anchor)
         model, objective = built.model, scoring.objective
         known_dev, known_train = self._caches(model, joined(scoring.splits), joined(train), accelerator)
@@ -154,6 +155,7 @@ class Run:
         )
         found = Findings(
             anchor=anchor.manifest.task if anchor is not None else None,
+            anchor_candidates=anchored.candidates,
             predictions=scoring.table(evaluations.best(fitted)),
             adapters=adapters,
             unchanged=unchanged_parts(model.backbone, self.backbone, adapters),
@@ -227,6 +229,7 @@ class Run:
             others={task: score for task, (score, _) in found.others.items()},
             unchanged=found.unchanged,
             anchor=found.anchor,
+            anchor_candidates=dict(found.anchor_candidates),
             cost=cost_of(model, fitted),
             parameters=Parameters(
                 backbone=self.backbone.parameters, head=sum(p.numel() for p in model.head.parameters())
@@ -251,6 +254,8 @@ class Findings:
     others: Mapping[str, tuple[OtherScore, pd.DataFrame]]
     """Scores and predictions on the tasks that sequential tuning came from."""
     anchor: str | None = None
+    anchor_candidates: Mapping[str, float] = field(default_factory=dict)
+    """Dev scores of the adapters that a fusion's anchor was chosen from."""
     attention: pd.DataFrame | None = None
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.ledger import Ledger, RunRecord
+from pipeline.reporting.built_on import built_on_table, contrasts
+from pipeline.reporting.choices import choices_table
 from pipeline.reporting.cost import cost_table
 from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.entries import StudyResult
@@ -13,6 +15,7 @@ from pipeline.reporting.epochs import epoch_scores, epoch_table
 from pipeline.reporting.figures import Findings, write_figures
 from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.reporting.forgetting import changes, forgetting_table
+from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains
 from pipeline.reporting.low_resource import LowResource, low_resource_table
 from pipeline.reporting.main_table import main_table, main_verdicts
 from pipeline.reporting.notes import notes
@@ -23,12 +26,12 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.sentences import (
     failure_sentences,
     forgetting_sentences,
+    fusion_sentences,
     low_resource_sentences,
     main_sentences,
 )
 from pipeline.reporting.settings import settings_table
 from pipeline.reporting.text import backbone_text
-from pipeline.reporting.transfer import gains, transfer_table
 
 
 def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> Report:
@@ -40,12 +43,15 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     runs = StudyRuns(result, ledger)
     verdicts, curve = main_verdicts(runs), LowResource(runs)
     curve_verdicts = curve.verdicts()
-    findings = Findings(epoch_scores(runs), curve, changes(runs), gains(runs), maps)
+    findings = Findings(epoch_scores(runs), curve, changes(runs), contrasts(runs), maps)
+    gains = fusion_gains(runs)
     tables = (
         main_table(runs, verdicts),
+        choices_table(runs),
         cost_table(runs),
         low_resource_table(curve, curve_verdicts) if curve else None,
-        transfer_table(runs, list(findings.gains)),
+        fusion_gain_table(runs, gains),
+        built_on_table(runs, findings.contrasts),
         forgetting_table(runs, list(findings.changes)),
         cross_task_table(runs),
         *published_tables(runs),
@@ -60,6 +66,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         summary=(
             *main_sentences(runs, verdicts),
             *low_resource_sentences(curve, curve_verdicts),
+            *fusion_sentences(runs, gains),
             *forgetting_sentences(runs, findings.changes),
             *failure_sentences(runs),
         ),

@@ -9,7 +9,7 @@ from pipeline.paired import Comparison
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, score_text
-from pipeline.reporting.verdicts import judge
+from pipeline.reporting.verdicts import judge, short_test_note
 
 _READINGS = {
     "same": "read as it is",
@@ -41,7 +41,7 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
         " texts and the same classes or range it is read as it is. Of pairs, a probability of class 1 of two is read as"
         " a score, brought to its range, and a score as a class, 1 above the middle of its own range. Elsewhere its"
         " outputs mean nothing: a dash.",
-        "Marks: against the same row trained on that column's task, paired tests, Holm-corrected over this table.",
+        *short_test_note("the same row trained on that column's task", len(verdicts)),
     )
     return Table("cross-task", "Trained on one task, scored on all", columns, rows, notes)
 
@@ -68,7 +68,7 @@ def _cell(runs: StudyRuns, name: str, task: str, target: str, comparison: Compar
     reading = group[0].record.others[target].reading
     told = [_READINGS[reading]] if reading is not None else []
     told += [comparison_text(comparison, f"{runs.title(name)} on {target}")] if comparison is not None else []
-    verdict = comparison.verdict() if comparison is not None else None
+    verdict = comparison.verdict if comparison is not None else None
     return Cell(score_text(values), statistics.mean(values), runs_of(group), verdict, "; ".join(told))
 
 
@@ -85,4 +85,4 @@ def _verdicts(runs: StudyRuns, lines: Sequence[tuple[str, str]]) -> dict[tuple[s
             ]
             if pairs:
                 family[name, task, target] = resample_tables(runs.metrics[target], pairs, seed=number)
-    return dict(judge(family))
+    return judge(family)

@@ -44,7 +44,7 @@ def epoch_table(runs: StudyRuns, scores: pd.DataFrame) -> Table | None:
 
 
 def _curve(scored: Scored, runs: StudyRuns) -> pd.DataFrame:
-    curve = runs.ledger.curve(scored.record.run)
+    curve = runs.curve(scored.record.run)
     # The mean over its tasks is what a model of several is selected by; each task has a column of its own.
     own = f"dev_{scored.entry.target}"
     return pd.DataFrame(

@@ -12,7 +12,7 @@ from pipeline.paired import Comparison, Resampled
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of
 from pipeline.reporting.text import MISSING, comparison_text, points, score_text
-from pipeline.reporting.verdicts import judge
+from pipeline.reporting.verdicts import judge, short_test_note
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def forgetting_table(runs: StudyRuns, found: list[Change]) -> Table | None:
     )
     notes = (
         "Scores on dev of the task learned first, with its own head, before and after training on the second.",
-        "Marks: against the score before, paired tests, Holm-corrected over this table.",
+        *short_test_note("the score before", sum(change.comparison is not None for change in found)),
         "Adapters and fusion: the first task is answered by the frozen backbone and its own adapter; both have the same"
         " sha256 after training on the second task as before, so every prediction is the same.",
     )
@@ -88,7 +88,7 @@ def _change_cell(change: Change) -> Cell:
     if change.comparison is None:
         return Cell(points(change.difference), change.difference, change.runs, None, change.proof)
     told = comparison_text(change.comparison, "before")
-    return Cell(points(change.difference), change.difference, change.runs, change.comparison.verdict(), told)
+    return Cell(points(change.difference), change.difference, change.runs, change.comparison.verdict, told)
 
 
 def _before(runs: StudyRuns, label: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pipeline.reporting.main_table import mean_cell, score_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, row_of, runs_of
 from pipeline.reporting.text import MISSING
-from pipeline.reporting.verdicts import compare_lines
+from pipeline.reporting.verdicts import compare_lines, short_test_note
 
 Line = tuple[str, int | None]
 """A row of the study at a point: training rows of the target, None for those of the main table."""
@@ -65,8 +65,8 @@ def low_resource_table(curve: LowResource, verdicts: Mapping[tuple[Line, str | N
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
     notes = (
         f"Training rows are those of the target; other tasks keep {sources}.",
-        f"Marks: against {runs.title(runs.study.reference)} on as many rows, Holm-corrected over this table."
-        " Sequential tuning is the mean over its sources.",
+        "Sequential tuning is the mean over its sources. Rows chose on these dev rows what they did in the main table.",
+        *short_test_note(f"{runs.title(runs.study.reference)} on as many rows", len(verdicts)),
     )
     return Table("low-resource", "Few training rows", columns, rows, notes)
 

@@ -10,7 +10,7 @@ from pipeline.paired import Comparison
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, score_text
-from pipeline.reporting.verdicts import compare_lines
+from pipeline.reporting.verdicts import compare_lines, full_test_note
 
 Verdicts = Mapping[tuple[str, str | None], Comparison]
 """By line and target; None for the mean over all targets."""
@@ -41,13 +41,11 @@ def main_table(runs: StudyRuns, verdicts: Verdicts) -> Table:
         "peak memory, MB",
         "epochs",
     )
-    reference = runs.title(runs.study.reference)
     notes = (
-        f"Against {reference}: ↑ better, ↓ worse, → no difference seen. Paired randomisation tests on the same dev rows"
-        " over the seeds (for the accuracy of one seed: McNemar's), Holm-corrected over this table, level 0.05.",
-        "Confidence intervals (95 %, paired bootstrap over dev rows) are of one comparison each and not corrected.",
+        *full_test_note(runs.title(runs.study.reference), len(verdicts)),
         "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
         " runs that it is built on.",
+        "What each row chose on the dev rows that are scored here, its epoch among it, stands in the next table.",
     )
     rows = tuple(_row(runs, label, verdicts) for label in runs.labels)
     return Table("main", "Scores on dev", columns, rows, notes)
@@ -70,7 +68,7 @@ def score_cell(
         score_text(values, planned),
         statistics.mean(values) if values else None,
         runs_of(group),
-        comparison.verdict() if comparison else None,
+        comparison.verdict if comparison else None,
         "; ".join(told),
     )
 
@@ -79,7 +77,7 @@ def mean_cell(value: float | None, runs: tuple[str, ...], comparison: Comparison
     """A mean over targets with its verdict."""
     if comparison is None:
         return Cell(number(value), value, runs)
-    return Cell(number(value), value, runs, comparison.verdict(), comparison_text(comparison, against))
+    return Cell(number(value), value, runs, comparison.verdict, comparison_text(comparison, against))
 
 
 def _row(runs: StudyRuns, label: str, verdicts: Verdicts) -> tuple[Cell, ...]:

@@ -13,7 +13,8 @@ def notes(runs: StudyRuns) -> list[str]:
     study, main = runs.study, [scored for scored in runs.scored if scored.entry.rows is None]
     backbone = backbone_text(runs.result.backbone)
     told = [
-        f"Backbone {backbone}{_others(runs)}; dev scores at the epoch with the best dev score, so all are optimistic."
+        f"Backbone {backbone}{_others(runs)}; dev scores at the epoch with the best dev score, so all are optimistic:"
+        " the table of choices says what each row chose on the rows that it is scored on."
     ]
     train: dict[str, set[int]] = {target: set() for target in study.targets}
     dev: dict[str, set[int]] = {target: set() for target in study.targets}
@@ -39,7 +40,8 @@ def notes(runs: StudyRuns) -> list[str]:
         told.append(f"Epoch budgets differ: {listed}{f'; {starts} start from trained models' if starts else ''}.")
     told += _beginnings(runs)
     told.append(
-        "The tests are about other dev examples from where these came from, for the models of these seeds; how far"
+        "Every 95 % CI is simultaneous over the comparisons of its table, as the note under the main table says."
+        " The tests are about other dev examples from where these came from, for the models of these seeds; how far"
         " other seeds would move a score is what its deviation shows."
     )
     for entry in runs.result.entries:
@@ -73,7 +75,9 @@ def _beginnings(runs: StudyRuns) -> list[str]:
             starts = Counter(scored.record.anchor or "fresh" for scored in runs.cell(name, target))
             if starts:
                 by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
-        told.append(f"What {row.title} began as, and in how many runs: {'; '.join(by_target)}.")
+        told.append(
+            f"What {row.title} began as, chosen on training rows, and in how many runs: {'; '.join(by_target)}."
+        )
     return told
 
 

@@ -78,6 +78,7 @@ class StudyRuns:
         self.result, self.study, self.ledger = result, result.study, ledger
         self.scored = tuple(self._scored(entry) for entry in result.entries if entry.run is not None)
         self._predictions: dict[tuple[str, str], pd.DataFrame] = {}
+        self._curves: dict[str, pd.DataFrame] = {}
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -131,6 +132,37 @@ class StudyRuns:
         tables = [tuple(self.predictions(scored.record.run, target) for scored in pair) for pair in pairs]
         return resample_tables(self.metrics[target], tables, seed=self.study.targets.index(target))
 
+    def curve(self, run: str) -> pd.DataFrame:
+        if run not in self._curves:
+            self._curves[run] = self.ledger.curve(run)
+        return self._curves[run]
+
+    def steps(self, record: RunRecord) -> int:
+        """The optimiser steps that a run took."""
+        epochs = int(self.curve(record.run)["epoch"].max())
+        own = record.recipe.steps_over(record.rows["train"])
+        if record.kind != "multitask":
+            return epochs * own
+        others = [(o.recipe or record.recipe, o.train_rows) for o in record.others.values() if o.train_rows is not None]
+        return epochs * record.recipe.joint_steps([own, *(recipe.steps_over(rows) for recipe, rows in others)])
+
+    def steps_on(self, record: RunRecord, target: str) -> int | None:
+        """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it goes on from.
+
+        None if such a run is no longer in the ledger.
+        """
+        total = self.steps(record) if selected_on(record, target) else 0
+        # An adapter's sources are what it might have begun as.
+        for source in record.sources if record.kind != "adapter" else ():
+            before = self.ledger.find(source.run)
+            if before is None and source.task != target:
+                continue
+            steps = self.steps_on(before, target) if before is not None else None
+            if steps is None:
+                return None
+            total += steps
+        return total
+
     def _scored(self, entry: Entry) -> Scored:
         assert entry.run is not None
         record = self.ledger.find(entry.run)
@@ -152,6 +184,13 @@ class StudyRuns:
 def row_of(label: str) -> str:
     """The study's row of a line: ``sequential`` of ``sequential:sst``."""
     return label.partition(":")[0]
+
+
+def selected_on(record: RunRecord, target: str) -> bool:
+    """Whether a run trained on ``target``, and so kept the epoch that is best on its dev rows."""
+    if target == record.task:
+        return True
+    return record.kind == "multitask" and target in record.others and record.others[target].train_rows is not None
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.paired import Comparison
 from pipeline.reporting.forgetting import Change
+from pipeline.reporting.fusion_gain import FusionGain
 from pipeline.reporting.low_resource import Line, LowResource
 from pipeline.reporting.main_table import Verdicts
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.text import interval_text, listed, percent, points
+from pipeline.reporting.text import count, interval_text, listed, percent, points
 
 
 def main_sentences(runs: StudyRuns, verdicts: Verdicts) -> list[str]:
     """What the tests say on the mean and on every target: each better or worse line, and the rest in one sentence.
 
-    Sequential tuning has a line a source, which would drown the others: it is left to the transfer and forgetting.
+    Sequential tuning has a line a source, which would drown the others: it is left to the tables.
     """
     study = runs.study
     labels = [label for label in runs.labels if ":" not in label and label != study.reference]
@@ -35,9 +36,9 @@ def forgetting_sentences(runs: StudyRuns, changes: Sequence[Change]) -> list[str
     measured = [change for change in changes if change.comparison is not None]
     for row in dict.fromkeys(change.row for change in measured):
         own = [change for change in measured if change.row == row]
-        lost = [change for change in own if change.comparison and change.comparison.verdict() == "worse"]
+        lost = [change for change in own if change.comparison and change.comparison.verdict == "worse"]
         if not lost:
-            sentences.append(f"{_capital(runs.title(row))}: no forgetting was seen in {_pairs(len(own))} of tasks.")
+            sentences.append(f"{_capital(runs.title(row))}: no significant forgetting in {_pairs(len(own))} of tasks.")
             continue
         worst = min(lost, key=lambda change: change.difference)
         assert worst.comparison is not None
@@ -56,6 +57,33 @@ def forgetting_sentences(runs: StudyRuns, changes: Sequence[Change]) -> list[str
     return sentences
 
 
+def fusion_sentences(runs: StudyRuns, gains: Sequence[FusionGain]) -> list[str]:
+    """What training added to each row of fusion, target by target."""
+    sentences = []
+    for row in dict.fromkeys(gain.row for gain in gains):
+        clauses = [_added(gain) for gain in gains if gain.row == row]
+        sentences.append(f"What training added to {runs.title(row)}: {'; '.join(clauses)}.")
+    return sentences
+
+
+def _added(gain: FusionGain) -> str:
+    kept = f"{gain.starts_kept} of {len(gain.seeds)} {'seeds' if len(gain.seeds) > 1 else 'seed'}"
+    if gain.starts_kept == len(gain.seeds):
+        return f"on {gain.target} nothing, the start was kept in {kept}"
+    if gain.over_start is None:
+        added = "unknown, since its start was not scored"
+    else:
+        added = f"{points(gain.over_start, sign=False)} points over its start"
+        added += f" (kept in {kept})" if gain.starts_kept else ""
+    if gain.over_best is None:
+        return f"on {gain.target} {added}"
+    tested = f"{interval_text(gain.comparison)}, {gain.comparison.verdict}" if gain.comparison else "not tested"
+    return (
+        f"on {gain.target} {added}, and {points(gain.over_best)} points against its best adapter ({tested}) in"
+        f" {count(gain.steps_added)} more optimiser steps"
+    )
+
+
 def low_resource_sentences(curve: LowResource, verdicts: Mapping[tuple[Line, str | None], Comparison]) -> list[str]:
     """What the tests say of every row at every point, on the mean over the targets."""
     if not curve:
@@ -68,14 +96,14 @@ def low_resource_sentences(curve: LowResource, verdicts: Mapping[tuple[Line, str
         if point is None:
             continue
         found = {row: verdicts[(row, point), scope] for row in curve.rows if ((row, point), scope) in verdicts}
-        differing = [(row, c) for row, c in found.items() if c.verdict() != "no difference seen"]
+        differing = [(row, c) for row, c in found.items() if c.significant]
         parts = [
-            f"{runs.title(row)} is {c.verdict()} by {points(abs(c.difference), sign=False)} points ({_signed(c)})"
+            f"{runs.title(row)} is {c.verdict} by {points(abs(c.difference), sign=False)} points ({_signed(c)})"
             for row, c in differing
         ]
-        same = [runs.title(row) for row, c in found.items() if c.verdict() == "no difference seen"]
+        same = [runs.title(row) for row, c in found.items() if not c.significant]
         if same:
-            parts.append(f"no difference was seen for {listed(same)}")
+            parts.append(f"the difference is not significant for {listed(same)}")
         if parts:
             sentences.append(f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}.")
     return sentences
@@ -91,30 +119,27 @@ def _of_scope(runs: StudyRuns, scope: str | None, found: Mapping[str, Comparison
     against = runs.title(runs.study.reference)
     sentences = []
     for label, comparison in found.items():
-        if comparison.verdict() == "no difference seen":
+        if not comparison.significant:
             continue
         size = points(abs(comparison.difference), sign=False)
         share = _share(runs, label)
         sentences.append(
-            f"On {where}, {runs.title(label)} is {comparison.verdict()} than {against} by {size} points"
+            f"On {where}, {runs.title(label)} is {comparison.verdict} than {against} by {size} points"
             f" ({_signed(comparison)}){share}."
         )
     same = [
         f"{runs.title(label)} ({points(c.difference)} points, {interval_text(c)})"
         for label, c in found.items()
-        if c.verdict() == "no difference seen"
+        if not c.significant
     ]
     if same:
-        sentences.append(f"On {where}, no difference from {against} was seen for {listed(same)}.")
+        sentences.append(f"On {where}, the difference from {against} is not significant for {listed(same)}.")
     return sentences
 
 
 def _signed(comparison: Comparison) -> str:
     """The interval of the amount that the sentence names, which is positive."""
-    if comparison.difference >= 0 or comparison.interval is None:
-        return interval_text(comparison)
-    low, high = comparison.interval
-    return interval_text(Comparison(-comparison.difference, comparison.p_value, (-high, -low)))
+    return interval_text(comparison if comparison.difference >= 0 else comparison.reversed())
 
 
 def _share(runs: StudyRuns, label: str) -> str:

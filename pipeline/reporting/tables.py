@@ -12,7 +12,7 @@ from pipeline.atomic import new_folder, write_text
 from pipeline.data.tables import write_table
 from pipeline.reporting.report import Cell, Report, Table
 
-MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "no difference seen": "→", None: ""}
+MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
 _TEX_ESCAPES = {
     "\\": r"\textbackslash{}",

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.paired import Comparison
+from pipeline.paired import LEVEL, Comparison
 
 MISSING = "-"
 
@@ -31,24 +31,34 @@ def count(value: float | None) -> str:
 
 
 def points(difference: float, *, sign: bool = True) -> str:
-    """A difference in hundredths of the metric: ``+1.3``."""
-    # Adding 0 brings -0.0 to 0.0, which has no sign to show.
-    rounded = round(100 * difference, 1) + 0.0
-    return f"{rounded:+.1f}" if sign and rounded else f"{rounded:.1f}"
+    """A difference in hundredths of the metric: ``+1.3``, ``+0.04``, ``0.0``."""
+    value = 100 * difference
+    if abs(value) < 1e-9:
+        return "0.0"
+    # What is not 0 must not read as 0: an interval's end tells by its sign whether the interval leaves 0 out.
+    rounded = f"{value:+.1f}" if round(value, 1) else f"{value:+.1g}"
+    return rounded if sign else rounded.removeprefix("+")
 
 
 def interval_text(comparison: Comparison) -> str:
     """``95 % CI 0.4 to 2.1``, in points."""
-    if comparison.interval is None:
-        return "no interval"
     low, high = comparison.interval
     return f"95 % CI {points(low, sign=False)} to {points(high, sign=False)}"
 
 
 def comparison_text(comparison: Comparison, against: str) -> str:
     """``+1.3 points against full fine-tuning, 95 % CI 0.4 to 2.1, p = 0.003``."""
-    shown = f"p = {comparison.p_value:.3f}" if comparison.p_value >= 0.001 else "p < 0.001"
-    return f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}, {shown}"
+    shown = f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}"
+    return f"{shown}, {_p_text(comparison)}"
+
+
+def _p_text(comparison: Comparison) -> str:
+    p_value = comparison.p_value
+    if p_value < 0.001:
+        return "p < 0.001"
+    # Rounding must not bring a p-value below the level to the level.
+    just_below = p_value < LEVEL <= round(p_value, 3)
+    return f"p < {LEVEL:.3f}" if just_below else f"p = {p_value:.3f}"
 
 
 def percent(share: float) -> str:

@@ -1,12 +1,11 @@
-"""Which differences of a table are real: paired tests, corrected together."""
+"""Which differences of a table are significant: one reading of its paired tests, corrected together."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
-from pipeline.paired import Comparison, Resampled, holm, mean_difference
+from pipeline.paired import LEVEL, Comparison, Resampled, mean_difference
 from pipeline.reporting.runs import Scored, StudyRuns
 
 Key = TypeVar("Key", bound=Hashable)
@@ -14,10 +13,34 @@ Line = TypeVar("Line", bound=Hashable)
 
 
 def judge(family: Mapping[Key, Resampled]) -> dict[Key, Comparison]:
-    """The comparisons of one table, their p-values corrected over it (Holm 1979)."""
-    found = {key: resampled.comparison() for key, resampled in family.items()}
-    corrected = holm([comparison.p_value for comparison in found.values()])
-    return {key: replace(found[key], p_value=p) for key, p in zip(found, corrected, strict=True)}
+    """The comparisons of one table, p-values and intervals corrected for how many there are."""
+    return {key: resampled.comparison(len(family)) for key, resampled in family.items()}
+
+
+def full_test_note(against: str, comparisons: int) -> tuple[str, ...]:
+    """What marks and intervals say in a table with so many comparisons; nothing where there is none."""
+    if not comparisons:
+        return ()
+    return (
+        f"Against {against}: ↑ better, ↓ worse, → not significant. Marks, intervals and p-values are one reading of"
+        " paired randomisation tests on the same dev rows over the seeds (for the accuracy of one seed: McNemar's), at"
+        f" level {LEVEL} for the {_comparisons(comparisons)} of this table together (Bonferroni). A difference is"
+        " better or worse exactly where its interval leaves out 0. The 95 % confidence intervals (CI) are simultaneous:"
+        " for at least 95 of 100 draws of dev rows, every interval of the table holds the true difference between these"
+        " models.",
+    )
+
+
+def short_test_note(against: str, comparisons: int) -> tuple[str, ...]:
+    """The same for the tables after the main one."""
+    if not comparisons:
+        return ()
+    together = f"the {_comparisons(comparisons)} of this table together"
+    return (f"Marks: against {against}; tests and intervals as in the main table, for {together}.",)
+
+
+def _comparisons(number: int) -> str:
+    return "1 comparison" if number == 1 else f"{number} comparisons"
 
 
 def compare_lines(

@@ -51,12 +51,13 @@ def test_it_begins_as_the_better_of_those_that_know_its_labels(
     scores = {task: accuracy_on_films(workspace, record) for task, record in found.items()}
     assert max(scores, key=scores.__getitem__) == better
     record = held(workspace, quick, "films", anchor=40.0)
-    assert (record.anchor, record.dev) == (better, scores[better])
+    assert (record.anchor, record.dev, record.anchor_candidates) == (better, scores[better], scores)
 
 
 def test_labels_of_another_meaning_are_no_anchor(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED, pairs=UNTRAINED)
-    assert held(workspace, quick, "pairs").anchor == "pairs"
+    record = held(workspace, quick, "pairs")
+    assert (record.anchor, record.anchor_candidates) == ("pairs", {})
 
 
 @pytest.mark.parametrize("settings", [{"head_start": False}, {"head": "mlp"}])

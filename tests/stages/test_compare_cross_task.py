@@ -181,7 +181,7 @@ def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: W
     assert {row["films (accuracy)"] for row in lines.values()} == {"-"}
     graded = lines["adapter", "alike"]
     assert graded["pairs (pearson)"] != "-"
-    assert graded["pairs (pearson), verdict"] in ("better", "worse", "no difference seen")
+    assert graded["pairs (pearson), verdict"] in ("better", "worse", "not significant")
     assert "its probability of class 1" in graded["pairs (pearson), test"]
     shown = {name: (folder / name).read_bytes() for name in ("tables.md", "tables.tex", "results.csv")}
     assert b"Trained on one task, scored on all" in shown["tables.md"]

@@ -135,11 +135,28 @@ def test_what_is_held_out_has_no_say_in_who_takes_part(ledger: Ledger, reports: 
     assert after.chosen == before.chosen
 
 
+def test_the_other_half_is_never_reported_as_free_of_choice(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    """The members' epochs were chosen on all of dev: printed, in JSON, in the help and in the record."""
+    assert main(["ensemble", "--target=sst", "--name=mine", f"--reports={reports}", "--json"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    said = "not free of choice: the members' epochs, and whatever else their runs chose, were chosen on all of dev"
+    assert any(said in line for line in lines)
+    assert not any("held out" in line for line in lines)
+    assert json.loads(last)["held_out_is"].startswith(said)
+    assert said in (EnsembleRecord.model_fields["held_out"].description or "")
+    main(["ensemble", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "which is not free of choice: the members' epochs were chosen on all of dev" in text
+
+
 def test_choosing_on_all_of_dev_says_that_it_flatters(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]
     record = ensemble(SST, "mine", reports, chosen_on="all")
     assert (record.held_out, record.drop, record.chosen.rows) == (None, None, ROWS)
     assert main(["ensemble", "--target=sst", "--name=mine", "--choose-on=all", f"--reports={reports}"]) == 0
-    assert "which flatters it" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "which flatters it" in printed
+    assert "other half" not in printed
+    assert record.summary()["held_out_is"] is None
 
 
 def test_an_ensemble_of_one_is_that_model(ledger: Ledger, reports: Path) -> None:
@@ -231,7 +248,7 @@ def test_the_command_prints_members_weights_and_drop(ledger: Ledger, reports: Pa
     record: EnsembleRecord = Ensembles(reports).named("mine")
     assert summary["members"] == {member.run: member.weight for member in record.members}
     assert summary["drop"] == record.drop
-    assert any(f"drop from the half chosen on to the half held out: {record.drop:.4f}" in line for line in lines)
+    assert any(f"drop from the half chosen on to the other half: {record.drop:.4f}" in line for line in lines)
     assert all(any(member.run in line for line in lines) for member in record.members)
 
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.atomic import new_folder
+from pipeline.reporting.built_on import Contrast
 from pipeline.reporting.figures.answers import confusions, scatters
 from pipeline.reporting.figures.attention import fusion_attention
 from pipeline.reporting.figures.attention_maps import AttentionMap, attention_drawing
 from pipeline.reporting.figures.curves import learning_curves, low_resource_curves
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
-from pipeline.reporting.figures.matrices import forgetting_map, transfer_map
+from pipeline.reporting.figures.matrices import contrast_map, forgetting_map
 from pipeline.reporting.figures.pareto import pareto
 from pipeline.reporting.forgetting import Change
 from pipeline.reporting.low_resource import LowResource
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.transfer import Gain
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Findings:
     epochs: pd.DataFrame
     curve: LowResource
     changes: Sequence[Change]
-    gains: Sequence[Gain]
+    contrasts: Sequence[Contrast]
     maps: Sequence[AttentionMap] = ()
 
 
@@ -48,7 +48,7 @@ def _drawings(runs: StudyRuns, findings: Findings) -> Iterator[Drawing]:
     single = (
         pareto(runs),
         low_resource_curves(findings.curve),
-        transfer_map(runs, findings.gains),
+        contrast_map(runs, findings.contrasts),
         forgetting_map(runs, findings.changes),
         learning_curves(runs, findings.epochs),
         attention_drawing(findings.maps),

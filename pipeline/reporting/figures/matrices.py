@@ -1,4 +1,4 @@
-"""From task to task: forgetting, and gain."""
+"""From task to task: forgetting, and what is built on other tasks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.reporting.built_on import TITLE, Contrast
 from pipeline.reporting.figures.drawing import DIVERGING_MAP, Drawing, heat_map, panels
 from pipeline.reporting.forgetting import Change
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.tables import MARKS
 from pipeline.reporting.text import points
-from pipeline.reporting.transfer import Gain
 
 
 def forgetting_map(runs: StudyRuns, changes: Sequence[Change]) -> Drawing | None:
@@ -48,38 +49,37 @@ def forgetting_map(runs: StudyRuns, changes: Sequence[Change]) -> Drawing | None
     return Drawing(Figure("forgetting", "Forgetting", caption), canvas, table)
 
 
-def transfer_map(runs: StudyRuns, gains: Sequence[Gain]) -> Drawing | None:
-    """One matrix: who helps, by target; sequential tuning a line a source, fusion and multitask one line each."""
-    if not gains:
+def contrast_map(runs: StudyRuns, found: Sequence[Contrast]) -> Drawing | None:
+    """One matrix: what is built on another row, by target; sequential tuning a line a source."""
+    if not found:
         return None
-    labels = list(dict.fromkeys(gain.row for gain in gains))
-    targets = [task for task in runs.study.targets if any(gain.target == task for gain in gains)]
-    found = {(gain.row, gain.target): gain.comparison.difference for gain in gains}
-    values = _matrix(found, labels, targets)
+    labels = list(dict.fromkeys(one.row for one in found))
+    targets = [task for task in runs.study.targets if any(one.target == task for one in found)]
+    differences = {(one.row, one.target): one.comparison.difference for one in found}
+    values = _matrix(differences, labels, targets)
     limit = max(0.01, float(np.nanmax(np.abs(values))))
     texts = _texts(values)
-    for gain in gains:
-        mark = {"better": " ↑", "worse": " ↓", "no difference seen": ""}[gain.comparison.verdict()]
-        texts[labels.index(gain.row)][targets.index(gain.target)] += mark
+    for one in found:
+        mark = f" {MARKS[one.comparison.verdict]}" if one.comparison.significant else ""
+        texts[labels.index(one.row)][targets.index(one.target)] += mark
     canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(labels), width=2.8 + 0.8 * len(targets))
     names = [runs.title(label) for label in labels]
     image = heat_map(axis, 100 * values, names, targets, texts, cmap=DIVERGING_MAP, vmin=-100 * limit, vmax=100 * limit)
     axis.set_xlabel("target")
-    canvas.colorbar(image, ax=axis, label="gain, points")
-    columns = ["method", "against", "sources", "target", "gain", "low", "high", "p_value", "verdict"]
-    table = pd.DataFrame([_numbers(gain) for gain in gains], columns=columns)
+    canvas.colorbar(image, ax=axis, label="difference, points")
+    columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
+    table = pd.DataFrame([_numbers(one) for one in found], columns=columns)
     caption = (
-        "Gain in points by what other tasks gave: sequential tuning from each source and multitask against full"
-        " fine-tuning on the target alone, fusion against the target's own adapter. ↑ better and ↓ worse by the tests"
-        " of the transfer table."
+        "Difference in points: sequential and joint training from fine-tuning on the target alone, what is built on"
+        " adapters from the row of adapters. The two sides may have trained for different numbers of steps, as the"
+        " table of this name says, so this does not show what other tasks are worth. ↑ better and ↓ worse by its tests."
     )
-    return Drawing(Figure("transfer", "Gain from other tasks", caption), canvas, table)
+    return Drawing(Figure("built-on", TITLE, caption), canvas, table)
 
 
-def _numbers(gain: Gain) -> tuple[object, ...]:
-    found = gain.comparison
-    interval = found.interval or (None, None)
-    return gain.row, gain.base, gain.sources, gain.target, found.difference, *interval, found.p_value, found.verdict()
+def _numbers(one: Contrast) -> tuple[object, ...]:
+    found = one.comparison
+    return one.row, one.base, one.sources, one.target, found.difference, *found.interval, found.p_value, found.verdict
 
 
 def _matrix(found: dict[tuple[str, str], float], rows: Sequence[str], columns: Sequence[str]) -> np.ndarray:

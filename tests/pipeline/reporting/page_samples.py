@@ -114,7 +114,7 @@ def _scores(text: Callable[[str], str]) -> Table:
         ),
         (Cell(text("Fusion")), Cell("0.7", 0.7, verdict="better", detail=text("overall")), Cell("-")),
         (Cell(text("ensemble")), Cell("-"), Cell("1,000")),
-        (Cell(text("weak")), Cell("0.250", 0.25, verdict="no difference seen"), Cell("80", 80.0)),
+        (Cell(text("weak")), Cell("0.250", 0.25, verdict="not significant"), Cell("80", 80.0)),
     )
     columns = (text("method"), text("sst"), text("parameters"))
     return Table("main", text("Scores"), columns, rows, (text("± is the standard deviation."),))

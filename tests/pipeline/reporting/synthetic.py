@@ -79,6 +79,7 @@ class Synthetic:
         trained: int = 10_000,
         attention: pd.DataFrame | None = None,
         curve: list[dict[str, float | None]] | None = None,
+        start: float | None = None,
         **changes: Any,
     ) -> RunRecord:
         """Put a run into the ledger.
@@ -86,6 +87,7 @@ class Synthetic:
         Args:
             predictions: instead of those that ``quality`` draws.
             others: predictions for other tasks, and the score on them before, if known.
+            start: the score before the first step, for a curve that begins there.
             changes: other fields of the record.
         """
         if predictions is None:
@@ -139,9 +141,11 @@ class Synthetic:
         }
         record = RunRecord(**values | changes)
         each = {f"dev_{task}": 0.25 for task in (target, *scores)} if scores and method == "multitask" else {}
+        begun = [] if start is None else [{"epoch": 0, "loss": None, "dev": start, **each}]
         self.ledger.finish(
             record,
-            curve or [{"epoch": e, "loss": 1.0 / e, "dev": dev - 0.1 * (2 - e) ** 2, **each} for e in (1, 2, 3)],
+            curve
+            or begun + [{"epoch": e, "loss": 1.0 / e, "dev": dev - 0.1 * (2 - e) ** 2, **each} for e in (1, 2, 3)],
             _table(predictions, labels),
             {task: _table(values, labels_of(task)) for task, (values, _) in (others or {}).items()},
             attention,
@@ -236,7 +240,7 @@ def whole_study(folder: Path) -> Synthetic:
             for rows in (None, 100):
                 study.add(
                     "fusion", target, seed, quality["fusion"][target], rows=rows, trained=50_000, attention=weights,
-                    unchanged={"backbone": BACKBONE, **digests},
+                    unchanged={"backbone": BACKBONE, **digests}, start=adapters[target].dev - 0.01, anchor=target,
                     sources=tuple(SourceRun(task=t, run=r.run, digest="a" * 64) for t, r in sorted(adapters.items())),
                 )  # fmt: skip
             study.add("full", target, seed, 0.4 if target == "sst" else 3.0, rows=100)

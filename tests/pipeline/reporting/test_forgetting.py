@@ -22,7 +22,7 @@ def test_sequential_tuning_is_measured_before_and_after(runs: StudyRuns) -> None
         assert change.difference == pytest.approx(sum(change.after) / 2 - sum(change.before) / 2)
         assert change.comparison is not None
         assert change.comparison.difference == pytest.approx(change.difference)
-        assert change.comparison.verdict() == "worse"
+        assert change.comparison.verdict == "worse"
         assert change.proof == ""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.metrics import overall
-from pipeline.paired import holm, resample_paired
+from pipeline.paired import resample_paired
 from pipeline.reporting.main_table import main_table, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
@@ -104,15 +104,10 @@ def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs
             )
             singles[label, target] = resample_paired(
                 runs.metrics[target], ours, theirs, labels_of(target), seed=position
-            ).comparison()
+            ).comparison(len(verdicts))
     assert {key for key in verdicts if key[1] is not None} == set(singles)
-    for key, single in singles.items():
-        assert verdicts[key].difference == pytest.approx(single.difference)
-        assert verdicts[key].interval == pytest.approx(single.interval)
-        assert single.p_value <= verdicts[key].p_value <= min(1, single.p_value * len(verdicts)) + 1e-12
-    # The smallest p counts once for each test of the table, the means over targets among them.
-    smallest = min(single.p_value for single in singles.values())
-    assert min(c.p_value for c in verdicts.values()) == pytest.approx(holm([smallest] * len(verdicts))[0])
+    for key, single in singles.items():  # one of a family that the means over targets count among
+        assert verdicts[key] == single
 
 
 def test_what_is_far_better_is_called_so_and_the_small_print_says_how_sure_it_is(whole: Synthetic) -> None:
@@ -135,11 +130,11 @@ def test_identical_systems_show_no_difference(tmp_path: Path) -> None:
                 study.add(label, target, seed, predictions=same)
     for column in ("sst (accuracy)", "sts (pearson)", "mean"):
         cell = cells_of(table_of(study))["adapter"][column]
-        assert cell.verdict == "no difference seen"
+        assert cell.verdict == "not significant"
         assert "0.0 points against full fine-tuning, 95 % CI 0.0 to 0.0, p = 1.000" in cell.detail
 
 
-@pytest.mark.parametrize(("gain", "verdict"), [(50, "better"), (-50, "worse"), (2, "no difference seen")])
+@pytest.mark.parametrize(("gain", "verdict"), [(50, "better"), (-50, "worse"), (2, "not significant")])
 def test_five_points_on_1000_examples_are_found_and_a_few_examples_are_not(
     gain: int, verdict: str, tmp_path: Path
 ) -> None:
@@ -155,23 +150,6 @@ def test_five_points_on_1000_examples_are_found_and_a_few_examples_are_not(
     cell = cells_of(table_of(study))["adapter"]["sst (accuracy)"]
     assert f"{gain / 10:+.1f} points" in cell.detail
     assert cell.verdict == verdict
-
-
-@pytest.mark.slow
-def test_of_200_studies_without_any_difference_few_say_that_there_is_one(tmp_path: Path) -> None:
-    """Three equal systems on a task with classes and one with scores: at least one mark in at most 7 % of studies."""
-    false, pairs = 0, 0
-    for trial in range(200):
-        study = make(tmp_path / str(trial), methods=["full", "adapter", "fusion"], targets=["sst", "sts"])
-        for label in study.study.methods:
-            for target, quality in (("sst", 0.6), ("sts", 1.5)):
-                study.add(label, target, 1, predictions=predictions_of(target, quality, (trial, label), 100))
-        runs = StudyRuns(study.result, study.ledger)
-        found = [c.verdict() for c in main_verdicts(runs).values()]
-        pairs += len(found)
-        false += any(verdict != "no difference seen" for verdict in found)
-    assert pairs == 200 * 2 * 3
-    assert false <= 14
 
 
 def test_without_the_reference_nothing_is_called_better_or_worse(tmp_path: Path) -> None:

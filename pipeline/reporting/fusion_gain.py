@@ -1,0 +1,203 @@
+"""What training a fusion added: to its own start, and to the best adapter that it reads."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipeline.ledger import RunRecord
+from pipeline.paired import Comparison, Resampled
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of, runs_of
+from pipeline.reporting.text import MISSING, comparison_text, count, listed, points, score_text
+from pipeline.reporting.verdicts import judge, short_test_note
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter that a fusion reads and that can answer the fusion's target."""
+
+    task: str
+    run: str
+    dev: float
+    """Its score on the target."""
+    steps: int | None
+    own: bool
+    """Whether the target is its task. Predictions of others on the target are not kept."""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A fusion of one seed, what it began as, and the best of its adapters on the target."""
+
+    scored: Scored
+    began: str
+    start: float | None
+    """The score before any step; None where the start was not scored."""
+    best: Adapter | None
+    steps: int
+
+    @property
+    def kept_start(self) -> bool:
+        return self.scored.record.best_epoch == 0
+
+
+@dataclass(frozen=True)
+class FusionGain:
+    """A row of fusion on one target over its seeds."""
+
+    row: str
+    target: str
+    seeds: tuple[Seed, ...]
+    comparison: Comparison | None = None
+    """Against the best adapters, where their predictions are kept."""
+
+    @property
+    def over_start(self) -> float | None:
+        return _mean(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
+
+    @property
+    def over_best(self) -> float | None:
+        return _mean(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
+
+    @property
+    def steps_added(self) -> float:
+        """On top of those of the adapters; mean over seeds."""
+        return statistics.mean(seed.steps for seed in self.seeds)
+
+    @property
+    def starts_kept(self) -> int:
+        return sum(seed.kept_start for seed in self.seeds)
+
+
+def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
+    """Every row of fusion on every target, in the order of the study."""
+    found = [
+        FusionGain(label, target, tuple(_seed(runs, scored) for scored in group))
+        for label in runs.labels
+        for target in runs.study.targets
+        if runs.study.row(row_of(label)).method == "fusion" and (group := runs.cell(label, target))
+    ]
+    family = {(gain.row, gain.target): tested for gain in found if (tested := _resampled(runs, gain)) is not None}
+    verdicts = judge(family)
+    return [FusionGain(g.row, g.target, g.seeds, verdicts.get((g.row, g.target))) for g in found]
+
+
+def _seed(runs: StudyRuns, scored: Scored) -> Seed:
+    curve = runs.curve(scored.record.run)
+    start = curve.loc[curve["epoch"] == 0, "dev"]
+    return Seed(
+        scored,
+        began=_beginning(scored.record),
+        start=None if start.empty else float(start.iloc[0]),
+        # Of equal ones the target's own.
+        best=max(_adapters(runs, scored.record), key=lambda adapter: (adapter.dev, adapter.own), default=None),
+        steps=runs.steps(scored.record),
+    )
+
+
+def _beginning(record: RunRecord) -> str:
+    if record.recipe.fusion == "standard" or record.anchor is None or not record.recipe.anchor:
+        began = "mean of all"
+    else:
+        began = record.anchor
+    return began if record.recipe.head_start else f"{began}, new head"
+
+
+def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
+    for source in fusion.sources:
+        record = runs.ledger.find(source.run)
+        steps = runs.steps(record) if record is not None else None
+        if source.task == fusion.task and record is not None:
+            yield Adapter(source.task, source.run, record.dev, steps, own=True)
+        elif source.task in fusion.anchor_candidates:
+            yield Adapter(source.task, source.run, fusion.anchor_candidates[source.task], steps, own=False)
+
+
+def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
+    """The fusions against their best adapters; None unless all of these answered the target before."""
+    pairs = [
+        (runs.predictions(seed.scored.record.run, gain.target), runs.predictions(seed.best.run, gain.target))
+        for seed in gain.seeds
+        if seed.best is not None and seed.best.own
+    ]
+    if len(pairs) < len(gain.seeds):
+        return None
+    return resample_tables(runs.metrics[gain.target], pairs, seed=runs.study.targets.index(gain.target))
+
+
+def fusion_gain_table(runs: StudyRuns, found: Sequence[FusionGain]) -> Table | None:
+    """One line a row of fusion and target; None in a study without fusion."""
+    if not found:
+        return None
+    columns = (
+        "method", "target", "start", "start score", "best adapter", "its score", "its steps", "fusion", "steps added",
+        "epoch kept", "over start, points", "over best adapter, points",
+    )  # fmt: skip
+    unscored = list(dict.fromkeys(runs.title(gain.row) for gain in found if gain.over_start is None))
+    notes = (
+        "Start: the fusion before its first step, which is nearly the adapter named with that adapter's head. It"
+        " competes with the epochs for the best dev score, so a fusion never ends below it, and a test of the gain over"
+        " it would mean nothing.",
+        *([f"{listed(unscored)}: not scored before training, so there is no gain over the start."] if unscored else []),
+        "Best adapter: the best on dev of those that the fusion reads and that can answer the target: the target's own,"
+        " and any of a task with the same labels. Not tested where the latter is best, since its predictions on the"
+        " target are not kept. The fusion trained for the steps added on top of the adapter's, which was not trained"
+        " any longer.",
+        *short_test_note("the best adapter", sum(gain.comparison is not None for gain in found)),
+    )
+    rows = tuple(_row(runs, gain) for gain in found)
+    return Table("fusion-gain", "What training a fusion added", columns, rows, notes)
+
+
+def _row(runs: StudyRuns, gain: FusionGain) -> tuple[Cell, ...]:
+    scored = [seed.scored for seed in gain.seeds]
+    best = [seed.best for seed in gain.seeds if seed.best is not None]
+    steps = _mean(adapter.steps for adapter in best if adapter.steps is not None)
+    return (
+        Cell(runs.title(gain.row), gain.row),
+        Cell(gain.target, gain.target),
+        _names(seed.began for seed in gain.seeds),
+        _score_cell([seed.start for seed in gain.seeds if seed.start is not None]),
+        _names(adapter.task for adapter in best),
+        _score_cell([adapter.dev for adapter in best], tuple(dict.fromkeys(adapter.run for adapter in best))),
+        Cell(count(steps), steps),
+        _score_cell([one.value for one in scored], runs_of(scored)),
+        Cell(count(gain.steps_added), gain.steps_added),
+        _kept(gain),
+        Cell(MISSING) if gain.over_start is None else Cell(points(gain.over_start), gain.over_start),
+        _over_best(gain),
+    )
+
+
+def _names(names: Iterable[str]) -> Cell:
+    """One name, or each with the number of seeds it holds for."""
+    counts = Counter(names).most_common()
+    text = counts[0][0] if len(counts) == 1 else ", ".join(f"{name} ({number})" for name, number in counts)
+    return Cell(text or MISSING, text)
+
+
+def _kept(gain: FusionGain) -> Cell:
+    if gain.starts_kept == len(gain.seeds):
+        return Cell("start kept", "start kept")
+    text = ", ".join("start" if seed.kept_start else str(seed.scored.record.best_epoch) for seed in gain.seeds)
+    return Cell(text, text)
+
+
+def _over_best(gain: FusionGain) -> Cell:
+    if gain.over_best is None:
+        return Cell(MISSING)
+    told = "not tested" if gain.comparison is None else comparison_text(gain.comparison, "the best adapter")
+    verdict = gain.comparison.verdict if gain.comparison is not None else None
+    return Cell(points(gain.over_best), gain.over_best, verdict=verdict, detail=told)
+
+
+def _score_cell(values: Sequence[float], runs: tuple[str, ...] = ()) -> Cell:
+    return Cell(score_text(values), _mean(values), runs)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return statistics.mean(known) if known else None

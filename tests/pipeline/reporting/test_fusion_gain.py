@@ -1,0 +1,136 @@
+"""What a fusion's training added is told from its start and from the best adapter it reads, tested where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.ledger import SourceRun
+from pipeline.recipe import Recipe
+from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains
+from pipeline.reporting.report import Cell
+from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.sentences import fusion_sentences
+from synthetic import Synthetic, make
+
+STANDARD = Recipe(trainable="fusion", fusion="standard", epochs=4)
+
+
+def fused(folder: Path, *seeds: Mapping[str, Any], own_quality: float = 0.5) -> Synthetic:
+    """A fusion on sst over its own adapter and that of imdb, with fields of its record by seed."""
+    numbers = list(range(1, len(seeds) + 1))
+    study = make(folder, methods=["full", "adapter", "fusion"], targets=["sst"], sources=["imdb"], seeds=numbers)
+    for number, how in zip(numbers, seeds, strict=True):
+        own, other = study.add("adapter", "sst", number, own_quality), study.record("adapter", "imdb", number)
+        read = tuple(SourceRun(task=one.task, run=one.run, digest="a" * 64) for one in (other, own))
+        study.add("fusion", "sst", number, 0.6, sources=read, **how)
+    return study
+
+
+def line_of(study: Synthetic) -> tuple[dict[str, Cell], tuple[str, ...], str]:
+    """The one line of the table, its notes, and the sentence."""
+    runs = StudyRuns(study.result, study.ledger)
+    gains = fusion_gains(runs)
+    table = fusion_gain_table(runs, gains)
+    assert table is not None
+    (row,) = table.rows
+    (sentence,) = fusion_sentences(runs, gains)
+    return dict(zip(table.columns, row, strict=True)), table.notes, sentence
+
+
+def test_a_fusion_that_trained_is_above_its_start_and_tested_against_its_adapter(tmp_path: Path) -> None:
+    study = fused(tmp_path, {"start": 0.45, "anchor": "sst"}, {"start": 0.47, "anchor": "sst"})
+    line, notes, sentence = line_of(study)
+    runs = StudyRuns(study.result, study.ledger)
+    fusion, adapter = (sum(s.value for s in runs.cell(row, "sst")) / 2 for row in ("fusion", "adapter"))
+    assert (line["start"].text, line["best adapter"].text, line["epoch kept"].text) == ("sst", "sst", "2, 2")
+    assert line["start score"].text == "0.460 ± 0.014"
+    assert line["its score"].sort == pytest.approx(adapter)
+    assert line["over start, points"].sort == pytest.approx(fusion - 0.46)
+    assert line["over best adapter, points"].sort == pytest.approx(fusion - adapter)
+    assert line["over best adapter, points"].verdict == "better"
+    assert "95 % CI" in line["over best adapter, points"].detail
+    assert (line["its steps"].sort, line["steps added"].sort) == (96, 96)
+    assert sentence.startswith(
+        f"What training added to fusion: on sst {100 * (fusion - 0.46):.1f} points over its start"
+    )
+    assert "better) in 96 more optimiser steps." in sentence
+    assert any("for the 1 comparison of this table" in note for note in notes)
+    assert not any("not scored before training" in note for note in notes)
+
+
+def test_where_every_start_was_kept_nothing_was_added(tmp_path: Path) -> None:
+    line, _, sentence = line_of(fused(tmp_path, *({"best_epoch": 0, "start": 0.6, "anchor": "sst"},) * 3))
+    assert line["epoch kept"].text == "start kept"
+    assert sentence == "What training added to fusion: on sst nothing, the start was kept in 3 of 3 seeds."
+
+
+def test_some_starts_kept_are_counted(tmp_path: Path) -> None:
+    line, _, sentence = line_of(fused(tmp_path, {"best_epoch": 0, "start": 0.6}, {"start": 0.5}))
+    assert line["epoch kept"].text == "start, 2"
+    assert "points over its start (kept in 1 of 2 seeds), and" in sentence
+
+
+def test_a_start_that_was_not_scored_is_told_and_nothing_is_made_up_for_it(tmp_path: Path) -> None:
+    line, notes, sentence = line_of(fused(tmp_path, {"recipe": STANDARD}))
+    assert [line[name].text for name in ("start", "start score", "over start, points")] == ["mean of all", "-", "-"]
+    assert any(note.startswith("fusion: not scored before training") for note in notes)
+    assert "on sst unknown, since its start was not scored" in sentence
+
+
+@pytest.mark.parametrize(
+    ("how", "began"),
+    [
+        ({"anchor": "imdb"}, "imdb"),
+        ({"anchor": None}, "mean of all"),
+        ({"anchor": "sst", "recipe": Recipe(trainable="fusion", anchor=0.0)}, "mean of all"),
+        ({"anchor": "sst", "recipe": Recipe(trainable="fusion", head_start=False)}, "sst, new head"),
+    ],
+)
+def test_what_it_began_as_is_named(how: dict[str, Any], began: str, tmp_path: Path) -> None:
+    assert line_of(fused(tmp_path, {"start": 0.4, **how}))[0]["start"].text == began
+
+
+def test_another_tasks_adapter_that_is_best_is_compared_with_but_not_tested(tmp_path: Path) -> None:
+    """Its predictions on the target are not kept, only its score when the anchor was chosen."""
+    study = fused(tmp_path, {"start": 0.56, "anchor": "imdb", "anchor_candidates": {"imdb": 0.57, "sst": 0.5}})
+    line, notes, sentence = line_of(study)
+    assert (line["best adapter"].text, line["its score"].text) == ("imdb", "0.570")
+    cell = line["over best adapter, points"]
+    assert (cell.verdict, cell.detail) == (None, "not tested")
+    assert cell.sort == pytest.approx(StudyRuns(study.result, study.ledger).cell("fusion", "sst")[0].value - 0.57)
+    assert "(not tested)" in sentence
+    assert not any("Marks" in note for note in notes)
+
+
+def test_adapters_that_cannot_answer_the_target_are_none_to_compare_with(own: Synthetic) -> None:
+    """Without its own, and with none of the same labels, there is no best adapter."""
+    study = make(own.reports.parent, methods=["full", "fusion"], targets=["sst"], sources=["imdb"])
+    other = study.record("adapter", "imdb", 1)
+    study.add("fusion", "sst", 1, start=0.2, sources=(SourceRun(task="imdb", run=other.run, digest="a" * 64),))
+    line, _, sentence = line_of(study)
+    assert (line["best adapter"].text, line["over best adapter, points"].text) == ("-", "-")
+    assert sentence.endswith("points over its start.")
+
+
+def test_seeds_may_differ_in_what_they_begin_as(tmp_path: Path) -> None:
+    better, worse = {"imdb": 0.9, "sst": 0.5}, {"imdb": 0.1, "sst": 0.5}
+    seeds = [
+        {"start": 0.5, "anchor": "sst", "anchor_candidates": worse},
+        {"start": 0.9, "anchor": "imdb", "anchor_candidates": better},
+        {"start": 0.5, "anchor": "sst", "anchor_candidates": worse},
+    ]
+    line, _, _ = line_of(fused(tmp_path, *seeds))
+    assert line["start"].text == line["best adapter"].text == "sst (2), imdb (1)"
+    assert line["over best adapter, points"].detail == "not tested"
+
+
+def test_a_study_without_fusion_has_no_such_table(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    study.add("full", "sst", 1)
+    runs = StudyRuns(study.result, study.ledger)
+    assert fusion_gain_table(runs, fusion_gains(runs)) is None
+    assert fusion_sentences(runs, []) == []
