@@ -20,7 +20,7 @@ def choices_table(runs: StudyRuns) -> Table:
         "By the dev scores that the tables show, and in brackets from how many. Every choice makes a score optimistic,"
         " and more choices make it more so; the tests do not account for it.",
     )
-    return Table("choices", "Chosen on the scored rows", ("method", "what was chosen, and from how many"), rows, notes)
+    return Table("choices", "What was chosen on the scored rows", ("method", "choices, and from how many"), rows, notes)
 
 
 def _text(runs: StudyRuns, label: str) -> str:

@@ -149,7 +149,7 @@ def fusion_gain_table(runs: StudyRuns, found: Sequence[FusionGain]) -> Table | N
         *short_test_note("the best adapter", sum(gain.comparison is not None for gain in found)),
     )
     rows = tuple(_row(runs, gain) for gain in found)
-    return Table("fusion-gain", "What training a fusion added", columns, rows, notes)
+    return Table("fusion-gain", "What fusion training added", columns, rows, notes)
 
 
 def _row(runs: StudyRuns, gain: FusionGain) -> tuple[Cell, ...]:

@@ -14,7 +14,7 @@ def notes(runs: StudyRuns) -> list[str]:
     backbone = backbone_text(runs.result.backbone)
     told = [
         f"Backbone {backbone}{_others(runs)}; dev scores at the epoch with the best dev score, so all are optimistic:"
-        " the table of choices says what each row chose on the rows that it is scored on."
+        " what each row chose on the scored rows stands below the main table."
     ]
     train: dict[str, set[int]] = {target: set() for target in study.targets}
     dev: dict[str, set[int]] = {target: set() for target in study.targets}

@@ -79,5 +79,5 @@ def test_the_report_shows_them_next_to_the_main_table(report: Report) -> None:
     assert choices.name == "choices"
     assert [row[0].text for row in choices.rows] == [row[0].text for row in main.rows]
     assert any("stands in the next table" in note for note in main.notes)
-    assert "the table of choices says" in report.notes[0]
+    assert "stands below the main table" in report.notes[0]
     assert "| fusion | own adapter's epoch (3), epoch or start (4) |" in markdown(report)
