@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pipeline.atomic import canonical_json, new_file, new_folder, sha256_file, sha256_text, write_json
+from pipeline.atomic import canonical_json, clear_leftovers, new_file, new_folder, sha256_file, sha256_text, write_json
 from pipeline.errors import PipelineError, validation_problems, writing
 from pipeline.ledger import SourceRun
 from pipeline.models.tensors import fill, read_tensors
@@ -134,6 +134,7 @@ class Store:
     ) -> Artifact:
         """Write an artifact: ``write(folder)`` puts the modules' files there, head and manifest are added."""
         target = self.folder(manifest.kind, manifest.task, manifest.run)
+        clear_leftovers(target.parent)
         with new_folder(target) as folder:
             write(folder)
             if head:

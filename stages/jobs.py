@@ -58,8 +58,7 @@ class Jobs:
         self._records: dict[Job, RunRecord] = {}
         self._errors: dict[Job, PipelineError] = {}
         self._kept = kept | {need for job in jobs for need in job.needs if job.kind in _GO_ON}
-        for job in jobs:
-            self._look_up(job)
+        self._records = on_main_process(self._look_up)
         self._to_train = [job for job in jobs if job not in self._records]
 
     def seconds(self, job: Job) -> float:
@@ -129,12 +128,14 @@ class Jobs:
         while on_main_process(lambda: all(ledger.is_busy(run.name) for run in runs)):
             time.sleep(_POLL_SECONDS)
 
-    def _look_up(self, job: Job) -> None:
-        """Remember the job's run if the ledger has it; without its sources it cannot be known, so it has not."""
-        if all(need in self._records for need in job.needs):
-            record = self._run(job).finished()
-            if record is not None:
-                self._records[job] = record
+    def _look_up(self) -> dict[Job, RunRecord]:
+        """The jobs that the ledger has. One whose sources are unfinished cannot be identified and counts as missing."""
+        for job in self.jobs:
+            if all(need in self._records for need in job.needs):
+                record = self._run(job).finished()
+                if record is not None:
+                    self._records[job] = record
+        return self._records
 
     def _run(self, job: Job) -> AnyRun:
         start = self._records[job.needs[0]] if job.kind in _GO_ON and job.needs else None

@@ -366,6 +366,7 @@ def test_killed_commands_run_again_end_with_the_same_numbers(run, backbone_folde
         assert run(*command)[0] == 0
     assert met_a_run == 3
     assert final_numbers(killed) == final_numbers(unkilled)
+    assert {path.name for path in killed.rglob(".*")} == {".lock"}
 
 
 def wait_for_a_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:

@@ -8,7 +8,6 @@ import math
 import os
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-import pipeline
 from pipeline.atomic import (
     canonical_json,
     check_writable,
@@ -30,6 +28,7 @@ from pipeline.atomic import (
     write_text,
 )
 from pipeline.errors import PipelineError
+from processes import WITH_WIDE_GAPS, in_a_process, line_of
 
 INTERRUPTIONS = [ValueError("bug"), KeyboardInterrupt(), SystemExit(1)]
 
@@ -107,18 +106,6 @@ def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "name").read_text() == "a file"
 
 
-def in_a_process(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Python ``code`` with ``ROOT``, the first of ``arguments``, and the rest of them as ``ARGUMENTS``."""
-    head = "import os, signal, sys\nfrom pathlib import Path\nROOT, *ARGUMENTS = Path(sys.argv[1]), *sys.argv[2:]\n"
-    return subprocess.Popen(
-        [sys.executable, "-c", head + code, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(Path(pipeline.__file__).parents[1])},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
 KILLED_AT_EVERY_STEP = """
 from pipeline import atomic
 
@@ -175,8 +162,8 @@ def test_a_writer_may_be_killed_at_any_step(kind: str, exchange: str, tmp_path: 
     put("old")
     found, left = [], 0
     with in_a_process(KILLED_AT_EVERY_STEP, tmp_path, kind, exchange) as process:
-        assert process.stdin is not None and process.stdout is not None
-        for _ in process.stdout:
+        assert process.stdin is not None
+        while line_of(process):
             left += len(names(tmp_path)) > 1
             clear_leftovers(tmp_path)
             assert names(tmp_path) == ["target"]
@@ -185,7 +172,7 @@ def test_a_writer_may_be_killed_at_any_step(kind: str, exchange: str, tmp_path: 
             put("old")
             process.stdin.write("\n")
             process.stdin.flush()
-    assert process.returncode == 0
+        assert process.wait() == 0
     assert found[0] == whole["old"]
     assert found[-1] == whole["new"]
     assert left >= 5
@@ -249,7 +236,8 @@ for round in range(int(ARGUMENTS[0])):
 
 @pytest.mark.parametrize("how", ["exchange", "two renames"])
 def test_processes_that_write_one_folder_at_once_all_succeed(how: str, tmp_path: Path) -> None:
-    with in_a_process(WRITE_AGAIN, tmp_path, 150, how) as one, in_a_process(WRITE_AGAIN, tmp_path, 150, how) as two:
+    code = WITH_WIDE_GAPS + WRITE_AGAIN
+    with in_a_process(code, tmp_path, 150, how) as one, in_a_process(code, tmp_path, 150, how) as two:
         assert (one.wait(), two.wait()) == (0, 0)
     assert names(tmp_path) == ["folder"]
     assert (tmp_path / "folder" / "one").read_text() == (tmp_path / "folder" / "two").read_text()
@@ -259,15 +247,14 @@ def test_processes_that_write_one_folder_at_once_all_succeed(how: str, tmp_path:
 @pytest.mark.skipif(sys.platform != "linux", reason="two names are exchanged on Linux alone")
 def test_a_reader_never_misses_a_folder_that_is_replaced(tmp_path: Path) -> None:
     with new_folder(tmp_path / "folder") as new:
-        fill(new, "one", "two")
-    reads = 0
-    with in_a_process(WRITE_AGAIN, tmp_path, 300, "exchange") as writer:
-        while writer.poll() is None:
-            assert all((tmp_path / "folder" / name).read_bytes() for name in ("one", "two"))
-            assert tmp_path / "folder" in tmp_path.iterdir()
-            reads += 1
-    assert writer.returncode == 0
-    assert reads > 3000
+        for name in ("one", "two"):
+            (new / name).write_text("before 0")
+    reads = rounds = 0
+    with in_a_process(WITH_WIDE_GAPS + WRITE_AGAIN, tmp_path, 10**9, "exchange"):
+        while reads < 4000 or rounds < 200:
+            contents = [(tmp_path / "folder" / name).read_text() for name in ("one", "two")]
+            assert tmp_path / "folder" in list(tmp_path.iterdir())
+            reads, rounds = reads + 1, int(contents[0].split()[-1])
 
 
 def test_what_a_library_writes_for_its_owner_alone_comes_out_as_the_umask_allows(tmp_path: Path) -> None:

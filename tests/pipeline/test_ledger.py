@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +16,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-import pipeline
 from pipeline.atomic import clear_leftovers
 from pipeline.errors import PipelineError
 from pipeline.ledger import SCHEMA, Cost, Ledger, OtherScore, RunBusy, RunRecord, SourceRun, run_name
 from pipeline.recipe import Recipe
+from processes import in_a_process, line_of
 
 RUN = "0123456789ab"
 PREDICTIONS = pd.DataFrame(
@@ -234,32 +233,20 @@ def test_one_run_has_one_holder_at_a_time(ledger: Ledger, tmp_path: Path) -> Non
         assert (other.folder(RUN)).is_dir()
 
 
-HOLD = """
-import sys
-from pathlib import Path
+@contextmanager
+def held_elsewhere(reports: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process holds the lock of ``RUN`` and is writing its checkpoint and weights."""
+    code = """
 from pipeline.atomic import new_file
 from pipeline.ledger import Ledger
-
-ledger, run = Ledger(Path(sys.argv[1])), sys.argv[2]
+ledger, (run,) = Ledger(ROOT), ARGUMENTS
 with ledger.lock(run), new_file(ledger.checkpoint_file(run)), new_file(ledger.weights_file(run)):
     print("held", flush=True)
     sys.stdin.read()
 """
-
-
-@contextmanager
-def held_elsewhere(reports: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process holds the lock of ``RUN`` and is writing its checkpoint and weights."""
-    root = {"PYTHONPATH": str(Path(pipeline.__file__).parents[1])}
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(reports), RUN],
-        env=os.environ | root, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
-        assert process.stdout is not None and process.stdout.readline() == "held\n"
-        try:
-            yield process
-        finally:
-            process.kill()
+    with in_a_process(code, reports, RUN) as process:
+        assert line_of(process) == "held"
+        yield process
 
 
 def test_a_killed_process_gives_up_its_lock_and_what_it_left_is_cleared(ledger: Ledger, tmp_path: Path) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
+import sys
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ from pipeline.errors import PipelineError
 from pipeline.ledger import SourceRun
 from pipeline.recipe import Recipe
 from pipeline.store import HEAD, LAYERNORMS, MANIFEST, Artifact, Manifest, Store, fitting_adapters, why_not_fused
+from processes import WITH_WIDE_GAPS, in_a_process
 
 SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12
 
@@ -138,6 +143,46 @@ def test_saving_again_replaces_the_artifact_whole(store: Store) -> None:
     artifact = save(store, SST, dev=0.75)
     assert not (artifact.folder / LAYERNORMS).exists()
     assert [found.manifest.dev for found in store.artifacts()] == [0.75]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="two names are exchanged on Linux alone")
+def test_an_artifact_is_listed_while_it_is_replaced(store: Store, tmp_path: Path) -> None:
+    artifact = save(store, SST)
+    shutil.copytree(artifact.folder, tmp_path / "copy")
+    code = (
+        WITH_WIDE_GAPS
+        + """
+import shutil
+while True:
+    with atomic.new_folder(ROOT) as new:
+        shutil.copytree(ARGUMENTS[0], new, dirs_exist_ok=True)
+"""
+    )
+    first, lists, missed = artifact.folder.stat().st_ino, 0, 0
+    with in_a_process(code, artifact.folder, tmp_path / "copy"):
+        while artifact.folder.stat().st_ino == first:
+            time.sleep(0.01)
+        while lists < 2000:
+            missed += store.artifacts() != [artifact]
+            lists += 1
+    assert missed == 0
+
+
+def test_the_next_artifact_of_a_task_clears_what_killed_processes_left(store: Store) -> None:
+    parent = store.folder("adapter", "sst", OTHER).parent
+    code = "from pipeline.atomic import new_folder\nwith new_folder(ROOT): os.kill(os.getpid(), signal.SIGKILL)"
+    with in_a_process(code, parent / OTHER) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert len(list(parent.iterdir())) == 1
+    artifact = save(store, SST)
+    assert list(parent.iterdir()) == [artifact.folder]
+
+
+def test_all_files_of_an_artifact_may_be_read_by_whom_its_manifest_may(store: Store) -> None:
+    """safetensors writes files that their owner alone may read."""
+    files = list(save(store, SST).folder.iterdir())
+    assert len(files) == 4
+    assert len({file.stat().st_mode for file in files}) == 1
 
 
 def test_the_digest_tells_contents_apart(store: Store) -> None:

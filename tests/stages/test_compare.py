@@ -187,7 +187,9 @@ def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace
 
 def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) -> None:  # type: ignore[no-untyped-def]
     small, workspace, result, _ = compared
+    before = {path: path.stat().st_mtime_ns for path in workspace.reports.rglob("*")}
     planned = dry_run(small, again(workspace))
+    assert {path: path.stat().st_mtime_ns for path in workspace.reports.rglob("*")} == before
     # Beside the entries' runs: full and the adapter of the source, full and the adapters of targets as sources.
     assert planned.summary()["runs"] > len({entry.run for entry in result.entries})
     runs = planned.summary()["runs"]

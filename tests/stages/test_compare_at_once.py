@@ -59,6 +59,7 @@ def trained_by_another(run: str, ledger: Ledger, *, until: int, finishes: bool =
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finishes", [True, False], ids=["finishes", "is killed"])
 def test_cells_that_another_command_trains_come_last(
     finishes: bool, workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -95,6 +96,20 @@ def test_a_single_run_that_another_command_trains_is_refused_at_once(
         assert main(extract) == 0  # what is finished needs no lock
         assert main([*extract, "--force"]) == 2
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: run {run} is being trained by another process")
+
+
+def test_what_is_finished_can_be_used_where_nothing_can_be_written(workspace: Workspace, tmp_path: Path) -> None:
+    recipe, rows = tmp_path / "recipe.toml", tmp_path / "rows.csv"
+    recipe.write_text("epochs = 1\nbatch_size = 16\nbottleneck = 8\n")
+    rows.write_text("sentence\nthe film is good\n")
+    extract = ["extract", "--task=films", f"--recipe={recipe}", *places(workspace)]
+    predict = ["predict", "--target=films", f"--input={rows}", f"--output={tmp_path / 'out.csv'}", *places(workspace)]
+    assert main(extract) == 0
+    before = {
+        path: path.stat().st_mtime_ns for root in (workspace.reports, workspace.store_root) for path in root.rglob("*")
+    }
+    assert (main(extract), main(predict)) == (0, 0)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def places(workspace: Workspace) -> list[str]:

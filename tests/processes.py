@@ -1,0 +1,47 @@
+"""Short scripts as processes of their own, to be killed or to get in each other's way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_HEAD = "import os, signal, sys\nfrom pathlib import Path\nROOT, *ARGUMENTS = Path(sys.argv[1]), *sys.argv[2:]\n"
+
+
+WITH_WIDE_GAPS = """
+import time
+from pipeline import atomic
+
+def slow(path, target):
+    rename(path, target)
+    time.sleep(0.001)
+
+rename, Path.rename, atomic._flush = Path.rename, slow, lambda _: None
+"""
+"""Code that makes the moments between two renames longer, and what lies between such moments shorter."""
+
+
+@contextmanager
+def in_a_process(code: str, root: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run Python ``code``, which knows ``root`` as ``ROOT`` and the rest as ``ARGUMENTS``; killed at the end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HEAD + code, *map(str, (root, *arguments))],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """The next line that it prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
