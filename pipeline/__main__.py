@@ -2,9 +2,19 @@
 
 import sys
 
-from pipeline import process
-from pipeline.cli import main
+from pipeline import interrupts
 
 if __name__ == "__main__":
-    process.set_up()
-    sys.exit(main())
+    interrupts.handle()
+    try:
+        # Imported here, so that an interrupt during the imports, which take a moment, is handled too.
+        from pipeline import process, streams
+
+        process.set_up()
+        streams.set_up()
+        from pipeline.cli import main
+
+        status = main()
+    except KeyboardInterrupt as interrupt:
+        status = interrupts.report(interrupt, sys.argv[1:])
+    sys.exit(status)

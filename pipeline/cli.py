@@ -12,9 +12,10 @@ import cyclopts
 from cyclopts import App, Parameter
 
 from pipeline import __version__
-from pipeline.errors import PipelineError
-from pipeline.options import Flag, Places, Precision, Running, Training
+from pipeline.errors import PipelineError, refusal
+from pipeline.options import FileOrFolder, Flag, Places, Precision, Running, Training, check_text
 from pipeline.recipe import AdapterKind
+from pipeline.streams import print_error
 from pipeline.tasks import built_in_tasks, find_task
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ app = App(
     help="Train an adapter per task on one frozen BERT, fuse them for a target task, and compare with fine-tuning.",
     version=__version__,
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,
 )
 
 
@@ -159,7 +161,7 @@ def prune(
 def pretrain(
     *,
     tasks: str,
-    output: Path,
+    output: FileOrFolder,
     seed: int = 0,
     places: Places = Places(),
     training: Training = Training(),
@@ -283,7 +285,7 @@ def compare(
 def report(
     *,
     study: str = "default",
-    reports: Path = Path("reports"),
+    reports: FileOrFolder = Path("reports"),
     attention: str | None = None,
     runs: str | None = None,
 ) -> None:
@@ -306,7 +308,7 @@ def report(
 
 
 @app.command
-def demo(*, output: Path = Path("demo"), seed: int = 0) -> int:
+def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:
     """The whole pipeline on generated tasks and a nano BERT, with no download: a few minutes on two cores.
 
     Parameters
@@ -325,8 +327,8 @@ def demo(*, output: Path = Path("demo"), seed: int = 0) -> int:
 def predict(
     *,
     target: str,
-    input: Path,
-    output: Path,
+    input: FileOrFolder,
+    output: FileOrFolder,
     using: str = "auto",
     drop_layers: str | None = None,
     batch_size: int = 64,
@@ -385,8 +387,8 @@ def ensemble(
     choose_on: Literal["half", "all"] = "half",
     best: int | None = None,
     seed: int = 0,
-    data: Path | None = None,
-    reports: Path = Path("reports"),
+    data: FileOrFolder | None = None,
+    reports: FileOrFolder = Path("reports"),
     json: Flag = False,
 ) -> None:
     """Join finished runs into an ensemble, from their saved predictions alone; nothing is trained.
@@ -439,7 +441,7 @@ def tasks_list() -> None:
 
 
 @tasks.command(name="show")
-def tasks_show(name: str, *, data: Path | None = None) -> None:
+def tasks_show(name: str, *, data: FileOrFolder | None = None) -> None:
     """A task with all its settings.
 
     Parameters
@@ -453,7 +455,7 @@ def tasks_show(name: str, *, data: Path | None = None) -> None:
 
 
 @tasks.command(name="check")
-def tasks_check(file: Path) -> None:
+def tasks_check(file: FileOrFolder) -> None:
     """Check a task file; every mistake is reported at once.
 
     Parameters
@@ -468,7 +470,7 @@ def tasks_check(file: Path) -> None:
 
 store_app = App(name="store", help="The trained adapters and fusions.")
 app.command(store_app)
-StoreFolder = Annotated[Path, Parameter(name="--store", help="Where trained adapters and fusions are kept.")]
+StoreFolder = Annotated[FileOrFolder, Parameter(name="--store", help="Where trained adapters and fusions are kept.")]
 
 
 @store_app.command(name="list")
@@ -519,7 +521,7 @@ def store_remove(run: str, *, store: StoreFolder = Path("adapters_store")) -> No
 
 
 @store_app.command(name="export")
-def store_export(run: str, file: Path, *, store: StoreFolder = Path("adapters_store")) -> None:
+def store_export(run: str, file: FileOrFolder, *, store: StoreFolder = Path("adapters_store")) -> None:
     """Write an artifact, with the adapters of a fusion, into one zip file.
 
     Parameters
@@ -536,7 +538,7 @@ def store_export(run: str, file: Path, *, store: StoreFolder = Path("adapters_st
 
 
 @store_app.command(name="import")
-def store_import(file: Path, *, store: StoreFolder = Path("adapters_store")) -> None:
+def store_import(file: FileOrFolder, *, store: StoreFolder = Path("adapters_store")) -> None:
     """Unpack an exported zip file into the store, after checking it.
 
     Parameters
@@ -614,16 +616,25 @@ def _print_result(record: RunRecord, as_json: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 2 the user can mend it, 130 interrupted."""
+    """Run one command; returns the exit status: 0 done, 2 the user can mend it."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        check_text(given)
+        try:
+            status = app(given, exit_on_error=False, print_error=False, result_action="return_value")
+        finally:
+            sys.stdout.flush()  # here, where what a closed or full standard output raises is handled
     except PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(str(error))
         return 2
     except cyclopts.CycloptsError as error:
-        print(f"error: {error} (see --help)", file=sys.stderr)
+        print_error(f"{error} (see --help)")
         return 2
-    except KeyboardInterrupt:
-        print("interrupted: what was finished is kept; the same command goes on from there", file=sys.stderr)
-        return 130
+    except OSError as error:
+        reason = refusal(error)
+        if reason is None:
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print_error(f"{where}{reason}. Nothing finished was lost; mend it and run the same command again")
+        return 2
     return status if isinstance(status, int) else 0

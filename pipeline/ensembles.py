@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.atomic import new_folder, write_json
 from pipeline.data.tables import write_table
 from pipeline.ensembling import Rule
 from pipeline.errors import PipelineError
-from pipeline.reading import read_model
-from pipeline.tasks import Metric, Name
+from pipeline.reading import present, read_model
+from pipeline.tasks import Metric, Name, is_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,11 +97,9 @@ class EnsembleRecord(BaseModel):
 
 def name_problems(name: str) -> list[str]:
     """What keeps ``name`` from being an ensemble's."""
-    try:
-        TypeAdapter(Name).validate_python(name)
-    except ValidationError:
-        return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
-    return []
+    if is_name(name):
+        return []
+    return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
 
 
 class Ensembles:
@@ -117,7 +115,7 @@ class Ensembles:
             PipelineError: its file is damaged.
         """
         file = self.root / name / "ensemble.json"
-        if name_problems(name) or not file.is_file():
+        if name_problems(name) or not present(file):
             return None
         return read_model(EnsembleRecord, file, "delete it and make the ensemble again")
 

@@ -26,6 +26,15 @@ _WRITE_FAILURES = {
     errno.ELOOP: "its links go round in a circle",
     errno.EIO: "the disk fails",
 }
+_MACHINE_FAILURES = {
+    **_WRITE_FAILURES,
+    errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
+    errno.ENFILE: "the machine has too many open files",
+    errno.ENOMEM: "out of memory",
+    errno.ESTALE: "the network file system lost it",
+}
+# A file of ours that is missing or already there is as likely a fault of the program.
+del _MACHINE_FAILURES[errno.ENOENT], _MACHINE_FAILURES[errno.EEXIST]
 
 
 class PipelineError(Exception):
@@ -54,6 +63,11 @@ def writing(path: Path) -> Iterator[None]:
             if f"os error {number})" in str(error) or f"code: {number}," in str(error):
                 raise _cannot_write(path, reason) from error
         raise
+
+
+def refusal(error: OSError) -> str | None:
+    """Why the machine refused, in words; None where the program may be at fault."""
+    return _MACHINE_FAILURES.get(error.errno or 0)
 
 
 def _cannot_write(path: Path, reason: str) -> PipelineError:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json, write_text
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
-from pipeline.errors import PipelineError, validation_problems
+from pipeline.errors import PipelineError
 from pipeline.locks import is_held, locked
+from pipeline.reading import check_regular, present, read_model, reading
 from pipeline.recipe import Recipe
 from pipeline.tasks import Metric, Name
 
@@ -206,13 +207,9 @@ class Ledger:
             PipelineError: its run.json is damaged.
         """
         file = self.folder(run) / "run.json"
-        if not _RUN_NAME.fullmatch(run) or not file.is_file():
+        if not _RUN_NAME.fullmatch(run) or not present(file):
             return None
-        try:
-            return RunRecord.model_validate_json(file.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError) as error:
-            reason = validation_problems(error)[0] if isinstance(error, ValidationError) else str(error)
-            raise PipelineError(f"{file}: damaged ({reason}): delete it, and the run is made again") from error
+        return read_model(RunRecord, file, "delete it, and the run is made again")
 
     def began(self, run: str) -> bool:
         """Whether a run called ``run`` left anything, finished or not."""
@@ -327,7 +324,6 @@ class Ledger:
 
 
 def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:
-    try:
+    with reading(file, "train the run again with --force"):
+        check_regular(file)
         return reader(file, **options)
-    except (OSError, ValueError) as error:
-        raise PipelineError(f"{file}: cannot be read ({error}): train the run again with --force") from error

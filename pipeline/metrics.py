@@ -5,7 +5,6 @@ Scores are computed over a whole split at once: a mean of Pearson over batches i
 
 from __future__ import annotations
 
-import tempfile
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -47,12 +46,14 @@ def load_metric(metric: Metric) -> evaluate.Metric:
             features = datasets.Features({"predictions": number, "references": number})
             return evaluate.MetricInfo(description=function.__doc__ or metric, citation="", features=features)
 
+        def _build_data_dir(self) -> str:
+            # The base class makes a cache folder even where everything is kept in memory, and then leaves it empty.
+            return ""
+
         def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
             return {metric: function(np.asarray(predictions), np.asarray(references))}
 
-    # It makes a cache folder even when told to keep everything in memory, and uses it for nothing.
-    with tempfile.TemporaryDirectory() as unused:
-        return _Metric(keep_in_memory=True, cache_dir=unused)
+    return _Metric(keep_in_memory=True)
 
 
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -9,13 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from pipeline.errors import PipelineError
+from pipeline.reading import present
 from pipeline.recipe import Precision, Recipe
 from pipeline.tasks import Encoding, HeadKind, Pooling
 
 if TYPE_CHECKING:
     from stages.workspace import Workspace
 
+_MOST_GB = 10**6
+
 Flag = Annotated[bool, Parameter(negative=())]
+
+
+def _check_path(_type: object, path: Path | None) -> None:
+    if path is not None:
+        present(path)
+
+
+FileOrFolder = Annotated[Path, Parameter(validator=_check_path)]
+"""A path that the system can look for; what it refuses is told before anything is read or trained."""
+
+
+def check_text(arguments: Sequence[str]) -> None:
+    """Raise a :class:`PipelineError` for an argument with a null byte, or that is not UTF-8: libraries refuse both."""
+    for argument in arguments:
+        if "\0" in argument or any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise PipelineError(f"argument {argument!a}: not UTF-8 text: rename what it names")
 
 
 @Parameter(name="*", group="Where")
@@ -25,11 +45,11 @@ class Places:
 
     backbone: str = "google-bert/bert-base-uncased"
     "Hub id or local folder of a BERT-family encoder."
-    data: Path | None = None
+    data: FileOrFolder | None = None
     "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
-    store: Path = Path("adapters_store")
+    store: FileOrFolder = Path("adapters_store")
     "Where trained adapters and fusions are kept."
-    reports: Path = Path("reports")
+    reports: FileOrFolder = Path("reports")
     "Where runs, tables and pages are kept."
 
     def workspace(self, **settings: Any) -> Workspace:
@@ -67,7 +87,7 @@ class Training:
     "Stop after so many epochs without a better dev score (off)."
     precision: Precision | None = None
     "auto is bf16 where that is clearly faster, measured at the start, else fp32 (auto)."
-    recipe: Path | None = None
+    recipe: FileOrFolder | None = None
     "TOML file with any key of a recipe; flags override it."
 
     def values(self, **flags: Any) -> dict[str, Any]:
@@ -105,8 +125,10 @@ class Running:
     "Print the result as one JSON object on the last line."
 
     def settings(self) -> dict[str, Any]:
-        if not self.cache_gb >= 0:
-            raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 or more")
+        if not 0 <= self.cache_gb <= _MOST_GB:
+            raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 to {_MOST_GB}")
+        if not self.checkpoint_seconds >= 0:
+            raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
         return {
             "drop_overlap": self.drop_overlap,
             "track": self.track,

@@ -28,7 +28,7 @@ _READ_FAILURES = {
     errno.EISDIR: "a folder stands where a file is needed",
     errno.EACCES: "permission denied: make it readable",
     errno.EPERM: "permission denied: make it readable",
-    errno.ENAMETOOLONG: "no such file: the name is too long",
+    errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "its links go round in a circle",
     errno.EIO: "the disk fails",
     errno.ESTALE: "the network file system lost it: try again",
@@ -45,7 +45,7 @@ def reading(file: Path, remedy: str = "") -> Iterator[None]:
     A :class:`PipelineError` raised within passes through as it is.
 
     Args:
-        remedy: what the user should do about damaged content; a missing or unreadable file has its own.
+        remedy: what the user should do about a missing file or damaged content; other failures have their own.
     """
     try:
         yield
@@ -54,17 +54,37 @@ def reading(file: Path, remedy: str = "") -> Iterator[None]:
     except OSError as error:
         if error.errno is None and error.strerror is None:  # Arrow's, of content
             raise _damaged(file, _first_line(error), remedy) from error
-        raise PipelineError(f"{file}: {_READ_FAILURES.get(error.errno or 0, error.strerror or error)}") from error
+        reason = _READ_FAILURES.get(error.errno or 0, error.strerror or error)
+        mend = f": {remedy}" if error.errno == errno.ENOENT and remedy else ""
+        raise PipelineError(f"{file}: {reason}{mend}") from error
     except ValidationError as error:
         raise _damaged(file, validation_problems(error)[0], remedy) from error
     except UnicodeDecodeError as error:
-        raise _damaged(file, f"not UTF-8 text (byte {error.start})", remedy) from error
+        raise _damaged(file, f"not UTF-8 text (byte {error.start})", remedy or "save it as UTF-8") from error
     except RecursionError as error:
         raise _damaged(file, "nested too deeply", remedy) from error
+    except MemoryError as error:
+        raise _damaged(file, "larger than this machine's memory", remedy) from error
     except Exception as error:
         if not isinstance(error, (ValueError, KeyError, TypeError, EOFError)) and type(error).__name__ not in _FOREIGN:
             raise
         raise _damaged(file, _first_line(error), remedy) from error
+
+
+def present(file: Path) -> bool:
+    """Whether anything stands at ``file``, be it a folder or a broken link.
+
+    ``Path.is_file`` would take a folder for nothing at all, and what is there would be made again.
+
+    Raises:
+        PipelineError: the system does not say.
+    """
+    with reading(file):
+        try:
+            file.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
 
 def check_regular(file: Path) -> None:

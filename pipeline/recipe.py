@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 
 from pipeline.errors import PipelineError, raise_all, validation_problems
 from pipeline.layers import check_layers, parse_layers
+from pipeline.reading import read_toml
 from pipeline.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task
 from pipeline.tasks.extra import Extra, extra_table, parse_extra
+
+# No use comes near these bounds, and nothing computed from numbers within them overflows.
+Count = Annotated[int, Field(le=10**6)]
+Width = Annotated[int, Field(le=2**16)]
+Tokens = Annotated[int, Field(le=8192)]
+Number = Annotated[float, Field(le=1e38)]  # what fp32 can hold
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
 AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
@@ -95,20 +101,20 @@ class Recipe(BaseModel):
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
     cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
     one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
-    max_length: int | None = Field(None, ge=4, description="longest input, tokens")
+    max_length: Tokens | None = Field(None, ge=4, description="longest input, tokens")
     extra: tuple[Extra, ...] = Field((), description="tasks whose training rows are added to the target's")
 
     adapter: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds")
-    bottleneck: int = Field(64, ge=1, description="adapter width m")
+    bottleneck: Width = Field(64, ge=1, description="adapter width m")
     drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
-    pal_size: int = Field(204, ge=1, description="width s of a projected attention layer")
-    pal_heads: int = Field(12, ge=1, description="its attention heads; they divide pal_size")
-    prefix_length: int = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
+    pal_size: Width = Field(204, ge=1, description="width s of a projected attention layer")
+    pal_heads: Width = Field(12, ge=1, description="its attention heads; they divide pal_size")
+    prefix_length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
     fusion: FusionForm = Field("anchored", description="begins as one adapter; standard: Pfeiffer et al. 2021")
-    anchor: float = Field(5.0, ge=0, description="anchored: score of that adapter at the start, the others' are 0")
-    fusion_rank: int = Field(16, ge=1, description="anchored: rank of Q, K and V - I")
-    fusion_regularization: float = Field(0.01, ge=0, description="standard: weight of ||V - I||^2 a fusion site")
+    anchor: Number = Field(5.0, ge=0, description="anchored: score of that adapter at the start, the others' are 0")
+    fusion_rank: Width = Field(16, ge=1, description="anchored: rank of Q, K and V - I")
+    fusion_regularization: Number = Field(0.01, ge=0, description="standard: weight of ||V - I||^2 a fusion site")
     fusion_impl: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
@@ -116,38 +122,38 @@ class Recipe(BaseModel):
         None, ge=0, lt=1, description="in the backbone, if not its own; not of attention"
     )
 
-    epochs: int | None = Field(None, ge=1, description="passes over the training rows")
-    min_steps: int = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
-    learning_rate: float | None = Field(None, gt=0, description="peak learning rate")
-    backbone_learning_rate: float | None = Field(None, gt=0, description="of pretrained weights, if another")
-    head_learning_rate: float | None = Field(None, gt=0, description="of heads, if another")
+    epochs: Count | None = Field(None, ge=1, description="passes over the training rows")
+    min_steps: Count = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
+    learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
+    backbone_learning_rate: Number | None = Field(None, gt=0, description="of pretrained weights, if another")
+    head_learning_rate: Number | None = Field(None, gt=0, description="of heads, if another")
     layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a pretrained layer over that of the one above")
-    embedding_learning_rate: float | None = Field(None, gt=0, description="if not that of a layer below the lowest")
+    embedding_learning_rate: Number | None = Field(None, gt=0, description="if not that of a layer below the lowest")
     second_encoder: SecondEncoder = Field("none", description="full training: another beside it, frozen or tuned too")
     freeze_embeddings: bool = Field(False, description="full training leaves the embeddings as they were pretrained")
-    batch_size: int = Field(32, ge=1, description="rows per optimiser step, over all processes")
-    gradient_accumulation_steps: int = Field(1, ge=1, description="pieces a batch is run in, to save memory")
-    weight_decay: float = Field(0.01, ge=0)
+    batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
+    gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
+    weight_decay: Number = Field(0.01, ge=0)
     schedule: Schedule = Field("linear", description="how rates fall after warm-up; noam: inverse square root of steps")
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
-    max_grad_norm: float = Field(1.0, gt=0, description="gradient clipping")
-    early_stopping_patience: int | None = Field(None, ge=1, description="stop after so many epochs without gain")
-    evaluations: int | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
+    max_grad_norm: Number = Field(1.0, gt=0, description="gradient clipping")
+    early_stopping_patience: Count | None = Field(None, ge=1, description="stop after so many epochs without gain")
+    evaluations: Count | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
     score_start: bool | None = Field(None, description="score the start too: it may be what is kept (anchored: yes)")
     precision: Precision = "auto"
 
     pair_order: PairOrder = Field("given", description="random: cross-encoded pairs train in a random order each epoch")
     average_orders: bool = Field(False, description="cross-encoded pairs are scored as the mean of both orders")
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
-    smart: float = Field(0.0, ge=0, description="lambda of SMART, smoothness against perturbed embeddings; 0 is off")
+    smart: Number = Field(0.0, ge=0, description="lambda of SMART, smoothness against perturbed embeddings; 0 is off")
     smart_direction: SmartDirection = Field("reference", description="as its authors' code, or along the gradient")
-    smart_radius: float = Field(1.0, gt=0, description="largest entry of a token's perturbation")
-    bregman: float = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
+    smart_radius: Number = Field(1.0, gt=0, description="largest entry of a token's perturbation")
+    bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
 
     mixing: Mixing = Field("simultaneous", description="joint training: which tasks' batches make up a step")
-    steps_per_epoch: int | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")
-    loss_weight: float = Field(1.0, gt=0, description="joint training: weight of this task's loss")
-    split_layers: int = Field(0, ge=0, description="joint training: top layers that each task has for itself")
+    steps_per_epoch: Count | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")
+    loss_weight: Number = Field(1.0, gt=0, description="joint training: weight of this task's loss")
+    split_layers: Count = Field(0, ge=0, description="joint training: top layers that each task has for itself")
     gradient_surgery: GradientSurgery = Field("none", description="joint training: how tasks' gradients are combined")
 
     @field_validator("drop_layers", mode="before")
@@ -191,12 +197,7 @@ class Recipe(BaseModel):
     @classmethod
     def read(cls, file: Path) -> dict[str, Any]:
         """The raw keys of a recipe file, to be overridden by flags and then parsed."""
-        try:
-            return tomllib.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise PipelineError(f"{file}: no such recipe file (--recipe)") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
+        return read_toml(file)
 
     def resolve(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -10,10 +9,11 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import PipelineError, raise_all, validation_problems
+from pipeline.reading import present, read_toml
 from pipeline.recipe import Recipe
 from pipeline.study_grid import expand_grids
 from pipeline.study_mistakes import mentioned_tasks, mistakes_between_keys, recipe_problems, repeats, stray_tasks
-from pipeline.study_rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName
+from pipeline.study_rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName, Rows
 from pipeline.tasks import Name
 
 
@@ -30,9 +30,9 @@ class Study(BaseModel):
     targets: tuple[Name, ...] = Field(min_length=1)
     sources: tuple[Name, ...] = Field((), description="tasks beside the targets that knowledge comes from")
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(min_length=1)
-    limit: int | None = Field(None, ge=1, description="training rows of every task")
-    target_limit: int | None = Field(None, ge=1, description="training rows of the target, sources keep `limit`")
-    dev_limit: int | None = Field(None, ge=2, description="dev rows of every task, the same for all runs")
+    limit: Rows | None = Field(None, description="training rows of every task")
+    target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
+    dev_limit: Rows | None = Field(None, ge=2, description="dev rows of every task, the same for all runs")
     recipe: dict[str, Any] = {}
     tasks: dict[Name, dict[str, Any]] = {}
     rows: dict[RowName, Row] = {}
@@ -210,13 +210,10 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
         PipelineError: there is no such study, or it has mistakes.
     """
     file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
-    try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not present(file):
         known = ", ".join(study_names(folder))
-        raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
+        raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file")
+    values = read_toml(file)
     values.setdefault("name", file.stem)
     chosen = {**values, **overrides}
     points = chosen.pop("curve_rows", None)

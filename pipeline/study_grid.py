@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.errors import shortened
+
 Values = Mapping[str, Any]
+
+_MOST_CELLS = 1000
 
 
 def expand_grids(values: Values) -> tuple[dict[str, Any], list[str]]:
@@ -49,14 +54,19 @@ def _mistakes(where: str, row: Values) -> list[str]:
     if not isinstance(grid, Mapping) or not grid:
         return [f"{where}.grid: write a table of recipe keys with lists of values, such as {{ epochs = [2, 4] }}"]
     problems = [
-        f"{where}.grid.{key}: write a list of values, such as [0.1, 0.3] (got {listed!r})"
+        f"{where}.grid.{key}: write a list of values, such as [0.1, 0.3] (got {shortened(listed)})"
         for key, listed in grid.items()
         if not isinstance(listed, list | tuple) or not listed
     ]
-    if not problems and isinstance(published, list | tuple):
-        size = len(list(itertools.product(*grid.values())))
-        if len(published) != size:
-            problems.append(f"{where}.published: {len(published)} names for {size} cells of the grid")
+    if not isinstance(row.get("recipe", {}), Mapping):
+        problems.append(f"{where}.recipe: write a table of recipe keys, such as {{ epochs = 2 }}")
+    if problems:
+        return problems
+    size = math.prod(map(len, grid.values()))
+    if size > _MOST_CELLS:
+        problems.append(f"{where}.grid: {size} cells are too many for one study (most {_MOST_CELLS}): leave values out")
+    elif isinstance(published, list | tuple) and len(published) != size:
+        problems.append(f"{where}.published: {len(published)} names for {size} cells of the grid")
     return problems
 
 
@@ -68,7 +78,7 @@ def _cells(name: str, row: Values) -> dict[str, dict[str, Any]]:
         picked = dict(zip(grid, chosen, strict=True))
         cell = {key: value for key, value in row.items() if key not in ("grid", "published")}
         cell["title"] = f"{title}, " + ", ".join(f"{key} {value}" for key, value in picked.items())
-        cell["recipe"] = {**(row.get("recipe") or {}), **picked}
+        cell["recipe"] = {**row.get("recipe", {}), **picked}
         if isinstance(published, list | tuple):
             cell["published"] = published[number - 1] or None
         elif published is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import shortened
 from pipeline.recipe import Recipe
 from pipeline.study_rows import MAY_TRAIN, TRAINABLE
 
@@ -57,7 +58,7 @@ def repeats(values: Values) -> list[str]:
     for name, row in _table(values.get("rows")).items():
         lists |= {f"rows.{name}.{key}": _table(row).get(key) for key in (*_TASK_LISTS, "own")}
     return [
-        f"{key}: a value stands twice (got {list(listed)!r})"
+        f"{key}: a value stands twice (got {shortened(list(listed))})"
         for key, listed in lists.items()
         if isinstance(listed, list | tuple) and len({str(item) for item in listed}) < len(listed)
     ]

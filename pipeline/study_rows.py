@@ -11,7 +11,8 @@ from pipeline.tasks import Name
 
 Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion"]
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
-Rows = Annotated[int, Field(ge=1)]
+Rows = Annotated[int, Field(ge=1, le=10**9)]
+Title = Annotated[str, Field(max_length=300)]
 
 TRAINABLE: dict[Method, Trainable] = {
     "frozen": "head",
@@ -44,7 +45,7 @@ class Row(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: Method
-    title: str = Field("", description="what tables print; empty: the method's own, or the row's name")
+    title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
     of: RowName | None = Field(
         None, description="the row whose runs it is built on; adapter: it begins as the best of those of the sources"
     )
@@ -61,6 +62,8 @@ class Row(BaseModel):
     backbone: str | None = Field(
         None,
         min_length=1,
+        max_length=4096,
+        pattern=r"^[^\x00-\x1f]+$",
         description="another backbone than the study's, such as a folder that `pretrain` wrote; rows that it is built"
         " on are on the same",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from transformers import BertConfig
 from pipeline.atomic import make_folder, write_json
 from pipeline.demo_tasks import corpus, write_tasks
 from pipeline.errors import PipelineError, writing
+from pipeline.reading import present, read_json
 from pipeline.recipe import Recipe, check_seed
 from pipeline.training.masked_lm import Masking
 from stages.compare import compare
@@ -77,7 +77,7 @@ def _claim(folder: Path, seed: int) -> None:
     """Remember the seed a demo folder was made with, and refuse another: its backbone and data are of that seed."""
     check_seed(seed)
     file = make_folder(folder) / "demo.json"
-    if file.is_file() and json.loads(file.read_text(encoding="utf-8")) != {"seed": seed}:
+    if present(file) and read_json(file, "delete it, or give another folder (--output)") != {"seed": seed}:
         raise PipelineError(f"{folder} was made with another seed: give another folder (--output)")
     write_json(file, {"seed": seed})
 

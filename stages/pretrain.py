@@ -5,7 +5,6 @@ Masked-language-model training on training texts alone (Devlin et al. 2019); wha
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pipeline.atomic import check_writable, new_folder, write_json
 from pipeline.data.load import TaskData
@@ -22,6 +22,7 @@ from pipeline.data.pair_order import joined
 from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.errors import PipelineError, writing
 from pipeline.ledger import run_name
+from pipeline.reading import present, read_text
 from pipeline.recipe import Recipe, check_seed
 from pipeline.tasks import Task
 from stages.once import get_or_train
@@ -230,13 +231,39 @@ def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int |
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     found = _result_in(backbone)
-    # Folders written before this was kept know of their own reading alone.
-    return 0.0 if found is None else found.get("total_seconds", found["seconds"])
+    if found is None:
+        return 0.0
+    # Folders written before the total was kept know of their own reading alone.
+    total = found["total_seconds"]
+    return float(found["seconds"] if total is None else total)
+
+
+class _MaskedAccuracy(BaseModel):
+    before: float
+    after: float
+
+
+class _Result(BaseModel):
+    """What :func:`pretrain` and its callers read of a ``pretraining.json``; the rest is kept as it is."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run: str
+    backbone: str
+    rows: dict[str, int]
+    masked_accuracy: _MaskedAccuracy
+    best_epoch: int
+    seconds: float
+    total_seconds: float | None = None
+    identity: dict[str, Any]
 
 
 def _result_in(folder: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    file = folder / RESULT
+    if not present(file):
         return None
-    return found if isinstance(found, dict) and {"seconds", "identity"} <= found.keys() else None
+    text = read_text(file)
+    try:
+        return _Result.model_validate_json(text).model_dump()
+    except ValidationError:
+        return None  # another program's file of this name

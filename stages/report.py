@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from pipeline.errors import PipelineError
 from pipeline.ledger import Ledger
 from pipeline.locks import locked
+from pipeline.reading import present, read_model
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap
@@ -38,12 +37,9 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
         raise PipelineError("--runs says whose attention is drawn: give --attention with it")
     folder = reports / name
     file = folder / "study.json"
-    if not file.is_file():
+    if not present(file):
         raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {name} first")
-    try:
-        result = StudyResult.model_validate_json(file.read_text(encoding="utf-8"))
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise PipelineError(f"{file}: damaged: run compare again") from error
+    result = read_model(StudyResult, file, "run compare again")
     ledger, maps = Ledger(reports), list[AttentionMap]()
     if attention is not None:
         from stages.attention import maps_of

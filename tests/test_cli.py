@@ -186,7 +186,7 @@ def test_help_needs_no_heavy_import() -> None:
         (["extract", "--task", "films", "--max-length", "999"], ["--max-length 34"]),
         (["extract", "--task", "films", "--precision", "fp16"], ["needs a GPU"]),
         (["extract", "--task", "films"], ["bottleneck 64 is wider"]),
-        (["extract", "--task", "films", "--recipe", "nowhere.toml"], ["nowhere.toml", "no such recipe"]),
+        (["extract", "--task", "films", "--recipe", "nowhere.toml"], ["nowhere.toml", "no such file"]),
         (["extract", "--task", "films", "--start-from", "meals"], ["--start-from", "meals: no adapter in"]),
         (["fuse", "--target", "films"], ["films: no adapter", "python -m pipeline extract --task films"]),
         (["fuse", "--target", "films", "--adapters", "films,pairs"], ["2 mistakes", "extract --task pairs"]),

@@ -108,11 +108,13 @@ def tokenise(
             }
         )
     )
-    file = _cache_folder() / f"{key}.arrow"
-    table = _read_cached(file)
+    folder = _cache_folder()
+    file = None if folder is None else folder / f"{key}.arrow"
+    table = None if file is None else _read_cached(file)
     if table is None:
         table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
-        _write_cached(table, file)
+        if file is not None:
+            _write_cached(table, file)
     labels = rows["label"].to_numpy() if "label" in rows else None
     return TokenisedSplit(
         ids=tuple(rows["id"]),
@@ -162,13 +164,13 @@ def _arrays(table: pa.Table, name: str) -> list[np.ndarray]:
     return [values[start:end] for start, end in pairwise(offsets)]
 
 
-def _cache_folder() -> Path:
-    """``$PIPELINE_CACHE``, or the user's cache folder."""
+def _cache_folder() -> Path | None:
+    """``$PIPELINE_CACHE``, or the user's cache folder; None for a user without a home."""
     named = os.environ.get("PIPELINE_CACHE")
     if named:
         return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "adapter-fusion-pipeline" / "tokens"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (Path.home would raise)
+    return Path(base) / "adapter-fusion-pipeline" / "tokens" if Path(base).is_absolute() else None
 
 
 def _read_cached(file: Path) -> pa.Table | None:

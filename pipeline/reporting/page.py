@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.atomic import write_text
+from pipeline.printable import printable
 from pipeline.reporting.provenance import number_text, run_view
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS
@@ -63,7 +64,7 @@ def write_page(report: Report, folder: Path) -> None:
         policy=_policy(style, script),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
-    write_text(folder / "index.html", page)
+    write_text(folder / "index.html", printable(page))
 
 
 def sort_key(cell: Cell) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from pipeline.atomic import new_folder, write_text
 from pipeline.data.tables import write_table
+from pipeline.printable import printable
 from pipeline.reporting.report import Cell, Report, Table
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
@@ -37,8 +38,8 @@ def marked(cell: Cell) -> str:
 def write_tables(report: Report, folder: Path) -> None:
     """Write the tidy results, and every table in Markdown, LaTeX (booktabs) and CSV."""
     write_table(report.results, folder / "results.csv")
-    write_text(folder / "tables.md", markdown(report))
-    write_text(folder / "tables.tex", latex(report))
+    write_text(folder / "tables.md", printable(markdown(report)))
+    write_text(folder / "tables.tex", printable(latex(report)))
     with new_folder(folder / "tables") as fresh:
         for table in report.tables:
             write_table(plain_table(table), fresh / f"{table.name}.csv")

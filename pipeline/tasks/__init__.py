@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pipeline.errors import PipelineError, raise_all, validation_problems
+from pipeline.errors import PipelineError, raise_all, shortened, validation_problems
+from pipeline.reading import present, read_toml
 
 Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean"]
@@ -31,6 +32,15 @@ BUILT_IN = Path(__file__).parent
 
 # No comma (AdapterHub joins adapter names with commas), no dot or slash (names become folders and module names).
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=32)]
+
+
+def is_name(text: str) -> bool:
+    """Whether ``text`` could be a :data:`Name`, and so the name of a folder."""
+    return re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", text) is not None
+
+
+Bound = Annotated[float, Field(ge=-1e38, le=1e38)]
+"""An end of a range of scores; between any two there are as many as fp32 holds."""
 
 
 class Source(BaseModel):
@@ -77,7 +87,7 @@ class Task(BaseModel):
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one column, or two for a pair")
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
-    range: tuple[float, float] | None = Field(None, description="lowest and highest score")
+    range: tuple[Bound, Bound] | None = Field(None, description="lowest and highest score")
     metric: Metric
     encoding: Encoding = "cross"
     pooling: Pooling = "mean"
@@ -122,13 +132,7 @@ class Task(BaseModel):
         Raises:
             PipelineError: the file is missing, is not TOML, or describes no valid task.
         """
-        try:
-            raw = tomllib.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise PipelineError(f"{file}: no such task file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-            raise PipelineError(f"{file}: not a readable TOML file: {error}") from None
-        return cls.parse(raw, str(file))
+        return cls.parse(read_toml(file), str(file))
 
 
 def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
@@ -138,7 +142,7 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
         if not isinstance(classes, list) or len(classes) < 2:
             problems.append("classes: a task of kind 'classes' names at least two classes")
         elif len({str(name) for name in classes}) < len(classes):
-            problems.append(f"classes: names repeat (got {classes!r})")
+            problems.append(f"classes: names repeat (got {shortened(classes)})")
         if bounds is not None:
             problems.append("range: belongs to kind 'score'")
         if raw.get("metric") == "pearson":
@@ -147,7 +151,7 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
         if bounds is None:
             problems.append("range: a task of kind 'score' needs its lowest and highest score")
         elif isinstance(bounds, list) and len(bounds) == 2 and not _is_interval(bounds):
-            problems.append(f"range: the first number must be below the second (got {bounds!r})")
+            problems.append(f"range: the first number must be below the second (got {shortened(bounds)})")
         if classes:
             problems.append("classes: belongs to kind 'classes'")
         if raw.get("metric") == "accuracy":
@@ -155,7 +159,7 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
     text = raw.get("text")
     columns = list(text) if isinstance(text, list) else []
     if len(set(map(str, columns))) < len(columns):
-        problems.append(f"text: the two columns are the same (got {text!r})")
+        problems.append(f"text: the two columns are the same (got {shortened(text)})")
     if raw.get("label") in columns:
         problems.append(f"label: column {raw['label']!r} is also a text column")
     paired = isinstance(raw.get("head"), str) and raw["head"] in PAIR_HEADS
@@ -187,8 +191,8 @@ def find_task(name: str, data: Path | None = None) -> Task:
     """
     if name.endswith(".toml"):
         return Task.read(Path(name))
-    own = data / name / "task.toml" if data is not None else None
-    if own is not None and own.is_file():
+    own = data / name / "task.toml" if data is not None and is_name(name) else None
+    if own is not None and present(own):
         task = Task.read(own)
         if task.name != name:
             raise PipelineError(f"{own}: names itself '{task.name}' but stands in folder '{name}': make them agree")

@@ -87,7 +87,7 @@ def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledge
     assert [len(ledger.predictions(RUN, task)) for task in (None, "sst", "sts")] == [2, 2, 1]
     with pytest.raises(PipelineError, match=f"run {RUN} was not scored on task 'quora', only on sst, sts"):
         written.score_of("quora")
-    with pytest.raises(PipelineError, match=r"predictions-quora\.parquet: cannot be read"):
+    with pytest.raises(PipelineError, match=r"predictions-quora\.parquet: no such file: train the run again with --force"):
         ledger.predictions(RUN, "quora")
 
 
@@ -191,7 +191,7 @@ def without(key: str) -> bytes:
     [
         (b"", "Invalid JSON"),
         (record().model_dump_json().encode()[:-20], "Invalid JSON"),
-        (b"\xff\xfe", "utf-8"),
+        (b"\xff\xfe", "not UTF-8"),
         (without("dev"), "dev: missing"),
         (record().model_dump_json().replace('"accuracy"', '"f1"').encode(), "metric: "),
     ],
@@ -206,7 +206,7 @@ def test_a_damaged_run_json_is_named_with_the_reason_and_what_to_do(
     with pytest.raises(PipelineError) as caught:
         ledger.find(RUN)
     message = str(caught.value)
-    assert message.startswith(f"{file}: damaged (")
+    assert message.startswith(f"{file}: cannot be read (")
     assert reason in message
     assert "delete it" in message
 
@@ -218,7 +218,7 @@ def test_predictions_that_cannot_be_read_are_named(content: bytes | None, ledger
     file.unlink()
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(PipelineError, match=r"predictions\.parquet: cannot be read .*--force"):
+    with pytest.raises(PipelineError, match=r"predictions\.parquet: (cannot be read|no such file).*--force"):
         ledger.predictions(RUN)
 
 

@@ -461,7 +461,7 @@ def test_a_recipe_file_gives_its_raw_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "no such recipe file"), (b"epochs =", "not a readable"), (b"\xff", "not a readable")]
+    ("content", "said"), [(None, "no such file"), (b"epochs =", "write it as TOML"), (b"\xff", "save it as UTF-8")]
 )
 def test_an_unreadable_recipe_file_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"

@@ -217,11 +217,13 @@ def test_an_unknown_study_is_answered_with_those_there_are(name: str) -> None:
     assert ", ".join(SHIPPED) in str(caught.value)
 
 
-@pytest.mark.parametrize("content", [b"seeds = [", b'name = "\xff"'])
-def test_an_unreadable_study_file_is_named(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "remedy"), [(b"seeds = [", "write it as TOML"), (b'name = "\xff"', "save it as UTF-8")]
+)
+def test_an_unreadable_study_file_is_named(content: bytes, remedy: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_bytes(content)
-    with pytest.raises(PipelineError, match="not a readable TOML file") as caught:
+    with pytest.raises(PipelineError, match=remedy) as caught:
         read_study(str(file), STUDIES, {})
     assert str(file) in str(caught.value)
 

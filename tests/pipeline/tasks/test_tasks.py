@@ -127,9 +127,9 @@ def test_an_unknown_task_is_answered_with_those_there_are(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "no such task file"),
-        (b"name = ", "not a readable TOML file"),
-        (b'name = "\xff"', "not a readable TOML file"),
+        (None, "no such file"),
+        (b"name = ", "write it as TOML"),
+        (b'name = "\xff"', "save it as UTF-8"),
     ],
 )
 def test_an_unreadable_task_file_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:

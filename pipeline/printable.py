@@ -1,0 +1,16 @@
+"""Text that a terminal, a page and a picture can show, whatever stood in the file it came from."""
+
+from __future__ import annotations
+
+import re
+
+# What XML 1.0 cannot hold, and the control characters that it can: a terminal would obey them.
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def printable(text: str) -> str:
+    """``text`` with U+FFFD in place of each control character, lone surrogate and non-character.
+
+    Tabs and line breaks stay.
+    """
+    return _UNPRINTABLE.sub("\ufffd", text)
