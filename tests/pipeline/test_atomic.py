@@ -298,6 +298,32 @@ def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
     assert names(tmp_path / "folder") == ["kept"]
 
 
+@pytest.mark.parametrize("kind", ["file", "folder", "replaced folder"])
+def test_a_name_never_outlives_its_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is new is flushed to disk before the rename, and the rename before the writer returns."""
+    target, fsync = tmp_path / "target", os.fsync
+    before, after = set[int](), set[int]()
+
+    def stands() -> bool:
+        return (target if kind == "file" else target / "new").exists()
+
+    def watched(descriptor: int) -> None:
+        (after if stands() else before).add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    if kind == "replaced folder":
+        fill(target, "old")
+    with (new_file if kind == "file" else new_folder)(target) as temporary:
+        if kind == "file":
+            temporary.write_text("new")
+        else:
+            fill(temporary, "new", "sub/two")
+    assert stands()
+    assert {path.stat().st_ino for path in ([target] if kind == "file" else target.rglob("*"))} <= before
+    assert tmp_path.stat().st_ino in after
+
+
 def test_two_writers_of_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
     with new_file(tmp_path / "target") as first, new_file(tmp_path / "target") as second:
         first.write_text("first")

@@ -145,6 +145,61 @@ def test_a_model_that_stands_there_twice_changes_no_answer(rule) -> None:  # typ
     np.testing.assert_array_equal(found.values, predictions[0].values)
 
 
+def right_on(*rows: int) -> Prediction:
+    """A sure prediction of four rows of class 0, right on ``rows`` alone."""
+    return classes(*([1.0, 0.0] if row in rows else [0.0, 1.0] for row in range(4)))
+
+
+def test_of_equally_good_models_the_first_is_the_best() -> None:
+    predictions = [right_on(0), right_on(0, 1), right_on(2, 3), right_on(1, 2)]
+    labels = np.zeros(4, dtype=int)
+    assert [*choose(predictions, labels, "accuracy", "mode", best=1)] == [1]
+    assert [*choose(predictions, labels, "accuracy", "mode", best=3)] == [1, 2, 3]
+
+
+def test_the_forward_pass_adds_a_model_that_leaves_the_score_as_it_is() -> None:
+    labels = np.zeros(4, dtype=int)
+    assert choose([right_on(0, 1), right_on(0, 1)], labels, "accuracy", "mean") == {0: 0.5, 1: 0.5}
+
+
+def sure_of(rows: int, *sure: int) -> Prediction:
+    """Right on ``sure`` rows of class 0, wrong on the others by a little, so that one sure model outweighs two."""
+    return classes(*([1.0, 0.0] if row in sure else [0.4, 0.6] for row in range(rows)))
+
+
+def test_the_forward_pass_asks_what_a_model_adds_and_not_how_good_it_is_alone() -> None:
+    predictions = [sure_of(7, 0, 1, 2), sure_of(7, 3, 4), sure_of(7, 5, 6)]
+    labels = np.zeros(7, dtype=int)
+    assert [value_of(each, labels, "accuracy") for each in predictions] == pytest.approx([3 / 7, 2 / 7, 2 / 7])
+    assert choose(predictions, labels, "accuracy", "mean") == dict.fromkeys(range(3), pytest.approx(1 / 3))
+
+
+def test_weights_are_those_of_the_fewest_members_that_reach_the_score() -> None:
+    """Later rounds are as good, in other proportions."""
+    labels = np.zeros(4, dtype=int)
+    assert choose([sure_of(4, 0, 1), sure_of(4, 2, 3)], labels, "accuracy", "weighted") == {0: 0.5, 1: 0.5}
+    # In equal parts the second model is wrong about the first row, with a third of the weight about none.
+    predictions = [classes([0.8, 0.2], [0.35, 0.65], [1, 0]), classes([0.1, 0.9], [0.9, 0.1], [1, 0])]
+    found = choose(predictions, np.zeros(3, dtype=int), "accuracy", "weighted")
+    assert found == {0: pytest.approx(2 / 3), 1: pytest.approx(1 / 3)}
+
+
+def test_every_row_has_its_own_vote() -> None:
+    """The first row is agreed on, the second is a tie."""
+    tables = [[[0.9, 0.1], [0.6, 0.4]], [[0.9, 0.1], [0.1, 0.9]]]
+    assert combine([classes(*table) for table in tables], equal(2), "mode").values.tolist() == [0, 1]
+
+
+def test_sums_of_probabilities_do_not_depend_on_the_order_of_the_models() -> None:
+    """Two classes have equal sums, of which the first has it; fp32 would round one of them up."""
+    one, other = np.array([0.1, 0.4, 0.3], dtype=np.float32), np.array([0.3, 0.4, 0.1], dtype=np.float32)
+    assert one.sum() < other.sum()
+    tables = np.stack([one, other, np.zeros_like(one)], axis=-1)
+    members = [Prediction(np.array([vote]), table[None]) for vote, table in enumerate(tables)]
+    assert combine(members, equal(3), "mode").values.tolist() == [0]
+    assert combine(members[::-1], equal(3), "mode").values.tolist() == [0]
+
+
 @pytest.mark.parametrize("rows", [7, 40])
 def test_the_halves_are_alike_and_hold_every_row(rows: int) -> None:
     labels = np.random.default_rng(1).integers(0, 2, rows)

@@ -304,3 +304,21 @@ def test_the_mean_over_tasks_has_the_mean_difference_and_a_narrower_interval() -
     assert widths[-1] < np.mean(widths[:-1])
     same = mean_difference([parts[0], parts[0]]).comparison()
     assert same == parts[0].comparison()
+
+
+def test_the_test_of_a_mean_over_tasks_is_that_of_their_rows_together() -> None:
+    """Tasks of equally many rows: their mean gain is that of all rows, so McNemar's test of all of them is exact."""
+    parts, rows = [], 200
+    disagreements = [(14, 8), (3, 9), (30, 14)]  # the first alone has p = 0.29, the last p = 0.02
+    for task, (ours, theirs) in enumerate(disagreements):
+        labels = np.zeros(rows)
+        system, reference = labels.copy(), labels.copy()
+        reference[:ours] = 1
+        system[100 : 100 + theirs] = 1
+        parts.append(resample_paired("accuracy", [system], [reference], labels, resamples=50_000, seed=task))
+    ours, theirs = map(sum, zip(*disagreements, strict=True))
+    exact = stats.binomtest(ours, ours + theirs).pvalue
+    for order in (parts, parts[::-1]):
+        mean = mean_difference(order).comparison()
+        assert mean.difference == pytest.approx((ours - theirs) / (rows * len(parts)))
+        assert mean.p_value == pytest.approx(exact, rel=0.1)

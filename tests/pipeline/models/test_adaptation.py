@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from pipeline.errors import PipelineError
 from pipeline.models.adaptation.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
-from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, reduction_factor
+from pipeline.models.adaptation.houlsby import add_adapter, load_adapter, reduction_factor, save_adapter
 from pipeline.models.adaptation.saved import SavedModules
 from pipeline.models.backbone import Backbone
 
@@ -52,6 +52,17 @@ def test_an_adapter_computes_houlsbys_equation(backbone: Backbone) -> None:
         x[..., 0], x[..., 1] = 1.0, 2.0
         after, *_ = module(x, residual_input=x)
     assert after[0, 0, :2].tolist() == pytest.approx([4.49595, -0.99595], abs=1e-5)
+
+
+def test_a_loaded_adapter_is_the_saved_one_with_nothing_trainable(backbone: Backbone, tmp_path: Path) -> None:
+    encoder = backbone.load()
+    add_adapter(encoder, "films", "houlsby", 8)
+    randomise(encoder, "adapters.films")
+    save_adapter(encoder, "films", tmp_path / "films")
+    loaded = backbone.load().requires_grad_(True)
+    load_adapter(loaded, "films", saved_modules("films", tmp_path / "films"))
+    assert trainable(loaded) == 0
+    torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=0)
 
 
 def test_every_bottleneck_gets_its_exact_width() -> None:

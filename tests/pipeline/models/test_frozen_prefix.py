@@ -74,6 +74,9 @@ def run(model: TransferModel, batch: dict[str, Tensor]) -> tuple[Tensor, dict[st
 def test_the_prefix_ends_below_what_trains(make: Make) -> None:
     assert [frozen_depth(make(layers).backbone) for layers in (None, (), (0,), (1,))] == [2, 0, 1, 0]
     assert frozen_depth(make(None).backbone.requires_grad_(True)) == 0
+    embeddings_train = make((0,)).backbone
+    embeddings_train.embeddings.requires_grad_(True)
+    assert frozen_depth(embeddings_train) == 0
 
 
 def test_what_is_frozen_stays_in_evaluation_mode(make: Make) -> None:
@@ -159,6 +162,17 @@ def test_what_is_kept_does_not_depend_on_what_was_asked_first(drop_layers, make:
     first, second = one.extend(batch), other.extend(batch)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_inputs_that_differ_in_their_token_types_alone_are_kept_apart(make: Make) -> None:
+    """The same words, cut into a pair at another place."""
+    tokens = np.arange(5, 15, dtype=np.int32)
+    types = [(np.arange(10) >= cut).astype(np.int32) for cut in (3, 7)]
+    split = TokenisedSplit(("0", "1"), [tokens, tokens], types, None, np.zeros(2, dtype=np.int64))
+    model, batch = make((0,)).eval(), collate(split, np.arange(2), 0)
+    outputs, _ = run(model, cache(model, split).extend(batch))
+    assert (outputs[0] - outputs[1]).abs().max() > 1e-3
+    torch.testing.assert_close(outputs, run(model, batch)[0], atol=1e-6, rtol=1e-5)
 
 
 def test_where_nothing_is_frozen_nothing_is_kept(make: Make) -> None:

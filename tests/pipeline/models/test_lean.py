@@ -88,6 +88,18 @@ def test_called_again_for_another_pooling(tmp_path: Path) -> None:
     torch.testing.assert_close(model(**batch()).last_hidden_state, expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_mask_of_fewer_rows_is_that_of_each_encoding_in_turn(tmp_path: Path, family: str) -> None:
+    """Two encodings in one pass: adapters in parallel put all rows of the second behind those of the first."""
+    model = encoder(tmp_path, family, adapted=True).eval()
+    attention = model.encoder.layer[0].attention.self
+    states = torch.randn(6, 9, 32)
+    mask = torch.zeros(3, 1, 9, 9).masked_fill(batch()["attention_mask"][:, None, None] == 0, -torch.inf)
+    expected = attention(states, mask)[0]
+    make_lean(model, "mean")
+    torch.testing.assert_close(attention(states, mask)[0], expected, rtol=0, atol=2e-6)
+
+
 def test_attention_maps_are_still_whole(tmp_path: Path) -> None:
     model = encoder(tmp_path, "bert").eval()
     make_lean(model, "cls")

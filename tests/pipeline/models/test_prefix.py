@@ -65,6 +65,25 @@ def test_the_vectors_are_states_of_different_tokens(length: int, encoder: PreTra
         assert apart.min() > 1e-2
 
 
+def test_no_vector_begins_as_padding(encoder: PreTrainedModel) -> None:
+    """Drawn are all words but that one, each once before any comes again."""
+    drawn: list[Tensor] = []
+    encoder.embeddings.register_forward_hook(
+        lambda _, __, inputs, ___: drawn.append(inputs["input_ids"]), with_kwargs=True
+    )
+    words = {*range(encoder.config.vocab_size)} - {encoder.config.pad_token_id}
+    token_states(encoder, len(words))
+    assert {*drawn[0].flatten().tolist()} == words
+
+
+def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> None:
+    attention = with_prefix(backbone).encoder.layer[0].attention.self
+    states, visible = torch.randn(3, 9, 32), MASK[:, None, None].bool().expand(-1, 1, 9, -1)
+    additive = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+    found = [attention(states, attention_mask=mask)[0] for mask in (visible, additive)]
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+
+
 def test_the_vectors_differ_after_a_step_too(backbone: Backbone) -> None:
     encoder = with_prefix(backbone)
     optimizer = torch.optim.SGD(vectors(encoder), lr=0.01)

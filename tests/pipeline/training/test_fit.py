@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,9 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
+from pipeline.training import checkpoint
 from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
 
 ROWS, BATCH, EPOCHS = 50, 8, 3
@@ -51,18 +57,25 @@ def negative_error(model: nn.Module) -> float:
         return -F.mse_loss(model(X).squeeze(-1), Y).item()
 
 
-def train(model: nn.Module, pieces: int = 1, loss: Any = squared_error, **settings: Any) -> Fitted:
+def train(
+    model: nn.Module,
+    pieces: int = 1,
+    loss: Any = squared_error,
+    seed: int = 1,
+    accelerator: Any = None,
+    **settings: Any,
+) -> Fitted:
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
     values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields}
     return fit(
         model,
         recipe=Recipe.model_validate(recipe | values),
-        seed=1,
+        seed=seed,
         data=TrainingData(batches(pieces), -(-ROWS // BATCH), EPOCHS),
         loss=loss,
         evaluate=settings.pop("evaluate", negative_error),
         metric="score",
-        accelerator=Accelerator(cpu=True),
+        accelerator=accelerator or Accelerator(cpu=True),
         title="test",
         **settings,
     )
@@ -122,6 +135,62 @@ def test_an_unreadable_checkpoint_starts_the_run_again(tmp_path: Path, capsys: p
     assert equal(weights(whole), weights(again))
 
 
+def drawn(seed: int = 1, accelerator: Any = None) -> list[float]:
+    """A random number of each step."""
+    numbers = []
+
+    def drawing(model: nn.Module, piece: Piece) -> Tensor:
+        numbers.append(torch.rand(()).item())
+        return squared_error(model, piece)
+
+    train(make_model(dropout=0.0), loss=drawing, seed=seed, accelerator=accelerator)
+    return numbers
+
+
+def test_random_numbers_differ_between_seeds_steps_and_processes() -> None:
+    """The order of batches, which has a seed of its own, is the same in all of these runs."""
+    second_process = Process(0, Group(1))
+    second_process.process_index = 1
+    numbers = drawn() + drawn(seed=2) + drawn(accelerator=second_process)
+    assert len({*numbers}) == len(numbers) == 3 * EPOCHS * -(-ROWS // BATCH)
+    assert drawn() == drawn()
+
+
+def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
+    model, expected = make_model(0.0), make_model(0.0)
+    train(model, max_grad_norm=20, weight_decay=0.0, warmup_ratio=0.0)
+    optimizer = torch.optim.AdamW(expected.parameters(), weight_decay=0.0)
+    steps = [piece for epoch in range(1, EPOCHS + 1) for (piece,) in batches()(epoch, 0)]
+    norms = []
+    for number, piece in enumerate(steps):
+        optimizer.param_groups[0]["lr"] = 1e-2 * (len(steps) - number) / len(steps)
+        optimizer.zero_grad()
+        squared_error(expected, piece).backward()
+        gradients = [parameter.grad for parameter in expected.parameters() if parameter.grad is not None]
+        norms.append(torch.cat([gradient.flatten() for gradient in gradients]).norm().item())
+        for gradient in gradients:
+            gradient *= min(1, 20 / norms[-1])
+        optimizer.step()
+    assert min(norms) < 20 < max(norms)  # some are clipped, and some are not
+    for a, b in zip(weights(model), weights(expected), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_a_checkpoint_of_another_format_starts_the_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the numbers in it would mean today."""
+    file = tmp_path / "state.safetensors"
+    with monkeypatch.context() as another_version:
+        another_version.setattr(checkpoint, "_FORMAT", checkpoint._FORMAT + 1)
+        train(make_model(dropout=0.5), checkpoint_file=file)
+    whole, again = make_model(), make_model()
+    train(whole)
+    train(again, checkpoint_file=file)
+    assert "starts from its beginning" in capsys.readouterr().err
+    assert equal(weights(whole), weights(again))
+
+
 @pytest.mark.parametrize("pieces", [2, 3, 8])
 def test_micro_batches_add_up_to_the_batch(pieces: int) -> None:
     whole, cut = make_model(dropout=0.0), make_model(dropout=0.0)
@@ -164,13 +233,18 @@ def test_a_model_with_nothing_to_train_is_refused() -> None:
         train(make_model().requires_grad_(False))
 
 
-def test_a_broken_loss_stops_with_its_step_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+def test_a_broken_loss_stops_with_its_step_and_keeps_the_last_good_state(broken: str, tmp_path: Path) -> None:
     steps = 0
 
     def breaking(model: nn.Module, piece: Piece) -> Tensor:
         nonlocal steps
         steps += 1
-        return squared_error(model, piece) * (float("nan") if steps > 9 else 1.0)
+        value = squared_error(model, piece)
+        if steps <= 9:
+            return value
+        # The root of zero is finite, its gradient is not.
+        return value * float("nan") if broken == "loss" else value + (0 * value).sqrt()
 
     file = tmp_path / "state.safetensors"
     with pytest.raises(PipelineError, match=r"step 10 \(epoch 2, batch 3\)"):
@@ -189,6 +263,76 @@ def test_a_penalty_is_added_once_a_step_however_the_batch_is_cut() -> None:
     train(plain)
     torch.testing.assert_close(whole[0].weight, cut[0].weight, atol=1e-5, rtol=1e-4)  # type: ignore[index]
     assert whole[0].weight.norm() < plain[0].weight.norm()  # type: ignore[index]
+
+
+class Group:
+    """Processes that exchange values and wait for each other; threads stand for them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = threading.Barrier(size, timeout=30)
+        self._values: list[Any] = [None] * size
+
+    def exchanged(self, index: int, value: Any) -> list[Any]:
+        self._values[index] = value
+        self._barrier.wait()
+        values = list(self._values)
+        self._barrier.wait()
+        return values
+
+
+class Process:
+    """What the loop asks of the Accelerator of one process; as under DDP, gradients are averaged over all of them."""
+
+    device, scaler = torch.device("cpu"), None
+
+    def __init__(self, index: int, group: Group) -> None:
+        self.process_index, self.num_processes, self.is_main_process = index, group.size, index == 0
+        self._exchanged = partial(group.exchanged, index)
+
+    def prepare(self, *prepared: Any) -> Any:
+        return prepared
+
+    def no_sync(self, model: nn.Module) -> nullcontext[None]:
+        return nullcontext()
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+
+    def clip_grad_norm_(self, parameters: Iterator[nn.Parameter], most: float) -> Tensor:
+        own = list(parameters)
+        for parameter, *gradients in zip(own, *self._exchanged([p.grad for p in own]), strict=True):
+            parameter.grad = torch.stack(gradients).mean(dim=0)
+        return nn.utils.clip_grad_norm_(own, most)
+
+    def reduce(self, tensor: Tensor, how: str) -> Tensor:
+        assert how == "sum"
+        return torch.stack(self._exchanged(tensor)).sum(dim=0)
+
+    def log(self, values: Any, step: int) -> None:
+        pass
+
+    def free_memory(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_two_processes_train_as_one_does(pieces: int) -> None:
+    """The penalty, which is of no rows, shows whether the sum over rows has its right size: Adam would not tell."""
+    whole, group = make_model(0.0), Group(2)
+
+    def penalised(model: nn.Module, **settings: Any) -> Fitted:
+        return train(model, penalties=[lambda: model[0].weight.square().sum()], **settings)  # type: ignore[index]
+
+    expected = penalised(whole)
+    parts = [make_model(0.0), make_model(0.0)]
+    with ThreadPoolExecutor(2) as threads:
+        fitted = list(threads.map(lambda i: penalised(parts[i], pieces=pieces, accelerator=Process(i, group)), (0, 1)))
+    assert equal(weights(parts[0]), weights(parts[1]))
+    for a, b in zip(weights(parts[0]), weights(whole), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    for process in fitted:
+        assert [row["loss"] for row in process.curve] == pytest.approx([row["loss"] for row in expected.curve])
 
 
 def comparable(curve: list[dict[str, float | None]]) -> list[dict[str, float | None]]:
@@ -468,3 +612,110 @@ def test_the_curve_holds_the_rate_of_the_last_step_by_its_schedule() -> None:
         fitted = train(make_model(), schedule=schedule)
         expected = [1e-2 * at(7 * epoch) for epoch in range(1, EPOCHS + 1)]
         assert [row["learning_rate"] for row in fitted.curve] == pytest.approx(expected)
+
+
+class Seconds:
+    """A clock that stands still but for what is added to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr("pipeline.training.fit.time", self)
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("checkpoint_seconds", "stop_at"), [(1e9, None), (0.0, None), (0.0, 11)])
+def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
+    checkpoint_seconds: float, stop_at: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A step takes a second, an evaluation ten, and there are seven steps an epoch."""
+    clock, scores, steps = Seconds(monkeypatch), iter((1, 2, 3)), 0
+
+    def step(model: nn.Module, piece: Piece) -> Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == stop_at:
+            raise Stopped
+        clock.now += 1
+        return squared_error(model, piece)
+
+    def evaluate(model: nn.Module) -> float:
+        clock.now += 10
+        return float(next(scores))
+
+    seen: list[tuple[float, ...]] = []
+    monkeypatch.setattr(TrainingProgress, "due", lambda _: True)
+    monkeypatch.setattr(TrainingProgress, "step", lambda _, *values: seen.append(values))
+
+    def trained() -> Fitted:
+        return train(
+            make_model(), loss=step, evaluate=evaluate,
+            checkpoint_file=tmp_path / "state.safetensors", checkpoint_seconds=checkpoint_seconds,
+        )  # fmt: skip
+
+    if stop_at is not None:
+        with pytest.raises(Stopped):
+            trained()
+        clock.now = 5.0  # of another process
+    fitted = trained()
+    assert steps == EPOCHS * 7 + (stop_at is not None)
+    assert fitted.seconds == EPOCHS * (7 + 10)
+    assert fitted.examples_per_second == pytest.approx(ROWS / 7)
+    assert [row["seconds"] for row in fitted.curve] == [17 * epoch for epoch in range(1, EPOCHS + 1)]
+    losses = [row["loss"] for row in fitted.curve]
+    assert capsys.readouterr().err.splitlines() == [
+        f"test epoch {epoch}/3: loss {loss:.4f}, dev score {epoch}.0000 (best), 7 examples/s, {left} left"
+        for epoch, loss, left in zip((1, 2, 3), losses, ("0:34", "0:17", "0:00"), strict=True)
+    ]
+    assert seen[-1] == (21, 21, 3, pytest.approx(losses[-1]), pytest.approx(ROWS / 7))
+    assert [values[0] for values in seen] == [*range(1, 22)]
+    assert all(values[4] == pytest.approx(8) for values in seen[:6])  # the seventh batch of an epoch is smaller
+
+
+def test_all_that_a_batch_holds_reaches_the_loss() -> None:
+    def step(epoch: int, first: int) -> Iterator[list[Piece]]:
+        yield [Piece({"rows": torch.arange(ROWS), "targets": Y})]
+
+    def loss(model: nn.Module, piece: Piece) -> Tensor:
+        return F.mse_loss(model(X[piece.batch["rows"]]).squeeze(-1), piece.batch["targets"])
+
+    models = [make_model(0.0), make_model(0.0)]
+    for model, each in zip(models, (loss, squared_error), strict=True):
+        fit(
+            model, recipe=Recipe(trainable="full", epochs=1, learning_rate=1e-2), seed=0, data=TrainingData(step, 1, 1),
+            loss=each, evaluate=negative_error, metric="score", accelerator=Accelerator(cpu=True), title="test",
+        )  # fmt: skip
+    assert equal(weights(models[0]), weights(models[1]))
+
+
+class Counting:
+    """A companion that counts steps."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.steps, self.began = name, list[tuple[int, int]](), list[float]()
+
+    def start(self, kept: Any) -> None:
+        self.began.append(kept["count"].item() if kept else 0)
+
+    def after_step(self, step: int, total: int) -> None:
+        self.steps.append((step, total))
+
+    def measured(self) -> dict[str, float | None]:
+        return {self.name: float(len(self.steps))}
+
+    def state(self) -> dict[str, Tensor]:
+        return {"count": torch.tensor(float(len(self.steps)))}
+
+
+def test_companions_are_told_of_each_step_and_what_they_measure_is_in_the_curve(tmp_path: Path) -> None:
+    total = 7 * EPOCHS
+    companions = [Counting("one"), Counting("other")]
+    fitted = train(make_model(), companions=companions, checkpoint_file=tmp_path / "state.safetensors")
+    for companion in companions:
+        assert companion.began == [0]
+        assert companion.steps == [(step, total) for step in range(1, total + 1)]
+        assert [row[companion.name] for row in fitted.curve] == [7, 14, 21]
+    again = [Counting("one"), Counting("other")]
+    train(make_model(), companions=again, checkpoint_file=tmp_path / "state.safetensors")
+    assert [companion.began for companion in again] == [[total], [total]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -15,7 +16,10 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from pipeline.training.masked_lm import IGNORED, MaskedModel, Masking, cut
+from pipeline.data.tokens import TokenisedSplit
+from pipeline.models.backbone import Backbone
+from pipeline.recipe import Recipe
+from pipeline.training.masked_lm import IGNORED, MaskedModel, Masking, cut, fit_masked
 
 SPECIAL = torch.tensor([0, 2, 3])
 MASK, VOCABULARY = 4, 1000
@@ -120,3 +124,45 @@ def test_a_batch_that_is_cut_has_the_loss_of_the_whole(pieces: int, most_padding
     assert seen == list(range(size))
     chosen = labels[labels != IGNORED]
     assert total == pytest.approx(loss_of_word[chosen].mean().item() if len(chosen) else 0.0, rel=1e-6)
+
+
+def shown(backbone: Backbone, texts: list[str], masking: Masking, seed: int) -> tuple[list[list[int]], ...]:
+    """What the model reads in two epochs of training, in both evaluations, and a random number of each step."""
+    tokenizer = backbone.tokenizer
+    tokens = [np.array(tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
+    split = TokenisedSplit(tuple(texts), tokens, None, None, None)
+    torch.manual_seed(0)
+    model = BertForMaskedLM(BertConfig(**SIZES))
+    read: dict[bool, list[list[int]]] = {True: [], False: []}
+    random: list[list[int]] = []
+
+    def see(module: torch.nn.Module, _: object, inputs: dict[str, torch.Tensor]) -> None:
+        read[module.training].append(inputs["input_ids"].flatten().tolist())
+        if module.training:
+            random.append(torch.randint(2**31, (4,)).tolist())
+
+    model.register_forward_pre_hook(see, with_kwargs=True)
+    recipe = Recipe(trainable="full", epochs=2, learning_rate=1e-3, batch_size=4, precision="fp32")
+    cpu = Accelerator(cpu=True)
+    fit_masked(model, split, {"all": split}, tokenizer, recipe, masking, seed=seed, accelerator=cpu)
+    return read[True], read[False], random
+
+
+def test_what_is_hidden_follows_from_the_seed(backbone: Backbone) -> None:
+    """Of one text again and again the order tells nothing."""
+    texts = ["the film is very good"] * 10
+    trained, evaluated, random = shown(backbone, texts, Masking(chosen=0.5), seed=1)
+    assert (trained, evaluated, random) == shown(backbone, texts, Masking(chosen=0.5), seed=1)
+    assert len({*map(str, trained)}) == len(trained) == 6  # anew in every batch and epoch
+    assert evaluated[:3] == evaluated[3:]
+    other = shown(backbone, texts, Masking(chosen=0.5), seed=2)
+    assert trained != other[0]
+    assert evaluated != other[1]
+
+
+def test_the_order_of_the_texts_and_the_random_numbers_follow_from_the_seed(backbone: Backbone) -> None:
+    texts = [f"the {thing} is {word}" for thing in ("film", "song", "book") for word in ("good", "bad", "warm", "cold")]
+    one, other = (shown(backbone, texts, Masking(chosen=0.0), seed) for seed in (1, 2))
+    assert one[0] != other[0]
+    assert one[1] == other[1]
+    assert not {*map(str, one[2])} & {*map(str, other[2])}

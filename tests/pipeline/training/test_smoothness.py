@@ -144,8 +144,10 @@ def test_it_is_the_divergence_under_its_perturbation_and_trains_what_trains(  # 
     hooks = len(model.backbone.embeddings._forward_hooks)
     plain = forward(model, piece)
     torch.manual_seed(3)
-    value = smart(model, divergence, weight=2.0, direction=direction)(model, piece, plain)
-    value.backward()
+    term = smart(model, divergence, weight=2.0, direction=direction)
+    value = term(model, piece, plain)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(value, trained, retain_graph=True)
 
     torch.manual_seed(3)
     states = model.backbone.embeddings(BATCH["input_ids"], BATCH["token_type_ids"]).detach()
@@ -158,9 +160,12 @@ def test_it_is_the_divergence_under_its_perturbation_and_trains_what_trains(  # 
         expected = divergence(forward(model, piece), plain)
     assert value.item() == pytest.approx(2 * expected.item(), rel=1e-5)
     assert value.item() > 0
-    for parameter in model.parameters():
-        assert parameter.requires_grad or parameter.grad is None
-    assert any(parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
+    # Through both the clean and the perturbed outputs: no other term has these gradients.
+    expected_gradients = torch.autograd.grad(2 * expected, trained)
+    assert any(gradient.abs().max() > 1e-7 for gradient in expected_gradients)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-3, atol=1e-7)
+    cosines = F.cosine_similarity(start.detach(), delta, dim=-1)
+    assert term.measured()["smart_cosine"] == pytest.approx(cosines[BATCH["attention_mask"].bool()].mean().item())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert len(model.backbone.embeddings._forward_hooks) == hooks
 
@@ -218,6 +223,14 @@ def test_the_perturbation_is_in_fp32_where_the_model_computes_in_bf16(encoder) -
     assert added[0].dtype == seen[0].dtype == torch.float32
     assert (seen[0] - seen[1]).abs().amax().item() == pytest.approx(1e-5, rel=0.1)
     assert torch.isfinite(value)
+
+
+def test_the_perturbation_is_added_in_fp32_to_embeddings_in_bf16() -> None:
+    embeddings = nn.Embedding(2, 3).bfloat16()
+    with perturbed(embeddings, lambda states: torch.full_like(states, 1e-5)):
+        found = embeddings(torch.tensor([1]))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, embeddings.weight[1:].float() + 1e-5, rtol=0, atol=1e-7)
 
 
 def test_the_cosine_says_what_of_the_direction_is_noise(encoder) -> None:  # type: ignore[no-untyped-def]
