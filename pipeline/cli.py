@@ -478,10 +478,12 @@ def store_list(*, store: StoreFolder = Path("adapters_store")) -> None:
     """Every artifact with its task, score and backbone."""
     from pipeline.store import Store
 
-    artifacts = [artifact.manifest for artifact in Store(store).artifacts()]
-    if not artifacts:
+    here = Store(store)
+    here.check()
+    manifests = [artifact.manifest for artifact in here.artifacts()]
+    if not manifests:
         print(f"{store} holds no artifacts")
-    for manifest in artifacts:
+    for manifest in manifests:
         sources = "+".join(source.task for source in manifest.sources)
         print(
             f"{manifest.run}  {manifest.kind:<8} {manifest.task:<12} seed {manifest.seed:<3}"
@@ -491,19 +493,11 @@ def store_list(*, store: StoreFolder = Path("adapters_store")) -> None:
 
 @store_app.command(name="verify")
 def store_verify(*, store: StoreFolder = Path("adapters_store")) -> None:
-    """Check every file of every artifact against its sha256."""
-    from pipeline.errors import raise_all
+    """Check every artifact: its manifest, the sha256 of its files, and the adapters of a fusion."""
     from pipeline.store import Store
 
-    artifacts = Store(store).artifacts()
-    problems = []
-    for artifact in artifacts:
-        try:
-            artifact.verify()
-        except PipelineError as error:
-            problems.append(str(error))
-    raise_all(str(store), problems)
-    print(f"{len(artifacts)} artifacts are complete and unchanged")
+    count = Store(store).verify()
+    print(f"{count} artifacts are complete and unchanged" if count else f"{store} holds no artifacts")
 
 
 @store_app.command(name="remove")
@@ -517,7 +511,7 @@ def store_remove(run: str, *, store: StoreFolder = Path("adapters_store")) -> No
     """
     from pipeline.store import Store
 
-    print(f"removed {Store(store).remove(run).folder}")
+    print(f"removed {Store(store).remove(run)}")
 
 
 @store_app.command(name="export")
@@ -548,8 +542,11 @@ def store_import(file: FileOrFolder, *, store: StoreFolder = Path("adapters_stor
     """
     from pipeline.store import Store
 
-    for artifact in Store(store).import_from(file):
+    imported = Store(store).import_from(file)
+    for artifact in imported.added:
         print(f"{artifact.manifest.kind} {artifact.manifest.task} {artifact.folder}")
+    for artifact in imported.already_here:
+        print(f"{artifact.manifest.kind} {artifact.manifest.task} {artifact.folder}: already here")
 
 
 studies = App(name="studies", help="The comparisons that are shipped.")

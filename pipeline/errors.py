@@ -81,7 +81,7 @@ def validation_problems(error: ValidationError) -> list[str]:
     """One line a mistake, each with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
     problems = []
     for item in error.errors(include_url=False):
-        key = ".".join(str(part) for part in item["loc"]) or "(file)"
+        key = ".".join(map(_as_key, item["loc"])) or "(file)"
         if item["type"] == "extra_forbidden":
             problems.append(f"{key}: unknown key")
         elif item["type"] == "missing":
@@ -89,6 +89,10 @@ def validation_problems(error: ValidationError) -> list[str]:
         else:
             problems.append(f"{key}: {item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})")
     return problems
+
+
+def _as_key(part: int | str) -> str:
+    return str(part) if str(part).isprintable() and len(str(part)) <= 80 else shortened(part)
 
 
 def shortened(value: object, most: int = 80) -> str:

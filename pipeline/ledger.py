@@ -23,8 +23,10 @@ from pipeline.data.load import Added
 from pipeline.data.tables import write_table
 from pipeline.errors import PipelineError
 from pipeline.locks import is_held, locked
-from pipeline.reading import check_regular, present, read_model, reading
+from pipeline.model_files import ModelFiles
+from pipeline.reading import check_regular, reading
 from pipeline.recipe import Recipe
+from pipeline.source_run import SourceRun as SourceRun
 from pipeline.tasks import Metric, Name
 
 SCHEMA = 2
@@ -61,17 +63,6 @@ class Parameters(BaseModel):
 
     backbone: int = Field(description="of the pretrained encoder, without adapters")
     head: int = Field(description="of the heads")
-
-
-class SourceRun(BaseModel):
-    """A run this one is built on: an adapter of a fusion, or the step before in sequential tuning."""
-
-    model_config = ConfigDict(frozen=True)
-
-    task: Name
-    run: str
-    digest: str = Field(description="sha256 over what was taken from it")
-    tensors: str | None = Field(None, description="sha256 over an adapter's tensors as they were before training")
 
 
 class OtherScore(BaseModel):
@@ -190,6 +181,7 @@ class Ledger:
 
     def __init__(self, reports: Path) -> None:
         self.root = reports / "runs"
+        self._records = ModelFiles(RunRecord, "delete it, and the run is made again")
 
     def folder(self, run: str) -> Path:
         return self.root / run
@@ -206,10 +198,11 @@ class Ledger:
         Raises:
             PipelineError: its run.json is damaged.
         """
-        file = self.folder(run) / "run.json"
-        if not _RUN_NAME.fullmatch(run) or not present(file):
-            return None
-        return read_model(RunRecord, file, "delete it, and the run is made again")
+        return self._records.read(self.folder(run) / "run.json") if _RUN_NAME.fullmatch(run) else None
+
+    def names(self) -> list[str]:
+        """The runs that left anything, finished or not."""
+        return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
 
     def began(self, run: str) -> bool:
         """Whether a run called ``run`` left anything, finished or not."""

@@ -12,7 +12,7 @@ from pipeline.study import Study
 from pipeline.tasks import Task
 from stages.fuse import dropped_layers, pair_encoding
 from stages.jobs import joint_run
-from stages.plan import Job, in_order, job_of, plan
+from stages.plan import Job, in_order, jobs_of, plan
 from stages.request import RunRequest
 from stages.run import Run
 from stages.starting import why_not_started_from
@@ -40,7 +40,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             sizes[task.name] = len(workspace.task_data(task, None, 0).train)
         except PipelineError as error:
             problems[str(error)] = None
-    jobs = in_order(job_of(study, cell) for cell in plan(study, sizes))
+    jobs = in_order(jobs_of(study, plan(study, sizes)).values())
     missing = _missing_backbones(study, workspace)
     problems |= dict.fromkeys(missing.values())
     for job in jobs:

@@ -17,7 +17,7 @@ from stages.check import checked
 from stages.cross_task import score_across
 from stages.estimate import Duration, Estimate
 from stages.jobs import Jobs
-from stages.plan import Cell, in_order, job_of, plan
+from stages.plan import Cell, Job, in_order, jobs_of, plan
 from stages.report import write_report
 from stages.workspace import Workspace
 
@@ -93,7 +93,7 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
     Raises:
         PipelineError: something that can be known to be wrong before training; nothing is trained then.
     """
-    study, cells, jobs = _prepare(study, workspace)
+    study, wanted, jobs = _prepare(study, workspace)
     if is_main_process():
         missing = jobs.missing
         done = len(jobs.jobs) - len(missing)
@@ -101,9 +101,8 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         print(f"study {study.name}: {done} of {len(jobs.jobs)} runs done{time}", file=sys.stderr, flush=True)
     jobs.train()
     entries, by_backbone = [], dict[str | None, list[str]]()
-    for cell in cells:
+    for cell, job in wanted.items():
         place = {"method": cell.label, "target": cell.target, "seed": cell.seed, "rows": cell.rows}
-        job = job_of(study, cell)
         try:
             record = jobs.get(job)
         except PipelineError as error:
@@ -123,12 +122,12 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
     return result, folder
 
 
-def _prepare(study: Study, workspace: Workspace) -> tuple[Study, list[Cell], Jobs]:
+def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Cell, Job], Jobs]:
     workspace = replace(workspace, held_out=study.targets)
     if study.dev_limit is not None:
         workspace = replace(workspace, dev_limit=study.dev_limit)
     study, sizes = checked(study, workspace)
-    cells = plan(study, sizes)
-    wanted = {cell: job_of(study, cell) for cell in cells}
-    kept = {job for cell, job in wanted.items() if study.row(cell.row).keep_weights}
-    return study, cells, Jobs(in_order(wanted.values()), workspace, Estimate(workspace), kept)
+    wanted = jobs_of(study, plan(study, sizes))
+    keeping = {name for name in study.methods if study.row(name).keep_weights}
+    kept = {job for cell, job in wanted.items() if cell.row in keeping}
+    return study, wanted, Jobs(in_order(wanted.values()), workspace, Estimate(workspace), kept)

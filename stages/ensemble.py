@@ -181,9 +181,7 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
 def _finished(task: Task, ledger: Ledger) -> dict[str, RunRecord]:
     """Every finished run that trained on the task and was scored on the same dev rows as most."""
     groups: dict[str, dict[str, RunRecord]] = {}
-    for file in sorted(ledger.root.glob("*/run.json")):
-        record = ledger.find(file.parent.name)
-        assert record is not None
+    for record in filter(None, map(ledger.find, ledger.names())):
         try:
             part = _part(record, task)
         except PipelineError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.errors import PipelineError
-from pipeline.ledger import RunRecord
+from pipeline.ledger import Kind, RunRecord
 from pipeline.recipe import Recipe
 from stages.plan import Job
 from stages.workspace import Workspace
@@ -42,6 +42,28 @@ class _Work:
         return self.trained * self.passes
 
 
+@dataclass
+class _Spent:
+    """What runs did, and the seconds it took."""
+
+    trained: float = 0.0
+    scored: float = 0.0
+    train_seconds: float = 0.0
+    score_seconds: float = 0.0
+
+    def add(self, record: RunRecord) -> None:
+        done, speed = _work(record), record.cost.examples_per_second
+        training = min(done.trained / speed, record.cost.seconds) if speed else 0.0
+        self.trained += done.training
+        self.scored += done.scored
+        self.train_seconds += training
+        self.score_seconds += record.cost.seconds - training
+
+    def seconds_of(self, work: _Work) -> float:
+        training = work.training * self.train_seconds / max(self.trained, 1)
+        return training + work.scored * self.score_seconds / max(self.scored, 1)
+
+
 class Estimate:
     """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one.
 
@@ -50,10 +72,13 @@ class Estimate:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._records: dict[str, RunRecord] = {}
-        for file in sorted(workspace.ledger.root.glob("*/run.json")):
+        self._runs: set[str] = set()
+        self._spent: dict[tuple[Kind, frozenset[str] | None], _Spent] = {}
+        """By method and tasks; by method alone under None."""
+        self._works: dict[Job, _Work] = {}
+        for name in workspace.ledger.names():
             try:
-                record = workspace.ledger.find(file.parent.name)
+                record = workspace.ledger.find(name)
             except PipelineError:
                 continue  # a damaged record is told by the command that needs it
             if record is not None:
@@ -62,12 +87,15 @@ class Estimate:
     @property
     def known(self) -> int:
         """Runs it knows."""
-        return len(self._records)
+        return len(self._runs)
 
     def learn(self, record: RunRecord) -> None:
         """Count a finished run in."""
-        if record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash:
-            self._records[record.run] = record
+        here = record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash
+        if here and record.run not in self._runs:
+            self._runs.add(record.run)
+            for tasks in (None, frozenset((record.task, *_joint(record)))):
+                self._spent.setdefault((record.kind, tasks), _Spent()).add(record)
 
     def total(self, jobs: Iterable[Job]) -> Duration:
         """The time of all ``jobs``, one after the other."""
@@ -76,19 +104,13 @@ class Estimate:
 
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on this backbone."""
-        alike = [record for record in self._records.values() if record.kind == job.kind]
-        tasks = {part.task for part in job.parts}
-        alike = [record for record in alike if {record.task, *_joint(record)} == tasks] or alike
-        if not alike:
+        tasks = frozenset(part.task for part in job.parts)
+        spent = self._spent.get((job.kind, tasks)) or self._spent.get((job.kind, None))
+        if spent is None:
             return None
-        work = self._work_of(job)
-        trained, scored, train_seconds, score_seconds = 0.0, 0.0, 0.0, 0.0
-        for record in alike:
-            done, speed = _work(record), record.cost.examples_per_second
-            spent = min(done.trained / speed, record.cost.seconds) if speed else 0.0
-            trained, scored = trained + done.training, scored + done.scored
-            train_seconds, score_seconds = train_seconds + spent, score_seconds + record.cost.seconds - spent
-        return work.training * train_seconds / max(trained, 1) + work.scored * score_seconds / max(scored, 1)
+        if job not in self._works:
+            self._works[job] = self._work_of(job)
+        return spent.seconds_of(self._works[job])
 
     def _work_of(self, job: Job) -> _Work:
         data = [

@@ -75,4 +75,4 @@ def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspa
             f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
             " (python -m pipeline extract --task TASK)"
         )
-    return tuple(sorted(chosen, key=lambda artifact: artifact.manifest.task))
+    return tuple(workspace.store.current(a) for a in sorted(chosen, key=lambda a: a.manifest.task))

@@ -75,7 +75,7 @@ def choose_adapters(
             f"fuse needs adapters of at least two tasks, but only '{chosen[0].manifest.task}' is here: train another,"
             f" for example {_extract_command('TASK', workspace, 'cross')}"
         )
-    return tuple(sorted(chosen, key=lambda artifact: artifact.manifest.task))
+    return tuple(workspace.store.current(a) for a in sorted(chosen, key=lambda a: a.manifest.task))
 
 
 def fuse(

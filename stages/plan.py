@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 from pipeline.ledger import Kind
 from pipeline.recipe import Recipe
@@ -53,6 +54,14 @@ class Job:
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Jobs are looked up over and over, and a recipe has dozens of settings.
+        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone))
+
     @property
     def task(self) -> str:
         return "+".join(part.task for part in self.parts)
@@ -69,18 +78,17 @@ def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Cell]:
     ``sizes`` are the training rows that the targets have: a point of the curve with as many is the main table's cell.
     """
     cells: list[Cell] = []
-    points = study.curve_points
-    for seed in study.seeds:
-        for row in study.methods:
-            for target in study.targets_of(row):
-                cells += _cells(study, row, target, seed, None)
-        for row, targets in study.curve_rows().items():
-            for target in targets:
-                size = sizes.get(target) if sizes else None
-                for point in points:
-                    if size is None or point < size:
-                        cells += _cells(study, row, target, seed, point)
-    return cells
+    points, seed = study.curve_points, study.seeds[0]
+    for row in study.methods:
+        for target in study.targets_of(row):
+            cells += _cells(study, row, target, seed, None)
+    for row, targets in study.curve_rows().items():
+        for target in targets:
+            size = sizes.get(target) if sizes else None
+            for point in points:
+                if size is None or point < size:
+                    cells += _cells(study, row, target, seed, point)
+    return [replace(cell, seed=seed) for seed in study.seeds for cell in cells]
 
 
 def _cells(study: Study, row: str, target: str, seed: int, rows: int | None) -> list[Cell]:
@@ -88,6 +96,20 @@ def _cells(study: Study, row: str, target: str, seed: int, rows: int | None) -> 
     by_source = found.method == "sequential" and found.order is None
     sources = study.partners(row, target) if by_source else [None]
     return [Cell(row, target, seed, source, rows) for source in sources]
+
+
+def jobs_of(study: Study, cells: Iterable[Cell]) -> dict[Cell, Job]:
+    """:func:`job_of` each cell. What cells have in common but for their seed is worked out once."""
+
+    @cache
+    def of_first_seed(cell: Cell) -> Job:
+        return job_of(study, cell)
+
+    @cache
+    def seeded(job: Job, seed: int) -> Job:
+        return replace(job, needs=tuple(seeded(need, seed) for need in job.needs), seed=seed)
+
+    return {cell: seeded(of_first_seed(replace(cell, seed=study.seeds[0])), cell.seed) for cell in cells}
 
 
 def job_of(study: Study, cell: Cell) -> Job:

@@ -324,7 +324,7 @@ def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
     for kind in kinds:
         candidates = [a for a in fitting if a.manifest.kind == kind]
         if candidates:
-            return max(candidates, key=lambda a: (a.manifest.dev, a.manifest.run))
+            return workspace.store.current(max(candidates, key=lambda a: (a.manifest.dev, a.manifest.run)))
     what = " or ".join(kinds)
     if ours:
         names = ", ".join(sorted({a.manifest.backbone for a in ours}))

@@ -167,7 +167,7 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
             f"no {wanted} of '{task.name}' on backbone '{workspace.backbone_name}' in {workspace.store_root}: train one"
             f" with python -m pipeline fuse --target {task.name}"
         )
-    return max(found, key=lambda artifact: (artifact.manifest.dev, artifact.manifest.run))
+    return workspace.store.current(max(found, key=lambda artifact: (artifact.manifest.dev, artifact.manifest.run)))
 
 
 def _trained_parameters(model: TransferModel) -> int:

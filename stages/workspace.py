@@ -45,6 +45,10 @@ class Workspace:
     _rows: dict[tuple[Any, ...], TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
     _all: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
     _usable: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _tasks: dict[str, Task] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _resolved: dict[tuple[Recipe, str, bool], Recipe] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     _on: dict[str, Workspace] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -70,11 +74,19 @@ class Workspace:
         return self._on[backbone]
 
     def task(self, name: str) -> Task:
-        """A task by name, alias or file."""
-        return find_task(name, self.data)
+        """A task by name, alias or file; read once a command."""
+        if name not in self._tasks:
+            self._tasks[name] = find_task(name, self.data)
+        return self._tasks[name]
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
         """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
+        key = (recipe, task.model_dump_json(), joint)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(recipe, task, joint)
+        return self._resolved[key]
+
+    def _resolve(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
         from pipeline.training.devices import resolve_precision
 
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
@@ -97,12 +109,12 @@ class Workspace:
             return self._rows[wanted]
         name = task.model_dump_json()
         if name not in self._usable:
-            self._usable[name] = self._without_held_out(task)
+            self._usable[name] = self._without_held_out(task).sample(task, None, 0, self.dev_limit)
         whole = self._usable[name]
         limit = limit if limit is not None and limit < len(whole.train) else None
         key = (name, limit, seed if limit is not None else 0)  # all rows are all rows
         if key not in self._rows:
-            self._rows[key] = whole.sample(task, limit, seed, self.dev_limit)
+            self._rows[key] = whole.sample(task, limit, seed, None)
         return self._rows[key]
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:

@@ -53,10 +53,19 @@ class TaskData:
     """How many training rows are left out because their text stands in dev, by the task whose dev it is."""
     added: Mapping[str, Added] = field(default_factory=dict)
     """Training rows of other tasks that stand after the task's own, by task."""
+    whole: TaskData | None = field(default=None, repr=False)
+    """What this is a sample of."""
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        return {"train": fingerprint(self.train), "dev": fingerprint(self.dev)}
+        return {"train": fingerprint(self.train), "dev": self._dev_fingerprint}
+
+    @cached_property
+    def _dev_fingerprint(self) -> str:
+        # Samples for many seeds share their dev rows.
+        if self.whole is not None and self.whole.dev is self.dev:
+            return self.whole._dev_fingerprint
+        return fingerprint(self.dev)
 
     @cached_property
     def dev_in_train(self) -> int:
@@ -95,7 +104,7 @@ class TaskData:
             dev = dev.iloc[stratified(dev["label"], dev_limit, _DEV_SEED)].reset_index(drop=True)
             if dev["label"].nunique() < 2:
                 raise PipelineError(f"--dev-limit {dev_limit} leaves a single class of task '{task.name}': raise it")
-        return TaskData(train, dev, self.dropped, self.added)
+        return TaskData(train, dev, self.dropped, self.added, self)
 
 
 def load_task_data(

@@ -18,6 +18,7 @@ NAMES = (
     "fusion_block",
     "stage_two",
     "growth",
+    "store",
     "prediction",
     "adapter_drop",
     "full_tuning",
@@ -47,8 +48,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, prediction, adapter_drop, full_tuning, regularised, gpu; all
-        without names.
+        stage_one, fusion_block, stage_two, growth, store, prediction, adapter_drop, full_tuning, regularised, gpu;
+        all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output

@@ -1,4 +1,4 @@
-"""Artifacts are kept, checked, packed and removed whole; what is damaged or does not belong is refused."""
+"""Artifacts are kept, checked and removed whole; what is damaged or does not belong is refused."""
 
 from __future__ import annotations
 
@@ -7,80 +7,25 @@ import shutil
 import signal
 import sys
 import time
-import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
+from artifacts import FUSED, OTHER, SST, STS, contents, manifest, save, save_fusion
 from pipeline.atomic import write_text
 from pipeline.errors import PipelineError
-from pipeline.ledger import SourceRun
 from pipeline.recipe import Recipe
-from pipeline.store import HEAD, LAYERNORMS, MANIFEST, Artifact, Manifest, Store, fitting_adapters, why_not_fused
+from pipeline.store import HEAD, LAYERNORMS, MANIFEST, Store, fitting_adapters, why_not_fused
 from processes import WITH_WIDE_GAPS, in_a_process
-
-SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-def manifest(run: str, task: str = "sst", **changes: Any) -> Manifest:
-    values: dict[str, Any] = {
-        "kind": "adapter",
-        "task": task,
-        "run": run,
-        "seed": 1,
-        "limit": None,
-        "recipe": Recipe(encoding="cross"),
-        "train_rows": "fingerprint",
-        "pair": task != "sst",
-        "meaning": {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
-        "metric": "accuracy",
-        "dev": 0.5,
-        "backbone": "nano",
-        "backbone_weights": "hash of nano",
-    }
-    return Manifest(**values | changes)
-
-
-def save(store: Store, run: str, task: str = "sst", layernorms: bool = False, **changes: Any) -> Artifact:
-    def write(folder: Path) -> None:
-        (folder / "adapter_config.json").write_text("{}")
-        save_file({"down": torch.arange(6.0) + int(run[0], 16)}, folder / "adapter.safetensors")
-
-    norms = {"norm": torch.ones(3)} if layernorms else {}
-    return store.save(manifest(run, task, **changes), write, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}, norms)
-
-
-def save_fusion(store: Store) -> list[Artifact]:
-    """Two adapters and a fusion of both."""
-    parts = [save(store, SST), save(store, STS, "sts")]
-    sources = tuple(SourceRun(task=a.manifest.task, run=a.manifest.run, digest=a.manifest.digest) for a in parts)
-    return [*parts, save(store, FUSED, "sts", kind="fusion", sources=sources)]
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}
-
-
-def rezip(file: Path, changed: dict[str, bytes | None], added: dict[str, bytes] | None = None) -> Path:
-    """The zip file with members in place of its own (None drops one) and others added."""
-    target = file.with_name("changed.zip")
-    with zipfile.ZipFile(file) as old, zipfile.ZipFile(target, "w") as new:
-        for name in old.namelist():
-            content = changed.get(name, old.read(name))
-            if content is not None:
-                new.writestr(name, content)
-        for name, content in (added or {}).items():
-            new.writestr(name, content)
-    return target
 
 
 # Saving and finding.
@@ -169,7 +114,7 @@ while True:
 
 
 def test_the_next_artifact_of_a_task_clears_what_killed_processes_left(store: Store) -> None:
-    parent = store.folder("adapter", "sst", OTHER).parent
+    parent = store.root / "adapters" / "sst"
     code = "from pipeline.atomic import new_folder\nwith new_folder(ROOT): os.kill(os.getpid(), signal.SIGKILL)"
     with in_a_process(code, parent / OTHER) as process:
         assert process.wait() == -signal.SIGKILL
@@ -237,13 +182,154 @@ def test_a_manifest_that_lists_no_files_vouches_for_nothing(store: Store) -> Non
         read()
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"\xff\xfe", b'{"kind": "adapter"'])
-def test_a_damaged_manifest_is_named(content: bytes, store: Store) -> None:
-    artifact = save(store, SST)
-    (artifact.folder / MANIFEST).write_bytes(content)
-    with pytest.raises(PipelineError, match=r"manifest\.json: damaged .*delete its folder") as caught:
-        store.artifacts()
-    assert str(artifact.folder) in str(caught.value)
+def harm(artifact_folder: Path, **values: Any) -> None:
+    """Write values into a manifest, as nobody but an attacker or another version would."""
+    file = artifact_folder / MANIFEST
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def a_folder_in_its_place(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).mkdir()
+
+
+HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "empty": (lambda folder: (folder / MANIFEST).write_bytes(b""), "cannot be read"),
+    "no artifact": (lambda folder: (folder / MANIFEST).write_bytes(b"{}"), "kind: missing"),
+    "not text": (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), "not UTF-8 text"),
+    "cut": (lambda folder: (folder / MANIFEST).write_bytes(b'{"kind": "adapter"'), "cannot be read"),
+    "nested": (lambda folder: (folder / MANIFEST).write_bytes(b"[" * 100_000), "cannot be read"),
+    "a folder": (a_folder_in_its_place, "a folder stands where a file is needed"),
+    "no number": (lambda folder: harm(folder, dev=float("nan")), "dev: "),
+    "of another run": (lambda folder: harm(folder, run=OTHER), f"belongs into adapters/sst/{OTHER}"),
+    "of another task": (lambda folder: harm(folder, task="sts"), f"belongs into adapters/sts/{SST}"),
+    "of another kind": (lambda folder: harm(folder, kind="fusion"), f"belongs into fusions/sst/{SST}"),
+    **{
+        f"names {name!r}": (lambda folder, name=name: harm(folder, files={name: "0" * 64}), "files")
+        for name in ("../secret", "/etc/passwd", "..", ".hidden", "a/b", "a\\b", "a\nb", "", MANIFEST, "x" * 65, "é")
+    },
+    "names by case": (lambda folder: harm(folder, files={"a": "0" * 64, "A": "0" * 64}), "differ by case"),
+    "no sha256": (lambda folder: harm(folder, files={"a": "0" * 63}), "files.a"),
+}
+
+
+@pytest.mark.parametrize(("harmed", "reason"), HARMS.values(), ids=HARMS)
+def test_a_damaged_manifest_is_named_and_the_other_artifacts_are_still_there(
+    harmed: Callable[[Path], Any], reason: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(store, SST).folder
+    save(store, STS, "sts")
+    harmed(folder)
+    for _ in range(2):
+        assert [artifact.manifest.run for artifact in store.artifacts()] == [STS]
+    warning, nothing = capsys.readouterr().err.split("\n")  # once
+    assert not nothing
+    assert warning.startswith(f"warning: left out: {folder / MANIFEST}: ")
+    assert reason in warning
+    for use in (lambda: store.find(SST), store.verify, lambda: store.export(SST, folder.parent / "out.zip")):
+        with pytest.raises(PipelineError) as caught:
+            use()
+        assert reason in str(caught.value)
+    assert not (folder.parent / "out.zip").exists()
+    store.find(STS).verify()  # type: ignore[union-attr]
+    store.remove(SST)
+    assert store.verify() == 1
+
+
+def test_verify_names_every_problem_at_once(store: Store) -> None:
+    fusion = save_fusion(store)[-1]
+    for number, run in enumerate((OTHER, "e" * 12, "f" * 12, "0" * 12)):
+        save(store, run, seed=number)
+    tasks = store.root / "adapters" / "sst"
+    (tasks / OTHER / HEAD).unlink()
+    (tasks / ("e" * 12) / MANIFEST).unlink()
+    (tasks / ("f" * 12) / MANIFEST).write_text("{}")
+    (tasks / ("0" * 12)).rename(tasks / ("1" * 12))
+    store.remove(FUSED)
+    store.remove(SST)
+    copied = store.root / "fusions" / "sts" / FUSED
+    fusion.folder.parent.mkdir(exist_ok=True)
+    save(store, FUSED, "sts", kind="fusion", sources=fusion.manifest.sources)
+    (tasks / STS).mkdir()
+    with pytest.raises(PipelineError) as caught:
+        store.verify()
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"{store.root}: 7 mistakes"
+    for line, said in zip(
+        lines,
+        (
+            f"{tasks / ('1' * 12) / MANIFEST}: belongs into adapters/sst/{'0' * 12}",
+            f"{tasks / STS}: has no manifest.json",
+            f"{tasks / OTHER / HEAD}: missing",
+            f"{tasks / ('e' * 12)}: has no manifest.json",
+            f"{tasks / ('f' * 12) / MANIFEST}: cannot be read",
+            f"fusion {FUSED} needs adapter {SST} of task 'sst'",
+            f"run {STS} stands in 2 folders",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(f"  {said}")
+    assert copied.is_dir()
+
+
+def not_there(root: Path) -> None:
+    pass
+
+
+def a_file(root: Path) -> None:
+    root.write_text("")
+
+
+def a_circle(root: Path) -> None:
+    root.symlink_to(root)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (not_there, "no such folder"),
+        (a_file, "a file stands where a folder is needed"),
+        (a_circle, "links go round in a circle"),
+    ],
+)
+def test_what_is_no_folder_is_no_store(made: Callable[[Path], None], reason: str, store: Store) -> None:
+    made(store.root)
+    for use in (store.check, store.verify, lambda: store.remove(SST), lambda: store.export(SST, store.root / "x.zip")):
+        with pytest.raises(PipelineError, match=reason) as caught:
+            use()
+        assert str(store.root) in str(caught.value)
+
+
+def test_folders_that_cannot_be_read_are_named(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    save(store, SST)
+    (store.root / "fusions").write_text("")
+    assert len(store.artifacts()) == 1
+    assert capsys.readouterr().err == (
+        f"warning: left out: {store.root / 'fusions'}: a file stands where a folder is needed\n"
+    )
+    with pytest.raises(PipelineError, match="fusions: a file stands where"):
+        store.verify()
+
+
+def test_a_store_without_artifacts_is_whole(store: Store) -> None:
+    store.root.mkdir()
+    (store.root / "README.md").touch()
+    (store.root / "adapters" / "sst").mkdir(parents=True)
+    (store.root / "adapters" / "sst" / "notes.txt").touch()
+    store.check()
+    assert (store.artifacts(), store.verify()) == ([], 0)
+
+
+def test_what_was_chosen_from_a_listing_must_still_be_there(store: Store) -> None:
+    save(store, SST)
+    (listed,) = store.artifacts()
+    assert store.current(listed) == listed
+    save(store, SST, dev=0.75)
+    with pytest.raises(PipelineError, match="changed since it was listed"):
+        store.current(listed)
+    store.remove(SST)
+    with pytest.raises(PipelineError, match="changed since it was listed"):
+        store.current(listed)
 
 
 # Removing.
@@ -252,10 +338,53 @@ def test_a_damaged_manifest_is_named(content: bytes, store: Store) -> None:
 def test_a_removed_artifact_is_gone_and_the_others_stay(store: Store) -> None:
     save(store, SST)
     save(store, OTHER)
-    assert store.remove(SST).manifest.run == SST
+    assert store.remove(SST) == store.root / "adapters" / "sst" / SST
     assert [artifact.manifest.run for artifact in store.artifacts()] == [OTHER]
     with pytest.raises(PipelineError, match=f"no artifact {SST} in "):
         store.remove(SST)
+
+
+@pytest.mark.parametrize("run", ["*", "[a-f]*", "../sst/" + SST, ".", "", f"{SST}/", "A" * 12, "a" * 5000])
+def test_what_is_removed_or_exported_is_named_by_its_run_alone(run: str, store: Store, tmp_path: Path) -> None:
+    save(store, SST)
+    for use in (lambda: store.remove(run), lambda: store.export(run, tmp_path / "out.zip")):
+        with pytest.raises(PipelineError, match="no artifact"):
+            use()
+    assert store.verify() == 1
+
+
+def test_of_a_run_in_two_folders_none_is_removed(store: Store) -> None:
+    folder = save(store, SST).folder
+    copied = store.root / "adapters" / "sts" / SST
+    copied.mkdir(parents=True)
+    (copied / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
+    assert store.find(SST) is not None
+    with pytest.raises(PipelineError, match=f"stands in {folder} and {copied}"):
+        store.remove(SST)
+
+
+def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(store, SST).folder
+
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("pipeline.store.shutil.rmtree", interrupted)
+        store.remove(SST)
+    assert (store.artifacts(), store.find(SST)) == ([], None)
+    store.remove(SST)
+    assert not folder.exists()
+
+
+def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_path: Path) -> None:
+    folder = save(store, SST).folder
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert store.verify() == 1
+    store.remove(SST)
+    assert not folder.is_symlink()
+    assert (tmp_path / "elsewhere" / MANIFEST).is_file()
 
 
 def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:
@@ -269,167 +398,18 @@ def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) ->
     assert [artifact.manifest.run for artifact in store.artifacts()] == [SST]
 
 
-@pytest.mark.parametrize("by", ["saving", "importing"])
-def test_an_adapter_that_a_fusion_uses_is_not_replaced_by_another(by: str, store: Store, tmp_path: Path) -> None:
+def test_an_adapter_that_a_fusion_uses_is_not_replaced_by_another(store: Store) -> None:
     parts = save_fusion(store)
     before = contents(store.root)
-
-    def other(target: Store) -> None:
-        def write(folder: Path) -> None:
-            (folder / "adapter_config.json").write_text("{}")
-            save_file({"down": torch.zeros(6)}, folder / "adapter.safetensors")
-
-        target.save(manifest(SST), write, {}, {})
-
-    elsewhere = Store(tmp_path / "elsewhere")
-    other(elsewhere)
-    elsewhere.export(SST, tmp_path / "out.zip")
     with pytest.raises(PipelineError, match=f"adapter {SST} .* differs .* fusion {FUSED} is built on it"):
-        if by == "saving":
-            other(store)
-        else:
-            store.import_from(tmp_path / "out.zip")
+        save(store, SST, width=7)
     assert contents(store.root) == before
-    # The same contents may be written again, and others once the fusion is gone.
+    # The same contents may be written again, even over a damaged manifest, and others once the fusion is gone.
+    (parts[0].folder / MANIFEST).write_text("{}")
     assert save(store, SST).manifest.digest == parts[0].manifest.digest
     store.remove(FUSED)
-    other(store)
+    save(store, SST, width=7)
     assert [artifact.manifest.run for artifact in store.artifacts()] == [SST, STS]
-
-
-# Packing.
-
-
-@pytest.mark.parametrize(("run", "packed"), [(SST, [SST]), (FUSED, [SST, STS, FUSED])])
-def test_what_is_exported_is_imported_bit_for_bit_with_the_adapters_of_a_fusion(
-    run: str, packed: list[str], store: Store, tmp_path: Path
-) -> None:
-    save_fusion(store)
-    assert [artifact.manifest.run for artifact in store.export(run, tmp_path / "out.zip")] == packed
-    other = Store(tmp_path / "other")
-    assert {artifact.manifest.run for artifact in other.import_from(tmp_path / "out.zip")} == set(packed)
-    assert [artifact.manifest.run for artifact in other.artifacts()] == packed
-    taken = {name: content for name, content in contents(store.root).items() if name.split("/")[2] in packed}
-    assert contents(other.root) == taken
-    assert len(taken) == 4 * len(packed)
-
-
-def test_importing_twice_changes_nothing(store: Store, tmp_path: Path) -> None:
-    save_fusion(store)
-    store.export(FUSED, tmp_path / "out.zip")
-    before = contents(store.root)
-    store.import_from(tmp_path / "out.zip")
-    assert contents(store.root) == before
-
-
-def test_a_damaged_artifact_is_not_exported(store: Store, tmp_path: Path) -> None:
-    parts = save_fusion(store)
-    (parts[0].folder / HEAD).write_bytes(b"")
-    with pytest.raises(PipelineError, match="damaged"):
-        store.export(FUSED, tmp_path / "out.zip")
-    assert not (tmp_path / "out.zip").exists()
-
-
-def test_a_fusion_whose_adapter_is_gone_is_not_exported(store: Store, tmp_path: Path) -> None:
-    parts = save_fusion(store)
-    for file in parts[0].folder.iterdir():
-        file.unlink()
-    with pytest.raises(PipelineError, match=f"no artifact {SST}"):
-        store.export(FUSED, tmp_path / "out.zip")
-    assert not (tmp_path / "out.zip").exists()
-
-
-@pytest.mark.parametrize(
-    "member",
-    [
-        "../x",
-        "../../../x",
-        "adapters/../../x",
-        "adapters/sst/../x",
-        "/adapters/sst/x",
-        "/etc/x",
-        "x",
-        f"adapters/sst/{SST}/deeper/x",
-        f"adapters/sst/{SST}/",
-    ],
-)
-def test_a_zip_that_reaches_elsewhere_is_refused_whole(member: str, store: Store, tmp_path: Path) -> None:
-    save(store, SST)
-    store.export(SST, tmp_path / "out.zip")
-    bad = rezip(tmp_path / "out.zip", {}, {member: b"x"})
-    other = Store(tmp_path / "deep" / "other")
-    before = contents(tmp_path)
-    with pytest.raises(PipelineError, match=r"changed\.zip: holds"):
-        other.import_from(bad)
-    assert contents(tmp_path) == before
-    assert other.artifacts() == []
-
-
-@pytest.mark.parametrize("name", ["x.py", "pytorch_adapter.bin"])
-def test_a_zip_with_a_file_that_its_manifest_does_not_know_is_refused(name: str, store: Store, tmp_path: Path) -> None:
-    save(store, SST)
-    store.export(SST, tmp_path / "out.zip")
-    bad = rezip(tmp_path / "out.zip", {}, {f"adapters/sst/{SST}/{name}": b"x"})
-    other = Store(tmp_path / "other")
-    with pytest.raises(PipelineError, match="holds other files than its manifest names"):
-        other.import_from(bad)
-    assert not contents(other.root)
-
-
-FUSION_HEAD, FUSION_MANIFEST = f"fusions/sts/{FUSED}/{HEAD}", f"fusions/sts/{FUSED}/{MANIFEST}"
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {FUSION_HEAD: b"damaged"},
-        {FUSION_HEAD: None},
-        {FUSION_MANIFEST: b"{}"},
-        {FUSION_MANIFEST: b"\xff\xfe"},
-        {FUSION_MANIFEST: None},
-    ],
-    ids=["file damaged", "file missing", "manifest damaged", "manifest not text", "manifest missing"],
-)
-def test_what_is_damaged_in_a_zip_does_not_appear(
-    changed: dict[str, bytes | None], store: Store, tmp_path: Path
-) -> None:
-    save_fusion(store)
-    store.export(FUSED, tmp_path / "out.zip")
-    bad = rezip(tmp_path / "out.zip", changed)
-    other = Store(tmp_path / "other")
-    with pytest.raises(PipelineError, match=r"changed\.zip|damaged|missing"):
-        other.import_from(bad)
-    assert other.find(FUSED) is None
-    # Adapters may have appeared before the fusion was looked at, and then they are whole.
-    for artifact in other.artifacts():
-        artifact.verify()
-    assert not [name for name in contents(other.root) if name.startswith("fusions/")]
-
-
-def test_a_zip_with_a_damaged_member_is_refused(store: Store, tmp_path: Path) -> None:
-    save(store, SST)
-    store.export(SST, tmp_path / "out.zip")
-    content = bytearray((tmp_path / "out.zip").read_bytes())
-    # Members are stored as they are, so a byte of a tensor can be found and changed.
-    tensor = (torch.arange(6.0) + int(SST[0], 16)).numpy().tobytes()
-    content[content.index(tensor)] ^= 1
-    (tmp_path / "out.zip").write_bytes(content)
-    other = Store(tmp_path / "other")
-    with pytest.raises(PipelineError, match="not a readable export"):
-        other.import_from(tmp_path / "out.zip")
-    assert not contents(other.root)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [(None, "no such file"), (b"", "not a readable export"), (b"PK no zip", "not a readable")]
-)
-def test_what_is_no_zip_is_named(content: bytes | None, said: str, store: Store, tmp_path: Path) -> None:
-    file = tmp_path / "in.zip"
-    if content is not None:
-        file.write_bytes(content)
-    with pytest.raises(PipelineError, match=said) as caught:
-        store.import_from(file)
-    assert str(file) in str(caught.value)
 
 
 # What can be fused.

@@ -64,6 +64,18 @@ def test_time_goes_with_the_rows_trained_on_and_scored(estimate: Estimate, asked
     assert estimate.seconds(asked) == pytest.approx(seconds)
 
 
+def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
+    workspace: Workspace, estimate: Estimate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=16.0, peak_memory_mb=1.0)
+    for _ in range(3):
+        estimate.learn(record(workspace, "full", "films", run="slow", cost=slow))
+    assert estimate.known == 2
+    assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
+    monkeypatch.setattr("stages.estimate._work", lambda _: pytest.fail("a record is looked at again"))
+    assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
+
+
 def test_a_run_of_the_same_task_counts_before_those_of_others(workspace: Workspace, estimate: Estimate) -> None:
     slow = Cost(trainable_parameters=1, seconds=140.0, examples_per_second=3.2, peak_memory_mb=1.0)
     estimate.learn(record(workspace, "full", "pairs", cost=slow))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from pipeline.study import Study
-from stages.plan import Cell, Job, in_order, job_of, plan
+from pipeline.tasks import Task
+from stages.compare import dry_run
+from stages.plan import Cell, Job, in_order, job_of, jobs_of, plan
+from stages.workspace import Workspace
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -149,3 +155,64 @@ def test_a_row_is_built_on_the_row_it_names() -> None:
     fused = job_of(of, Cell("fusion", "sst", 1))
     assert {need.parts[0].recipe.bottleneck for need in fused.needs} == {4}
     assert job_of(of, Cell("sequential", "sst", 1, "sts")).needs[0].parts[0].recipe.pooling == "cls"
+
+
+EVERY_ROW: dict[str, Any] = {
+    "methods": ["full", "sequential", "multitask", "adapter", "fusion", "begun", "in-turn", "later"],
+    "rows": {
+        "begun": {"method": "adapter", "of": "adapter"},
+        "in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]},
+        "later": {"method": "multitask", "after": ["imdb"], "sources": ["sts"]},
+        "fusion": {"own": ["adapter", "begun"]},
+    },
+    "curve": {"rows": [30, 100]},
+    "target_limit": 200,
+}
+
+
+def test_the_jobs_of_all_cells_are_those_of_each() -> None:
+    of = study(**EVERY_ROW, seeds=[3, 1, 2])
+    cells = plan(of)
+    assert jobs_of(of, cells) == {cell: job_of(of, cell) for cell in cells}
+
+
+def test_equal_jobs_of_a_study_are_one_object() -> None:
+    of = study(**EVERY_ROW)
+    found = [job for root in jobs_of(of, plan(of)).values() for job in (root, *root.needs)]
+    assert len({id(job) for job in found}) == len({*found}) < len(found)
+
+
+def test_the_hash_of_a_job_is_that_of_what_it_is_compared_by() -> None:
+    job = job_of(study(), Cell("fusion", "sst", 1))
+    assert hash(job) == hash(replace(job, row="another"))
+    for change in ({"seed": 2}, {"kind": "adapter"}, {"parts": ()}, {"needs": ()}, {"backbone": "other"}):
+        assert hash(job) != hash(replace(job, **change))
+
+
+@pytest.mark.parametrize("count", ["files of tasks read", "recipes resolved", "recipes of a study made"])
+def test_planning_more_seeds_costs_no_more_than_their_runs(
+    count: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks and recipes are the same for every seed."""
+    owner, name = {
+        "files of tasks read": (Task, "read"),
+        "recipes resolved": (Workspace, "_resolve"),
+        "recipes of a study made": (Study, "recipe_for"),
+    }[count]
+    calls, original = [0], getattr(owner, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls[0] += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+
+    def needed(seeds: int) -> int:
+        calls[0] = 0
+        values = {"methods": ["frozen", "full", "sequential", "multitask", "adapter", "fusion"], "limit": 50}
+        tasks = {"targets": ["films", "meals"], "sources": ["pairs"], "recipe": {"bottleneck": 8}}
+        of = Study.parse({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
+        assert sum(row.runs for row in dry_run(of, replace(workspace)).rows) == 15 * seeds
+        return calls[0]
+
+    assert needed(5) == needed(1) > 0
