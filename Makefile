@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test bench lint format clean
+.PHONY: demo test fuzz bench lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -23,6 +23,13 @@ demo: $(INSTALLED)
 # would make the file's costly fixtures for itself; files with long ones begin first.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# The fuzz at random, so many cases over all its properties; FUZZ="tests/fuzz/test_fuzz_zips.py" for some. What fails is
+# printed with its input; the same FUZZ_SEED draws the same cases.
+fuzz: FUZZ_CASES ?= 10000
+fuzz: FUZZ_SEED ?= $(shell date +%s)
+fuzz: $(INSTALLED)
+	OMP_NUM_THREADS=1 FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -n auto --timeout 3600 --hypothesis-seed $(FUZZ_SEED) $(or $(FUZZ),tests/fuzz)
 
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)

@@ -1,0 +1,186 @@
+"""A store and a ledger with something in them, made without training, to be damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid
+from pipeline.ensembles import EnsembleRecord, Ensembles, Member, Scores
+from pipeline.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun
+from pipeline.recipe import Recipe
+from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.store import MANIFEST, Artifact, Manifest, Store
+from pipeline.study import Study
+
+ADAPTERS = {"sst": "a" * 12, "sts": "b" * 12}
+FUSION = "c" * 12
+RUNS = [f"{number:012x}" for number in range(4)]
+MEANING = {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"}
+ROWS = 24
+
+
+def make_store(root: Path) -> Store:
+    """Two adapters, and a fusion of both."""
+    store = Store(root)
+    adapters = [_save(store, run, task, "adapter", ()) for task, run in ADAPTERS.items()]
+    sources = tuple(SourceRun(task=a.manifest.task, run=a.manifest.run, digest=a.manifest.digest) for a in adapters)
+    _save(store, FUSION, "sts", "fusion", sources)
+    return store
+
+
+def _save(store: Store, run: str, task: str, kind: Any, sources: tuple[SourceRun, ...]) -> Artifact:
+    manifest = Manifest(
+        kind=kind, task=task, run=run, seed=1, limit=None, recipe=Recipe(encoding="cross"), train_rows="rows",
+        pair=False, meaning=MEANING, metric="accuracy", dev=0.5, backbone="nano", backbone_weights="hash of nano",
+        sources=sources,
+    )  # fmt: skip
+
+    def write(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+        save_file({"down": torch.arange(6.0) + int(run[0], 16)}, folder / "adapter.safetensors")
+
+    return store.save(manifest, write, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}, {})
+
+
+def make_reports(root: Path) -> Ledger:
+    """A study of two methods and two seeds on one task, its runs, and an ensemble of them."""
+    ledger, entries = Ledger(root), []
+    study = Study.parse({"name": "own", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
+    cells = [(method, seed) for seed in study.seeds for method in study.methods]
+    for run, (method, seed) in zip(RUNS, cells, strict=True):
+        ledger.finish(_record(run, method, seed), _curve(), predictions(seed), {"sts": predictions(0)})
+        entries.append(Entry(method=method, target="sst", seed=seed, run=run, total_seconds=1.0))
+    result = StudyResult(study=study, backbone="nano", entries=tuple(entries))
+    (root / "own").mkdir()
+    (root / "own" / "study.json").write_text(result.model_dump_json())
+    scores = Scores(rows=ROWS, ensemble=0.5, best=0.5)
+    member = Member(run=RUNS[0], kind="full", backbone="nano", seed=1, weight=1.0, dev=0.5)
+    ensemble = EnsembleRecord(
+        name="best", task="sst", metric="accuracy", meaning=MEANING, rule="mean", members=(member,), best=RUNS[0],
+        considered=(RUNS[0],), chosen_on="half", seed=0, dev_rows="dev", chosen=scores, held_out=scores, provenance={},
+    )  # fmt: skip
+    Ensembles(root).write(ensemble, predictions(0))
+    return ledger
+
+
+def _record(run: str, kind: Any, seed: int) -> RunRecord:
+    data = {"train": "train", "dev": "dev"}
+    identity = {"task": {"name": "sst", **MEANING}, "data": data, "backbone": {"weights": "hash of nano"}}
+    return RunRecord(
+        run=run, kind=kind, task="sst", seed=seed, limit=None, recipe=Recipe(trainable=kind, epochs=1),
+        identity=identity, backbone="nano", metric="accuracy", dev=0.5, best_epoch=1,
+        rows={"train": 9, "dev": ROWS, "dev_in_train": 0},
+        others={"sts": OtherScore(metric="pearson", dev=0.1, rows=ROWS)},
+        cost=Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
+        parameters=Parameters(backbone=100, head=5), provenance={"commit": None, "python": "3"},
+    )  # fmt: skip
+
+
+def _curve() -> list[dict[str, float | None]]:
+    points = [{"epoch": 0.0, "loss": None, "dev": 0.3}, {"epoch": 1.0, "loss": 0.7, "dev": 0.5}]
+    return [point | {"learning_rate": 0.1, "examples": 9, "seconds": 0.5} for point in points]
+
+
+def predictions(seed: int) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    labels, right = np.arange(ROWS) % 2, generator.random(ROWS)
+    return pd.DataFrame(
+        {
+            "id": [str(row) for row in range(ROWS)],
+            "label": labels,
+            "prediction": np.where(right > 0.3, labels, 1 - labels),
+            "probability_0": right,
+            "probability_1": 1 - right,
+        }
+    )
+
+
+# Faults of a folder.
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that befalls the ``number``-th file of a folder, or its parent."""
+
+    kind: str
+    number: int
+    content: bytes = b""
+    name: str = ""
+
+    def befall(self, root: Path) -> None:
+        """Nothing, where the file system itself refuses it."""
+        files = sorted(file for file in root.rglob("*") if not file.is_dir() or file.is_symlink())
+        if not files:
+            return
+        file = files[self.number % len(files)]
+        try:
+            self._befall(root, file)
+        except (OSError, ValueError):
+            return
+
+    def _befall(self, root: Path, file: Path) -> None:
+        if self.kind == "other":  # what stands in another file
+            shutil.copy(file, sorted(root.rglob(file.name))[0])
+        elif self.kind == "rename":
+            file.rename(file.with_name(self.name))
+        elif self.kind == "move":
+            file.parent.rename(file.parent.with_name(self.name))
+        elif self.kind == "beside":
+            shutil.copytree(file.parent, file.parent.with_name(self.name))
+        elif self.kind == "add":
+            (file.parent / self.name).write_bytes(self.content)
+        else:
+            self._replace(file)
+
+    def _replace(self, file: Path) -> None:
+        before = file.read_bytes()
+        file.unlink()
+        match self.kind:
+            case "bytes":
+                file.write_bytes(self.content)
+            case "flip":
+                at = len(self.content) % max(1, len(before))
+                file.write_bytes(before[:at] + bytes([before[at] ^ 1]) + before[at + 1 :] if before else b"")
+            case "folder":
+                file.mkdir()
+            case "link":
+                file.symlink_to(self.name)
+            case "pipe":
+                os.mkfifo(file)
+
+
+names = st.sampled_from([*ODD_TEXTS, "../../..", "/etc/hostname", MANIFEST, "d" * 12, "." + "a" * 12, *ADAPTERS, *RUNS])
+faults = st.builds(
+    Fault,
+    kind=st.sampled_from(
+        ["bytes", "drop", "flip", "folder", "link", "pipe", "rename", "move", "beside", "add", "other"]
+    ),
+    number=st.integers(0, 40),
+    content=st.binary(max_size=40) | st.sampled_from([b"{}", b"[" * 100_000, b"null", b"\xff\xfe"]),
+    name=names,
+)
+
+
+def documents_in(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob(name))]
+
+
+def json_files(model: Any, documents: list[dict[str, Any]]) -> st.SearchStrategy[bytes]:
+    """The bytes of a ``model``'s file: near-valid JSON, or damaged bytes of it."""
+    whole = near_valid(model, documents).map(lambda document: as_bytes(document, "json"))
+    return whole | whole | damaged_bytes(whole)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}

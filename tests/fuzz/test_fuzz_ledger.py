@@ -1,0 +1,154 @@
+"""What runs, studies and ensembles leave on disk, damaged: read, or refused by the verbs that need it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz_documents import damaged_bytes, texts
+from fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
+from pipeline.ensembles import EnsembleRecord, Ensembles
+from pipeline.errors import PipelineError
+from pipeline.ledger import Ledger, RunRecord
+from pipeline.reporting.entries import StudyResult
+from pipeline.tasks import find_task
+from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
+from pipeline.training.resumption import Resumption
+from stages.ensemble import ensemble
+from stages.report import report
+
+with tempfile.TemporaryDirectory() as scratch:
+    make_reports(Path(scratch))
+    RECORDS, STUDIES, ENSEMBLES = (
+        documents_in(Path(scratch), name) for name in ("run.json", "study.json", "ensemble.json")
+    )
+    CURVE = next(Path(scratch).rglob("curve.csv")).read_bytes()
+    PREDICTIONS = next(Path(scratch).rglob("predictions.parquet")).read_bytes()
+
+records = json_files(RunRecord, RECORDS)
+
+
+@pytest.fixture(scope="module")
+def stocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_reports(tmp_path_factory.mktemp("stocked") / "reports").root.parent
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures take seconds, and read nothing that tables do not."""
+    monkeypatch.setattr("pipeline.reporting.build.write_figures", lambda *_: ())
+
+
+def use(reports: Path, run: str) -> None:
+    """Everything that reads the ledger."""
+    ledger = Ledger(reports)
+    for named in (run, *RUNS):
+        for read in (ledger.find, ledger.began, ledger.predictions, ledger.curve, ledger.attention):
+            with suppress(PipelineError):
+                read(named)
+        with suppress(PipelineError):
+            ledger.predictions(named, "sts")
+    with suppress(PipelineError):
+        Ensembles(reports).named("best")
+    for runs in (None, RUNS):
+        with suppress(PipelineError):
+            ensemble(find_task("sst"), "other", reports, runs=runs)
+    with suppress(PipelineError):
+        report("own", reports)
+
+
+@given(st.lists(faults, min_size=1, max_size=3), texts)
+def test_damaged_reports_are_used_or_refused(room: Any, stocked: Path, befallen: list[Fault], run: str) -> None:
+    with room() as folder:
+        reports = Path(shutil.copytree(stocked, folder / "reports"))
+        for fault in befallen:
+            fault.befall(reports)
+        use(reports, run)
+
+
+@given(records, st.sampled_from(RUNS))
+def test_a_record_of_any_content_is_used_or_refused(room: Any, stocked: Path, content: bytes, run: str) -> None:
+    with room() as folder:
+        reports = Path(shutil.copytree(stocked, folder / "reports"))
+        (reports / "runs" / run / "run.json").write_bytes(content)
+        use(reports, run)
+
+
+def tables_of(content: bytes) -> st.SearchStrategy[bytes]:
+    """Predictions with a column that is another's, is missing or is of another type; or any bytes."""
+    table = predictions(1)
+
+    def changed(column: str, values: Any, drop: bool) -> bytes:
+        buffer = io.BytesIO()
+        (table.drop(columns=column) if drop else table.assign(**{column: values})).to_parquet(buffer, index=False)
+        return buffer.getvalue()
+
+    values = st.sampled_from([None, "a", 7, -1.5, float("nan"), float("inf"), b"x"]) | st.just(table["probability_0"])
+    return st.builds(changed, st.sampled_from(list(table)), values, st.booleans()) | damaged_bytes(st.just(content))
+
+
+@given(tables_of(PREDICTIONS), damaged_bytes(st.just(CURVE)), st.sampled_from(RUNS))
+def test_predictions_and_curves_of_any_content_are_used_or_refused(
+    room: Any, stocked: Path, table: bytes, curve: bytes, run: str
+) -> None:
+    with room() as folder:
+        reports = Path(shutil.copytree(stocked, folder / "reports"))
+        (reports / "runs" / run / "predictions.parquet").write_bytes(table)
+        (reports / "runs" / run / "curve.csv").write_bytes(curve)
+        use(reports, run)
+
+
+@given(json_files(StudyResult, STUDIES), json_files(EnsembleRecord, ENSEMBLES), texts)
+def test_studies_and_ensembles_of_any_content_are_used_or_refused(
+    room: Any, stocked: Path, study: bytes, ensemble: bytes, name: str
+) -> None:
+    with room() as folder:
+        reports = Path(shutil.copytree(stocked, folder / "reports"))
+        (reports / "own" / "study.json").write_bytes(study)
+        (reports / "ensembles" / "best" / "ensemble.json").write_bytes(ensemble)
+        use(reports, RUNS[0])
+        with suppress(PipelineError):
+            Ensembles(reports).named(name)
+        with suppress(PipelineError):
+            report(name, reports)
+
+
+def made_checkpoint(file: Path, shape: tuple[int, ...], name: str) -> None:
+    """A checkpoint of a layer, or of one with other names or shapes."""
+    weights = {f"{name}weight": torch.zeros(shape), f"{name}bias": torch.zeros(shape[:1])}
+    moments = {key: torch.zeros(shape) for key in ("exp_avg", "exp_avg_sq")} | {"step": torch.tensor(1.0)}
+    progress = Progress(epoch=2, step=3, curve=[{"epoch": 1.0, "dev": 0.5}])
+    best = {key: tensor.clone() for key, tensor in weights.items()}
+    save_checkpoint(file, Checkpoint(progress, weights, best, {0: moments}, {}))
+
+
+@given(
+    st.data(),
+    st.sampled_from([(2, 3), (3, 2), (2,), (0, 3), (2, 3, 1)]),
+    st.sampled_from(["", "other."]),
+    st.booleans(),
+)
+def test_a_checkpoint_of_any_content_is_resumed_or_left(
+    room: Any, data: st.DataObject, shape: tuple[int, ...], name: str, damage: bool
+) -> None:
+    with room() as folder:
+        file = folder / "checkpoint" / "state.safetensors"
+        made_checkpoint(file, shape, name)
+        if damage:
+            file.write_bytes(data.draw(damaged_bytes(st.just(file.read_bytes()))))
+        with suppress(PipelineError):
+            load_checkpoint(file)
+        with suppress(PipelineError):
+            model = torch.nn.Linear(3, 2)
+            resumed = Resumption(file, 60.0, model, torch.optim.AdamW(model.parameters()), Accelerator(cpu=True))
+            assert resumed.progress.step in (0, 3)

@@ -1,0 +1,50 @@
+"""Recipe files: refused with a message, or read; and what is read has one identity however it is written."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz_documents import as_bytes, damaged_bytes, near_valid
+from pipeline.errors import PipelineError
+from pipeline.ledger import run_name
+from pipeline.recipe import Recipe
+from pipeline.tasks import Task, built_in_tasks
+
+recipes = near_valid(Recipe)
+
+
+def read(file: Path) -> Recipe:
+    return Recipe.parse(Recipe.read(file), str(file))
+
+
+@given(recipes, st.sampled_from(list(built_in_tasks().values())), st.booleans())
+def test_a_recipe_that_parses_resolves_and_is_the_same_in_toml_and_json(
+    room: Any, recipe: dict[str, Any], task: Task, joint: bool
+) -> None:
+    with room() as folder, suppress(PipelineError):
+        file = folder / "recipe.toml"
+        file.write_bytes(as_bytes(recipe, "toml"))
+        resolved = read(file).resolve(task, "fp32", longest=512, depth=12, joint=joint)
+        assert resolved.resolve(task, "fp32", longest=512, depth=12, joint=joint) == resolved
+        run_name({"recipe": resolved.identity})
+        dumped = resolved.model_dump(mode="json")
+        again = [
+            Recipe.model_validate_json(resolved.model_dump_json()),
+            Recipe.parse(json.loads(json.dumps(dumped)), "json"),
+            Recipe.parse(tomllib.loads(as_bytes(dumped, "toml").decode()), "toml"),
+        ]
+        assert [(each, each.identity) for each in again] == [(resolved, resolved.identity)] * 3
+
+
+@given(damaged_bytes(recipes.map(lambda recipe: as_bytes(recipe, "toml"))))
+def test_a_recipe_of_any_bytes_is_read_or_refused(room: Any, content: bytes) -> None:
+    with room() as folder, suppress(PipelineError):
+        (folder / "recipe.toml").write_bytes(content)
+        read(folder / "recipe.toml")

@@ -1,0 +1,91 @@
+"""A store whose folders were damaged or meddled with: every verb works or refuses, and nothing outside is touched."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fuzz_documents import texts
+from fuzz_stores import ADAPTERS, FUSION, Fault, documents_in, faults, json_files, make_store
+from pipeline.errors import PipelineError
+from pipeline.store import HEAD, MANIFEST, Artifact, Manifest, Store
+
+with tempfile.TemporaryDirectory() as scratch:
+    MANIFESTS = documents_in(make_store(Path(scratch)).root, MANIFEST)
+
+manifests = json_files(Manifest, MANIFESTS)
+runs = st.sampled_from([*ADAPTERS.values(), FUSION]) | texts
+
+
+@pytest.fixture(scope="module")
+def stocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_store(tmp_path_factory.mktemp("stocked") / "store").root
+
+
+def use(store: Store, run: str, folder: Path) -> None:
+    """Everything that a store is asked for, the last what deletes."""
+    artifacts: list[Artifact] = []
+    with suppress(PipelineError):
+        artifacts = store.artifacts()
+    for artifact in artifacts:
+        with suppress(PipelineError):
+            artifact.verify()
+    for named in (run, FUSION):
+        with suppress(PipelineError):
+            store.find(named)
+        with suppress(PipelineError):
+            store.users_of(named)
+        with suppress(PipelineError):
+            store.export(named, folder / "export.zip")
+    for named in (run, FUSION, *ADAPTERS.values()):
+        with suppress(PipelineError):
+            store.remove(named)
+
+
+@given(st.lists(faults, min_size=1, max_size=3), runs)
+def test_a_damaged_store_is_used_or_refused(room: Any, stocked: Path, befallen: list[Fault], run: str) -> None:
+    with room() as folder:
+        root = Path(shutil.copytree(stocked, folder / "store"))
+        (folder / "beside").mkdir()
+        (folder / "beside" / "kept").write_text("kept")
+        for fault in befallen:
+            fault.befall(root)
+        use(Store(root), run, folder)
+        assert (folder / "beside" / "kept").read_text() == "kept"
+
+
+@given(manifests, st.integers(0, 2), runs)
+def test_a_store_with_any_manifest_is_used_or_refused(
+    room: Any, stocked: Path, content: bytes, which: int, run: str
+) -> None:
+    with room() as folder:
+        root = Path(shutil.copytree(stocked, folder / "store"))
+        sorted(root.rglob(MANIFEST))[which].write_bytes(content)
+        use(Store(root), run, folder)
+
+
+@given(st.integers(0, 100), st.integers(0, 2**20), st.integers(1, 255))
+def test_a_byte_that_changed_in_a_file_is_noticed(
+    room: Any, stocked: Path, number: int, place: int, change: int
+) -> None:
+    with room() as folder:
+        root = Path(shutil.copytree(stocked, folder / "store"))
+        files = sorted(file for file in root.rglob("*") if file.is_file() and file.name != MANIFEST)
+        file = files[number % len(files)]
+        content = bytearray(file.read_bytes())
+        content[place % len(content)] ^= change
+        file.write_bytes(content)
+        artifact = next(each for each in Store(root).artifacts() if each.folder == file.parent)
+        with pytest.raises(PipelineError, match="damaged"):
+            artifact.verify()
+        if file.name == HEAD:  # it may still be tensors, but not those of this head, or not its shapes
+            with suppress(PipelineError):
+                artifact.load_head(nn.Linear(3, 2))

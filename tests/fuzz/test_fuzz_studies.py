@@ -1,0 +1,70 @@
+"""Study files: refused with a message, or read; and what is read can be planned."""
+
+from __future__ import annotations
+
+import tomllib
+from contextlib import suppress
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz_documents import NAMES, as_bytes, damaged_bytes, near_valid, texts, valid
+from pipeline.errors import PipelineError
+from pipeline.recipe import Recipe
+from pipeline.study import Study, read_study
+from stages.plan import in_order, job_of, plan
+from stages.studies import STUDIES
+
+SHIPPED = [tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(STUDIES.glob("*.toml"))]
+studies = near_valid(Study, SHIPPED, free=valid(Recipe))
+listed = st.lists(st.sampled_from(NAMES) | texts, max_size=3)
+# As the command line gives them, each of its type.
+overrides = st.fixed_dictionaries(
+    {},
+    optional={
+        "targets": listed,
+        "sources": listed,
+        "methods": listed,
+        "seeds": st.lists(st.integers(), max_size=3),
+        "reference": texts,
+        "limit": st.integers(),
+        "target_limit": st.integers(),
+        "dev_limit": st.integers(),
+        "curve": st.booleans(),
+        "curve_rows": st.lists(st.integers(), max_size=3),
+    },
+)
+
+
+@given(studies, overrides, valid(Recipe))
+def test_a_study_that_parses_can_be_planned_and_is_the_same_in_json(
+    room: Any, document: dict[str, Any], changed: dict[str, Any], recipe: dict[str, Any]
+) -> None:
+    with room() as folder:
+        (folder / "own.toml").write_bytes(as_bytes(document, "toml"))
+        study = None
+        with suppress(PipelineError):
+            study = read_study("own.toml", folder, {})
+            study = read_study("own.toml", folder, changed)
+        if study is None:
+            return
+        in_order(job_of(study, cell) for cell in plan(study))
+        assert Study.model_validate_json(study.model_dump_json()) == study
+        assert study.with_task_names(lambda name: name) == study
+        with suppress(PipelineError):
+            study = study.with_recipe(**{key: value for key, value in recipe.items() if value is not None})
+            in_order(job_of(study, cell) for cell in plan(study))
+
+
+@given(damaged_bytes(studies.map(lambda study: as_bytes(study, "toml"))))
+def test_a_study_of_any_bytes_is_read_or_refused(room: Any, content: bytes) -> None:
+    with room() as folder, suppress(PipelineError):
+        (folder / "own.toml").write_bytes(content)
+        read_study("own.toml", folder, {})
+
+
+@given(texts)
+def test_a_study_of_any_name_is_found_or_refused(room: Any, name: str) -> None:
+    with room(), suppress(PipelineError):
+        read_study(name, STUDIES, {})

@@ -1,0 +1,197 @@
+"""Data files of every kind: refused with a message, or read into rows; and what is written is what is read."""
+
+from __future__ import annotations
+
+import csv
+import io
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz_documents import ODD_NUMBERS, ODD_RAWS, ODD_TEXTS, as_bytes, damaged_bytes, texts
+from pipeline.data.load import canonical_rows, load_task_data, read_test_texts
+from pipeline.data.tables import SUFFIXES, read_table, write_table
+from pipeline.errors import PipelineError
+from pipeline.tasks import Task
+
+COLUMNS = ["id", "text", "other", "label"]
+BASE = {"text": ["text"], "label": "label", "name": "own"}
+CLASSES = BASE | {"kind": "classes", "classes": ["bad", "good"], "metric": "accuracy"}
+TASKS = [
+    CLASSES,
+    CLASSES | {"files": {"labels": {"good": 1, "bad": 0, "nan": 0, "1": 1}, "drop_blank": True}},
+    CLASSES | {"files": {"dev_fraction": 0.5}},
+    BASE | {"kind": "score", "range": [0, 5], "metric": "pearson", "text": ["text", "other"]},
+    BASE | {"kind": "score", "range": [-1e308, 1e308], "metric": "pearson", "files": {"scale": [1e308, 1]}},
+]
+tasks = st.sampled_from([Task.parse(values, "test") for values in TASKS])
+suffixes = st.sampled_from(SUFFIXES)
+
+cells = st.sampled_from(["good", "bad", "0", "1", "1.0", 0, 1, 2.5, None]) | texts | st.sampled_from(ODD_NUMBERS)
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> list[list[Any]]:
+    """A header and rows below it, with up to three faults."""
+    grid: list[list[Any]] = [list(COLUMNS)]
+    grid += [[str(row), f"text {row}", f"other {row}", row % 2] for row in range(draw(st.integers(0, 6)))]
+    for _ in range(draw(st.integers(0, 3))):
+        row = draw(st.sampled_from(grid))
+        at = draw(st.integers(0, len(row) - 1)) if row else 0
+        fault = draw(st.sampled_from(["cell", "cell", "column", "drop", "add", "twice", "empty"]))
+        if fault == "cell" and row:
+            row[at] = draw(cells)
+        elif fault == "column":
+            grid = [[*each[:at], draw(cells), *each[at + 1 :]] for each in grid]
+        elif fault == "drop":
+            del row[at : at + 1]
+        elif fault == "add":
+            row.append(draw(cells))
+        elif fault == "twice":
+            grid.append(list(row))
+        else:
+            row.clear()
+    return grid
+
+
+def delimited(grid: list[list[Any]], separator: str, quoting: int) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter=separator, quoting=quoting, escapechar="\\", quotechar='"')  # type: ignore[call-overload]
+    writer.writerows(grid)
+    return text.getvalue().encode("utf-8", errors="surrogatepass")
+
+
+def lines_of_json(grid: list[list[Any]], odd: list[Any]) -> bytes:
+    rows: list[Any] = [dict(zip(map(str, grid[0]), row, strict=False)) for row in grid[1:]]
+    return b"\n".join(as_bytes(row, "json") for row in [*rows, *odd])
+
+
+def is_writable(text: str) -> bool:
+    """Whether UTF-8 has bytes for it: it has none for half a surrogate pair."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+plain_texts = texts.filter(is_writable)
+column_types: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.string(), plain_texts),
+    (pa.large_string(), st.sampled_from(["good", "bad"])),
+    (pa.int64(), st.integers(-1, 2)),
+    (pa.uint64(), st.integers(0, 2**64 - 1)),
+    (pa.float64(), st.floats()),
+    (pa.float16(), st.just(1.0)),
+    (pa.bool_(), st.booleans()),
+    (pa.binary(), st.binary(max_size=4)),
+    (pa.null(), st.none()),
+    (pa.timestamp("ns", tz="UTC"), st.integers(0, 2**62)),
+    (pa.timestamp("s"), st.integers(-(2**40), 2**40)),
+    (pa.date32(), st.integers(-(10**6), 10**6)),
+    (pa.duration("ns"), st.integers(0, 10)),
+    (pa.decimal128(20, 2), st.decimals(0, 9, places=2)),
+    (pa.list_(pa.string()), st.lists(plain_texts, max_size=2)),
+    (pa.struct([("a", pa.int64())]), st.fixed_dictionaries({"a": st.integers(0, 3)})),
+    (pa.map_(pa.string(), pa.int64()), st.just([("a", 1)])),
+    (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["good", "bad"])),
+]
+
+
+@st.composite
+def typed_columns(draw: st.DrawFn) -> pa.Table:
+    """A parquet table in which some columns are of another type or name, which may be that of another column."""
+    size = draw(st.integers(0, 5))
+    numbers = range(size)
+    found = {"id": [*map(str, numbers)], "text": [f"text {n}" for n in numbers], "other": ["o"] * size}
+    columns = [(name, pa.array(values, pa.string())) for name, values in found.items()]
+    columns.append(("label", pa.array([n % 2 for n in numbers], pa.int64())))
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(columns) - 1))
+        kind, values = draw(st.sampled_from(column_types))
+        listed = draw(st.lists(st.none() | values, min_size=size, max_size=size))
+        name = draw(st.just(columns[at][0]) | st.sampled_from(COLUMNS) | plain_texts)
+        columns[at : at + draw(st.integers(0, 1))] = [(name, pa.array(listed, kind))]
+    names, arrays = zip(*columns, strict=True)
+    return pa.Table.from_arrays(list(arrays), names=list(names))
+
+
+def content_of(suffix: str, grid: list[list[Any]], odd: list[Any], table: pa.Table, quoting: int) -> bytes:
+    if suffix == ".jsonl":
+        return lines_of_json(grid, odd)
+    if suffix == ".parquet":
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer)
+        return buffer.getvalue()
+    return delimited(grid, "\t" if suffix == ".tsv" else ",", quoting)
+
+
+odd_lines = st.lists(st.sampled_from(ODD_RAWS) | st.sampled_from(ODD_NUMBERS), max_size=1)
+contents = st.tuples(suffixes, grids(), odd_lines, typed_columns(), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+
+
+def read_rows(task: Task, file: Path) -> None:
+    table = read_table(file)
+    for labelled in (True, False):
+        with suppress(PipelineError):
+            rows = canonical_rows(task, table, str(file), source=task.files, labelled=labelled)
+            assert len(rows) and rows.columns.tolist()[:2] == ["id", "text_a"]
+            assert rows["id"].is_unique
+            assert all(isinstance(text, str) and text.strip() for text in rows["text_a"])
+            assert labelled == ("label" in rows)
+
+
+@given(contents, tasks)
+def test_a_table_of_any_cells_is_read_or_refused(room: Any, content: tuple[Any, ...], task: Task) -> None:
+    with room() as folder, suppress(PipelineError):
+        file = folder / f"rows{content[0]}"
+        file.write_bytes(content_of(*content))
+        read_rows(task, file)
+
+
+@given(st.data(), contents, tasks)
+def test_a_table_of_any_bytes_is_read_or_refused(
+    room: Any, data: st.DataObject, content: tuple[Any, ...], task: Task
+) -> None:
+    damaged = data.draw(damaged_bytes(st.just(content_of(*content))))
+    with room() as folder, suppress(PipelineError):
+        file = folder / f"rows{content[0]}"
+        file.write_bytes(damaged)
+        read_rows(task, file)
+
+
+bounds = st.none() | st.integers(-1, 6)
+
+
+@given(contents, contents, contents, tasks, bounds, bounds, st.integers(0, 2**32 - 1), st.booleans())
+def test_a_folder_of_data_is_loaded_or_refused(
+    room: Any, train: Any, dev: Any, test: Any, task: Task, limit: Any, dev_limit: Any, seed: int, drop: bool
+) -> None:
+    with room() as folder, suppress(PipelineError):
+        (folder / "own").mkdir()
+        for stem, content in (("train", train), ("dev", dev), ("test", test)):
+            (folder / "own" / f"{stem}{content[0]}").write_bytes(content_of(*content))
+        with suppress(PipelineError):
+            read_test_texts(task, folder)
+        loaded = load_task_data(task, folder, limit=limit, seed=seed, dev_limit=dev_limit, drop_overlap=drop)
+        assert min(len(loaded.train), len(loaded.dev)) > 0
+        assert loaded.fingerprint.keys() == {"train", "dev"}
+
+
+written_texts = (st.sampled_from(ODD_TEXTS) | st.text()).filter(lambda text: text != "" and is_writable(text))
+rows_to_write = st.lists(st.tuples(written_texts, written_texts, st.integers(), st.floats(allow_nan=False)), min_size=1)
+
+
+@given(rows_to_write, suffixes)
+def test_a_table_that_is_written_is_read_the_same(room: Any, rows: list[tuple[Any, ...]], suffix: str) -> None:
+    table = pd.DataFrame(rows, columns=["id", "text", "label", "probability"]).astype({"label": object})
+    table["label"] = [str(value) for value in table["label"]]
+    with room() as folder:
+        write_table(table, folder / f"rows{suffix}")
+        found = read_table(folder / f"rows{suffix}")
+        assert found.columns.tolist() == table.columns.tolist()
+        for column in ("id", "text", "label"):
+            assert found[column].tolist() == table[column].tolist()
+        assert [float(value) for value in found["probability"]] == table["probability"].tolist()
