@@ -132,12 +132,12 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
 
     read, step = masked_lm.cut, 0
 
-    def killed(batch, pieces):  # type: ignore[no-untyped-def]
+    def killed(*arguments):  # type: ignore[no-untyped-def]
         nonlocal step
         step += 1
         if step == 9:
             raise KeyboardInterrupt
-        return read(batch, pieces)
+        return read(*arguments)
 
     monkeypatch.setattr(masked_lm, "cut", killed)
     with pytest.raises(KeyboardInterrupt):

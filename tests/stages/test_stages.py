@@ -45,7 +45,7 @@ def artifact_bytes(record: RunRecord) -> dict[str, bytes]:
 
 
 def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick) -> None:
-    recipe = quick("adapter", epochs=10, batch_size=8, learning_rate=5e-2, pooling="cls")
+    recipe = quick("adapter", epochs=20, batch_size=8, learning_rate=1e-2, pooling="cls")
     record = extract("films", recipe, workspace, seed=0)
     assert record.dev > 0.7  # from random weights; a coin gets 0.5
     assert record.summary().keys() == {
@@ -58,7 +58,7 @@ def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick
     assert table[["probability_0", "probability_1"]].sum(axis=1).to_numpy() == pytest.approx(1.0)
     files = {file.name for file in workspace.ledger.folder(record.run).iterdir() if not file.name.startswith(".")}
     assert files == {"run.json", "curve.csv", "predictions.parquet"}
-    assert len(pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv")) == 10
+    assert len(pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv")) == 20
 
 
 def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
