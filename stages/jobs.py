@@ -58,6 +58,7 @@ class Jobs:
         self._records: dict[Job, RunRecord] = {}
         self._errors: dict[Job, PipelineError] = {}
         self._kept = kept | {need for job in jobs for need in job.needs if job.kind in _GO_ON}
+        # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
         self._records = on_main_process(self._look_up)
         self._to_train = [job for job in jobs if job not in self._records]
 
