@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from pipeline.atomic import sha256_text, write_text
 from pipeline.errors import PipelineError
-from pipeline.reading import read_model, read_text, reading
+from pipeline.reading import present, read_model, read_text, reading
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -49,11 +49,10 @@ class ModelFiles(Generic[Model]):
         Raises:
             PipelineError: the file cannot be read, or holds no such model.
         """
+        if not present(file):
+            return None
         with reading(file):
-            try:
-                stamp = _stamp(file)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
+            stamp = _stamp(file)
         if file not in self._read or self._read[file][0] != stamp:
             self._read[file] = stamp, read_model(self._model, file, self._remedy)
         return self._read[file][1]

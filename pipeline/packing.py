@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.atomic import make_folder, new_file, new_folder
+from pipeline.atomic import clear_leftovers, make_folder, new_file, new_folder
 from pipeline.errors import PipelineError, shortened
 from pipeline.reading import check_regular, reading
 from pipeline.store import MANIFEST, Artifact, Manifest, Store, delete
@@ -114,6 +114,7 @@ def _add(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
             # What is entered last appears first.
             for manifest in reversed(manifests):
                 place = store.root / manifest.place
+                clear_leftovers(place.parent)
                 unpacked.push(note(place))
                 export.unpack(manifest, unpacked.enter_context(new_folder(place)))
             for manifest in manifests:  # another command may have put one there meanwhile
@@ -132,8 +133,9 @@ def _open(file: Path) -> Iterator[Export]:
         PipelineError: the file cannot be read, or holds anything that :func:`pack` does not write.
     """
     with ExitStack() as opened:
-        with _reading(file):
+        with reading(file):
             check_regular(file)
+        with _reading(file):
             stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
             archive = opened.enter_context(zipfile.ZipFile(stream))
         yield Export(file, archive)

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pipeline.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
 from pipeline.errors import PipelineError, raise_all, writing
 from pipeline.model_files import ModelFiles
+from pipeline.printable import printable
 from pipeline.reading import reading
 from pipeline.recipe import BOTTLENECKS, Recipe
 from pipeline.source_run import SourceRun
@@ -160,7 +161,7 @@ class Store:
         artifacts, problems = self._listed()
         for problem in problems:
             if problem not in self._warnings:
-                print(f"warning: left out: {problem}", file=sys.stderr)
+                print(f"warning: left out: {printable(problem)}", file=sys.stderr)
         self._warnings.update(problems)
         return artifacts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import Any
 
 from pipeline.ledger import Kind
 from pipeline.recipe import Recipe
@@ -61,6 +62,10 @@ class Job:
     def _hash(self) -> int:
         # Jobs are looked up over and over, and a recipe has dozens of settings.
         return hash((self.kind, self.parts, self.seed, self.needs, self.backbone))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Texts have another hash in another process.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @property
     def task(self) -> str:

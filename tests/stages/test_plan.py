@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -187,6 +191,24 @@ def test_the_hash_of_a_job_is_that_of_what_it_is_compared_by() -> None:
     assert hash(job) == hash(replace(job, row="another"))
     for change in ({"seed": 2}, {"kind": "adapter"}, {"parts": ()}, {"needs": ()}, {"backbone": "other"}):
         assert hash(job) != hash(replace(job, **change))
+
+
+def test_a_job_is_the_same_job_in_another_process() -> None:
+    """Processes that train together share what the ledger has, and each hashes texts in its own way."""
+    job = job_of(study(), Cell("fusion", "sst", 1))
+    hash(job)
+    code = (
+        "import dataclasses, pickle, sys; known, job = pickle.load(sys.stdin.buffer);"
+        " print(known[dataclasses.replace(job)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(({job: "known"}, job)),
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"known\n"
 
 
 @pytest.mark.parametrize("count", ["files of tasks read", "recipes resolved", "recipes of a study made"])
