@@ -52,7 +52,10 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
         if file.suffix == ".parquet":
             table.to_parquet(temporary, index=False)
         elif file.suffix == ".jsonl":
-            table.to_json(temporary, orient="records", lines=True, force_ascii=False)
+            # pandas' to_json keeps ten decimals of a float.
+            rows = table.astype(object).where(table.notna(), None).to_dict("records")
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text(text, encoding="utf-8")
         else:
             tabs = file.suffix == ".tsv"
             texts = (cell for column in table for cell in table[column] if isinstance(cell, str))
