@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ _READ_FAILURES = {
     errno.EIO: "the disk fails",
     errno.ESTALE: "the network file system lost it: try again",
 }
+
+# Such a key takes tomllib a time that grows with the square of its length; no file of ours has three parts in one.
+_DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
 # Raised by libraries for content they cannot read, and not derived from ValueError or OSError.
 _FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "error")
@@ -114,6 +118,8 @@ def read_toml(file: Path) -> dict[str, Any]:
     """
     text = read_text(file)
     with reading(file, "write it as TOML"):
+        if _DEEP_KEY.search(text):
+            raise RecursionError
         return tomllib.loads(text)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pipeline.atomic import check_writable
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.load import TaskData
 from pipeline.data.pair_order import in_random_order, joined
@@ -113,6 +114,9 @@ class Run:
         accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
         if accelerator.is_main_process:
             tell_overlap(self.data, task)
+            if (kind := ARTIFACT_KINDS.get(self.request.kind)) is not None:
+                # Now rather than after hours.
+                check_writable(self.workspace.store.folder(kind, task.name, self.name))
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         tokenizer = self.backbone.tokenizer
