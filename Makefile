@@ -45,4 +45,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo build *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo build *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis.configuration import set_hypothesis_home_dir
 
 from fuzz_guard import confined
 
@@ -37,12 +36,6 @@ settings.register_profile(
     suppress_health_check=list(HealthCheck),
 )
 settings.load_profile("fuzz")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def hypothesis_home(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What Hypothesis keeps between draws, not in the working tree."""
-    set_hypothesis_home_dir(tmp_path_factory.mktemp("hypothesis"))
 
 
 Room = Callable[[], AbstractContextManager[Path]]

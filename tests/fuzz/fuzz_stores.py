@@ -139,7 +139,7 @@ class Fault:
         elif self.kind == "beside":
             shutil.copytree(file.parent, file.parent.with_name(self.name))
         elif self.kind == "add":
-            (file.parent / self.name).write_bytes(self.content)
+            file.with_name(self.name).write_bytes(self.content)
         else:
             self._replace(file)
 
