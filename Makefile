@@ -3,11 +3,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MUTANTS ?= 150
+SEED ?= 0
 INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test fuzz bench lint format clean
+.PHONY: demo test fuzz mutants bench lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -30,6 +32,11 @@ fuzz: FUZZ_CASES ?= 10000
 fuzz: FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -n auto --timeout 3600 --hypothesis-seed $(FUZZ_SEED) $(or $(FUZZ),tests/fuzz)
+
+# Single faults in the files that matter, of which the tests must notice nine in ten: a sample of so many MUTANTS with
+# that SEED, in all the files or in some (FILES="pipeline/paired.py stages/fuse.py").
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.mutation $(FILES) --count $(MUTANTS) --seed $(SEED)
 
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)

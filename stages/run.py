@@ -116,7 +116,7 @@ class Run:
             tell_overlap(self.data, task)
             if (kind := ARTIFACT_KINDS.get(self.request.kind)) is not None:
                 # Now rather than after hours.
-                check_writable(self.workspace.store.folder(kind, task.name, self.name))
+                check_writable(self.workspace.store.root / f"{kind}s" / task.name / self.name)
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         tokenizer = self.backbone.tokenizer

@@ -51,12 +51,9 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    found = {
-        mutant.source: mutant
-        for node, text in _mutations(tree, imported)
-        for mutant in [_mutant(file, source, node, text)]
-    }
-    return sorted(found.values(), key=lambda mutant: mutant.line)
+    mutants = [_mutant(file, source, node, text) for node, text in _mutations(tree, imported)]
+    different = {mutant.source: mutant for mutant in mutants}
+    return sorted(different.values(), key=lambda mutant: mutant.line)
 
 
 def _mutant(file: str, source: str, node: Any, text: str) -> Mutant:
@@ -111,10 +108,9 @@ def _changes(node: ast.AST, imported: set[str]) -> Iterator[tuple[ast.AST, ast.A
                 yield node, _with(node, op=_other(node.op))
         case ast.BoolOp():
             yield node, _with(node, op=_other(node.op))
-            yield from ((node, _with(node, values=rest)) for rest in _each_left_out(node.values))
-        case ast.UnaryOp() if not isinstance(
-            node.operand, ast.Constant
-        ):  # often an axis: -1 is then another name for 1
+            for rest in _each_left_out(node.values):
+                yield node, _with(node, values=rest) if len(rest) > 1 else rest[0]
+        case ast.UnaryOp() if not isinstance(node.operand, ast.Constant):  # -1 is often another name of axis 1
             yield node, node.operand
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             return

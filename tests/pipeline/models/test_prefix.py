@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from adapted import IDS
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
@@ -74,6 +74,29 @@ def test_no_vector_begins_as_padding(encoder: PreTrainedModel) -> None:
     words = {*range(encoder.config.vocab_size)} - {encoder.config.pad_token_id}
     token_states(encoder, len(words))
     assert {*drawn[0].flatten().tolist()} == words
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_vectors_are_states_without_dropout_whatever_mode_the_model_is_in(
+    training: bool, encoder: PreTrainedModel
+) -> None:
+    for module in encoder.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    found = []
+    for mode in (False, training):
+        torch.manual_seed(0)
+        found.append(token_states(encoder.train(mode), LENGTH))
+        assert encoder.training == mode
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert not any(state.requires_grad for state in found[1])
+
+
+def test_with_no_task_active_the_layers_are_the_backbones(backbone: Backbone) -> None:
+    encoder, plain = backbone.load().eval(), backbone.load().eval()
+    add_prefix(encoder, "films", token_states(encoder, LENGTH))
+    expected = plain(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    assert torch.equal(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state, expected)
 
 
 def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> None:

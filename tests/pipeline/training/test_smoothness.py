@@ -68,6 +68,7 @@ def test_the_worked_case_in_one_dimension(settings, delta, expected, monkeypatch
     # f(e + delta) - f(e) = 2 delta: its square is the value, so delta is what the formula says.
     assert math.sqrt(expected) / 2 == pytest.approx(delta, rel=1e-5)
     assert len(seen) == 3
+    assert term.measured() == {"smart_cosine": pytest.approx(1.0)}
 
 
 def test_the_reference_has_its_largest_entry_just_below_one_for_each_token() -> None:
@@ -238,12 +239,19 @@ def test_the_cosine_says_what_of_the_direction_is_noise(encoder) -> None:  # typ
     outputs = forward(model, piece)
     cosines = {}
     for direction in ("reference", "gradient"):
-        term = smart(model, direction=direction)
+        term, once = smart(model, direction=direction), smart(model, direction=direction)
+        term.start({})
         assert term.measured() == {"smart_cosine": None}
-        for _ in range(3):
-            term(model, piece, outputs)
+        each = []
+        for step in range(3):
+            for one in (term, once):
+                torch.manual_seed(step)
+                one(model, piece, outputs)
+            each.append(once.measured()["smart_cosine"])
         kept = term.state()
         cosines[direction] = term.measured()["smart_cosine"]
+        assert isinstance(cosines[direction], float)
+        assert cosines[direction] == pytest.approx(sum(each) / 3)  # type: ignore[arg-type]
         assert term.measured() == {"smart_cosine": None}
         term.start(kept)
         assert term.measured() == {"smart_cosine": cosines[direction]}
