@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import numpy as np
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pandas.api.types import is_numeric_dtype
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json, write_text
 from pipeline.data.load import Added
@@ -119,6 +121,16 @@ class RunRecord(BaseModel):
     provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Check what every reader counts on, and the types of the fields do not say."""
+        if missing := {"train", "dev"} - self.rows.keys():
+            raise ValueError(f"rows: {' and '.join(sorted(missing))} missing")
+        parts = (self.identity, *(self.identity.get("others") or ()))
+        if not all(isinstance(part, dict) and _has_name(part.get("task", {"name": ""})) for part in parts):
+            raise ValueError("identity: a task without a name")
+        return self
+
     def score_of(self, task: str) -> float:
         """The dev score on ``task``, the run's own or another.
 
@@ -165,6 +177,10 @@ class RunRecord(BaseModel):
             **self.cost.model_dump(),
             "artifact": self.artifact,
         }
+
+
+def _has_name(task: object) -> bool:
+    return isinstance(task, dict) and isinstance(task.get("name"), str)
 
 
 _RUN_NAME = re.compile(r"[\w-]{1,64}")
@@ -221,14 +237,16 @@ class Ledger:
             task: another task that the run was scored on; by itself the run's own.
         """
         record = self.find(run) if task is not None else None
-        return _read(pd.read_parquet, self._predictions_file(run, None if record and record.task == task else task))
+        file = self._predictions_file(run, None if record and record.task == task else task)
+        return _with_numbers(_read(pd.read_parquet, file), file, "label", "prediction", others=("id",))
 
     def curve(self, run: str) -> pd.DataFrame:
         """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
 
         Epoch 0, where there is one, is the score before any step, and has no loss.
         """
-        return _read(pd.read_csv, self.folder(run) / "curve.csv")
+        file = self.folder(run) / "curve.csv"
+        return _with_numbers(_read(pd.read_csv, file), file, "epoch", "dev")
 
     def attention(self, run: str) -> pd.DataFrame | None:
         """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
@@ -316,7 +334,25 @@ class Ledger:
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
 
 
+_REMEDY = "train the run again with --force"
+
+
+def _with_numbers(table: pd.DataFrame, file: Path, *columns: str, others: Sequence[str] = ()) -> pd.DataFrame:
+    """``table``, which must have ``columns`` of finite numbers, and ``others`` of anything.
+
+    Raises:
+        PipelineError: it lacks one, or holds something else there.
+    """
+    for name in (*columns, *others):
+        values = table.get(name)
+        if values is None:
+            raise PipelineError(f"{file}: column '{name}' is missing: {_REMEDY}")
+        if name in columns and not (is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()):
+            raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {_REMEDY}")
+    return table
+
+
 def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:
-    with reading(file, "train the run again with --force"):
+    with reading(file, _REMEDY):
         check_regular(file)
         return reader(file, **options)

@@ -399,8 +399,8 @@ class Recipe(BaseModel):
 
     def epochs_of(self, steps: int) -> int:
         """The same for passes of ``steps`` optimiser steps."""
-        assert self.epochs is not None
-        return max(self.epochs, -(-self.min_steps // steps))
+        epochs = self.usual_epochs if self.epochs is None else self.epochs
+        return max(epochs, -(-self.min_steps // steps))
 
     def scored(self, epoch: int, epochs: int) -> bool:
         """Whether ``epoch`` (from 1) of ``epochs`` ends with a score on dev; ``evaluations`` are spread evenly.

@@ -208,7 +208,9 @@ def _part(record: RunRecord, task: Task) -> dict[str, Any]:
         PipelineError: it did not train on the task, or that was another then.
     """
     for part in (record.identity, *record.identity.get("others", ())):
-        if part["task"]["name"] == task.name:
+        if part.get("task", {}).get("name") == task.name:
+            if not isinstance(part.get("data"), dict) or "dev" not in part["data"]:
+                raise PipelineError(f"run {record.run} does not say which dev rows it was scored on: train it again")
             if {key: value for key, value in part["task"].items() if key != "name"} != task.meaning:
                 raise PipelineError(f"run {record.run} was trained when task '{task.name}' had other classes or range")
             return dict(part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -40,7 +40,7 @@ class Resumption:
         self.progress = Progress()
         self._best: dict[str, Tensor] = {}
         resumed = load_checkpoint(file) if file is not None else None
-        if resumed is not None and resumed.weights.keys() == trainable(model).keys():
+        if resumed is not None and _fits(resumed, model):
             self.progress, self._best = resumed.progress, resumed.best_weights
             _load_weights(model, resumed.weights)
             _load_optimizer(optimizer, resumed.optimizer)
@@ -77,6 +77,16 @@ class Resumption:
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
+    """Whether a checkpoint holds what trains in ``model``, and of the best epoch as much or, before it, nothing."""
+    own = _shapes(trainable(model))
+    return _shapes(checkpoint.weights) == own and _shapes(checkpoint.best_weights) in (own, {})
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:

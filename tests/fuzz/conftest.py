@@ -1,8 +1,4 @@
-"""The profile of every fuzz test, and the room that each case gets.
-
-``FUZZ_CASES`` is the number of cases over all properties together. In the suite it is small and the cases are the same
-each time; ``make fuzz`` runs more, at random, from a seed that it prints.
-"""
+"""The room that each case gets."""
 
 from __future__ import annotations
 
@@ -14,29 +10,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 
 from fuzz_guard import confined
-
-SUITE_CASES = 300
-
-HERE = Path(__file__).parent
-# Settings are fixed when a test is decorated, before pytest knows how many there are.
-_PROPERTIES = sum(file.read_text(encoding="utf-8").count("\n@given(") for file in HERE.glob("test_*.py"))
-_CASES = int(os.environ.get("FUZZ_CASES", SUITE_CASES))
-
-settings.register_profile(
-    "fuzz",
-    max_examples=max(1, _CASES // _PROPERTIES),
-    deadline=None,
-    database=None,
-    derandomize="FUZZ_CASES" not in os.environ,
-    phases=[Phase.explicit, Phase.generate, Phase.shrink],
-    print_blob=True,
-    suppress_health_check=list(HealthCheck),
-)
-settings.load_profile("fuzz")
-
 
 Room = Callable[[], AbstractContextManager[Path]]
 

@@ -144,7 +144,7 @@ class Fault:
             self._replace(file)
 
     def _replace(self, file: Path) -> None:
-        before = file.read_bytes()
+        before = file.read_bytes() if file.is_file() else b""
         file.unlink()
         match self.kind:
             case "bytes":

@@ -12,9 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 from cyclopts import App
-from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz_cases import fuzzed
 from fuzz_documents import ODD_TEXTS, texts
 from fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_store
 from pipeline.cli import app, main
@@ -158,7 +158,7 @@ def _stream(errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=errors, write_through=True)
 
 
-@given(command_lines())
+@fuzzed(command_lines())
 def test_any_command_line_is_done_or_refused_in_a_few_lines(room: Any, stocked: Path, line: list[str]) -> None:
     with room() as folder:
         shutil.copytree(stocked, folder, dirs_exist_ok=True)

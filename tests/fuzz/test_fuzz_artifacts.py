@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from fuzz_cases import fuzzed
 from fuzz_documents import as_bytes, damaged, damaged_bytes, texts
 from pipeline.atomic import sha256_file
 from pipeline.errors import PipelineError
@@ -97,7 +97,7 @@ def _is_name(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-@given(st.data())
+@fuzzed(st.data())
 def test_an_artifact_of_any_content_is_loaded_or_refused(room: Any, trained: Workspace, data: st.DataObject) -> None:
     with room() as folder:
         store = Store(Path(shutil.copytree(trained.store_root, folder / "store")))

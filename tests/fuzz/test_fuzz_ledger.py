@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz_cases import fuzzed
 from fuzz_documents import damaged_bytes, texts
 from fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
 from pipeline.ensembles import EnsembleRecord, Ensembles
@@ -67,7 +67,7 @@ def use(reports: Path, run: str) -> None:
         report("own", reports)
 
 
-@given(st.lists(faults, min_size=1, max_size=3), texts)
+@fuzzed(st.lists(faults, min_size=1, max_size=3), texts)
 def test_damaged_reports_are_used_or_refused(room: Any, stocked: Path, befallen: list[Fault], run: str) -> None:
     with room() as folder:
         reports = Path(shutil.copytree(stocked, folder / "reports"))
@@ -76,7 +76,7 @@ def test_damaged_reports_are_used_or_refused(room: Any, stocked: Path, befallen:
         use(reports, run)
 
 
-@given(records, st.sampled_from(RUNS))
+@fuzzed(records, st.sampled_from(RUNS))
 def test_a_record_of_any_content_is_used_or_refused(room: Any, stocked: Path, content: bytes, run: str) -> None:
     with room() as folder:
         reports = Path(shutil.copytree(stocked, folder / "reports"))
@@ -97,7 +97,7 @@ def tables_of(content: bytes) -> st.SearchStrategy[bytes]:
     return st.builds(changed, st.sampled_from(list(table)), values, st.booleans()) | damaged_bytes(st.just(content))
 
 
-@given(tables_of(PREDICTIONS), damaged_bytes(st.just(CURVE)), st.sampled_from(RUNS))
+@fuzzed(tables_of(PREDICTIONS), damaged_bytes(st.just(CURVE)), st.sampled_from(RUNS))
 def test_predictions_and_curves_of_any_content_are_used_or_refused(
     room: Any, stocked: Path, table: bytes, curve: bytes, run: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_predictions_and_curves_of_any_content_are_used_or_refused(
         use(reports, run)
 
 
-@given(json_files(StudyResult, STUDIES), json_files(EnsembleRecord, ENSEMBLES), texts)
+@fuzzed(json_files(StudyResult, STUDIES), json_files(EnsembleRecord, ENSEMBLES), texts)
 def test_studies_and_ensembles_of_any_content_are_used_or_refused(
     room: Any, stocked: Path, study: bytes, ensemble: bytes, name: str
 ) -> None:
@@ -132,7 +132,7 @@ def made_checkpoint(file: Path, shape: tuple[int, ...], name: str) -> None:
     save_checkpoint(file, Checkpoint(progress, weights, best, {0: moments}, {}))
 
 
-@given(
+@fuzzed(
     st.data(),
     st.sampled_from([(2, 3), (3, 2), (2,), (0, 3), (2, 3, 1)]),
     st.sampled_from(["", "other."]),

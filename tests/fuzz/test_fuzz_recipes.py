@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz_cases import fuzzed
 from fuzz_documents import as_bytes, damaged_bytes, near_valid
 from pipeline.errors import PipelineError
 from pipeline.ledger import run_name
@@ -24,7 +24,7 @@ def read(file: Path) -> Recipe:
     return Recipe.parse(Recipe.read(file), str(file))
 
 
-@given(recipes, st.sampled_from(list(built_in_tasks().values())), st.booleans())
+@fuzzed(recipes, st.sampled_from(list(built_in_tasks().values())), st.booleans())
 def test_a_recipe_that_parses_resolves_and_is_the_same_in_toml_and_json(
     room: Any, recipe: dict[str, Any], task: Task, joint: bool
 ) -> None:
@@ -43,7 +43,7 @@ def test_a_recipe_that_parses_resolves_and_is_the_same_in_toml_and_json(
         assert [(each, each.identity) for each in again] == [(resolved, resolved.identity)] * 3
 
 
-@given(damaged_bytes(recipes.map(lambda recipe: as_bytes(recipe, "toml"))))
+@fuzzed(damaged_bytes(recipes.map(lambda recipe: as_bytes(recipe, "toml"))))
 def test_a_recipe_of_any_bytes_is_read_or_refused(room: Any, content: bytes) -> None:
     with room() as folder, suppress(PipelineError):
         (folder / "recipe.toml").write_bytes(content)

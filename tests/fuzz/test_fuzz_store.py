@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fuzz_cases import fuzzed
 from fuzz_documents import texts
 from fuzz_stores import ADAPTERS, FUSION, Fault, documents_in, faults, json_files, make_store
 from pipeline.errors import PipelineError
-from pipeline.store import HEAD, MANIFEST, Artifact, Manifest, Store
+from pipeline.store import HEAD, MANIFEST, Manifest, Store
 
 with tempfile.TemporaryDirectory() as scratch:
     MANIFESTS = documents_in(make_store(Path(scratch)).root, MANIFEST)
@@ -32,12 +32,11 @@ def stocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def use(store: Store, run: str, folder: Path) -> None:
     """Everything that a store is asked for, the last what deletes."""
-    artifacts: list[Artifact] = []
-    with suppress(PipelineError):
-        artifacts = store.artifacts()
-    for artifact in artifacts:
+    for artifact in store.artifacts():
         with suppress(PipelineError):
-            artifact.verify()
+            store.current(artifact).verify()
+    with suppress(PipelineError):
+        store.verify()
     for named in (run, FUSION):
         with suppress(PipelineError):
             store.find(named)
@@ -50,7 +49,7 @@ def use(store: Store, run: str, folder: Path) -> None:
             store.remove(named)
 
 
-@given(st.lists(faults, min_size=1, max_size=3), runs)
+@fuzzed(st.lists(faults, min_size=1, max_size=3), runs)
 def test_a_damaged_store_is_used_or_refused(room: Any, stocked: Path, befallen: list[Fault], run: str) -> None:
     with room() as folder:
         root = Path(shutil.copytree(stocked, folder / "store"))
@@ -62,7 +61,7 @@ def test_a_damaged_store_is_used_or_refused(room: Any, stocked: Path, befallen: 
         assert (folder / "beside" / "kept").read_text() == "kept"
 
 
-@given(manifests, st.integers(0, 2), runs)
+@fuzzed(manifests, st.integers(0, 2), runs)
 def test_a_store_with_any_manifest_is_used_or_refused(
     room: Any, stocked: Path, content: bytes, which: int, run: str
 ) -> None:
@@ -72,7 +71,7 @@ def test_a_store_with_any_manifest_is_used_or_refused(
         use(Store(root), run, folder)
 
 
-@given(st.integers(0, 100), st.integers(0, 2**20), st.integers(1, 255))
+@fuzzed(st.integers(0, 100), st.integers(0, 2**20), st.integers(1, 255))
 def test_a_byte_that_changed_in_a_file_is_noticed(
     room: Any, stocked: Path, number: int, place: int, change: int
 ) -> None:

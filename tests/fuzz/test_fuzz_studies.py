@@ -6,9 +6,9 @@ import tomllib
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz_cases import fuzzed
 from fuzz_documents import NAMES, as_bytes, damaged_bytes, near_valid, texts, valid
 from pipeline.errors import PipelineError
 from pipeline.recipe import Recipe
@@ -37,7 +37,7 @@ overrides = st.fixed_dictionaries(
 )
 
 
-@given(studies, overrides, valid(Recipe))
+@fuzzed(studies, overrides, valid(Recipe))
 def test_a_study_that_parses_can_be_planned_and_is_the_same_in_json(
     room: Any, document: dict[str, Any], changed: dict[str, Any], recipe: dict[str, Any]
 ) -> None:
@@ -57,14 +57,14 @@ def test_a_study_that_parses_can_be_planned_and_is_the_same_in_json(
             in_order(job_of(study, cell) for cell in plan(study))
 
 
-@given(damaged_bytes(studies.map(lambda study: as_bytes(study, "toml"))))
+@fuzzed(damaged_bytes(studies.map(lambda study: as_bytes(study, "toml"))))
 def test_a_study_of_any_bytes_is_read_or_refused(room: Any, content: bytes) -> None:
     with room() as folder, suppress(PipelineError):
         (folder / "own.toml").write_bytes(content)
         read_study("own.toml", folder, {})
 
 
-@given(texts)
+@fuzzed(texts)
 def test_a_study_of_any_name_is_found_or_refused(room: Any, name: str) -> None:
     with room(), suppress(PipelineError):
         read_study(name, STUDIES, {})

@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import example, given
+from hypothesis import example
 from hypothesis import strategies as st
 
+from fuzz_cases import fuzzed
 from fuzz_documents import ODD_NUMBERS, ODD_RAWS, ODD_TEXTS, as_bytes, damaged_bytes, texts
 from pipeline.data.load import canonical_rows, load_task_data, read_test_texts
 from pipeline.data.tables import SUFFIXES, read_table, write_table
@@ -143,7 +144,7 @@ def read_rows(task: Task, file: Path) -> None:
             assert labelled == ("label" in rows)
 
 
-@given(contents, tasks)
+@fuzzed(contents, tasks)
 def test_a_table_of_any_cells_is_read_or_refused(room: Any, content: tuple[Any, ...], task: Task) -> None:
     with room() as folder, suppress(PipelineError):
         file = folder / f"rows{content[0]}"
@@ -151,7 +152,7 @@ def test_a_table_of_any_cells_is_read_or_refused(room: Any, content: tuple[Any, 
         read_rows(task, file)
 
 
-@given(st.data(), contents, tasks)
+@fuzzed(st.data(), contents, tasks)
 def test_a_table_of_any_bytes_is_read_or_refused(
     room: Any, data: st.DataObject, content: tuple[Any, ...], task: Task
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_table_of_any_bytes_is_read_or_refused(
 bounds = st.none() | st.integers(-1, 6)
 
 
-@given(contents, contents, contents, tasks, bounds, bounds, st.integers(0, 2**32 - 1), st.booleans())
+@fuzzed(contents, contents, contents, tasks, bounds, bounds, st.integers(0, 2**32 - 1), st.booleans())
 def test_a_folder_of_data_is_loaded_or_refused(
     room: Any, train: Any, dev: Any, test: Any, task: Task, limit: Any, dev_limit: Any, seed: int, drop: bool
 ) -> None:
@@ -185,7 +186,7 @@ finite = st.floats(allow_nan=False, allow_infinity=False)
 rows_to_write = st.lists(st.tuples(written_texts, written_texts, st.integers(), finite), min_size=1)
 
 
-@given(rows_to_write, suffixes)
+@fuzzed(rows_to_write, suffixes)
 @example([("0", "a", 0, 1e-11)], ".jsonl")
 def test_a_table_that_is_written_is_read_the_same(room: Any, rows: list[tuple[Any, ...]], suffix: str) -> None:
     table = pd.DataFrame(rows, columns=["id", "text", "label", "probability"]).astype({"label": object})

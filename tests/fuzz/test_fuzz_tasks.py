@@ -6,9 +6,9 @@ import tomllib
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given
 from hypothesis import strategies as st
 
+from fuzz_cases import fuzzed
 from fuzz_documents import as_bytes, damaged_bytes, near_valid, texts
 from pipeline.errors import PipelineError
 from pipeline.tasks import BUILT_IN, Task, find_task
@@ -17,7 +17,7 @@ SHIPPED = [tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(BU
 tasks = near_valid(Task, SHIPPED)
 
 
-@given(tasks)
+@fuzzed(tasks)
 def test_a_task_that_parses_is_the_same_in_toml_and_json(room: Any, document: dict[str, Any]) -> None:
     with room() as folder, suppress(PipelineError):
         file = folder / "task.toml"
@@ -28,14 +28,14 @@ def test_a_task_that_parses_is_the_same_in_toml_and_json(room: Any, document: di
         assert Task.parse(tomllib.loads(as_bytes(dumped, "toml").decode()), "toml") == task
 
 
-@given(damaged_bytes(tasks.map(lambda task: as_bytes(task, "toml"))))
+@fuzzed(damaged_bytes(tasks.map(lambda task: as_bytes(task, "toml"))))
 def test_a_task_of_any_bytes_is_read_or_refused(room: Any, content: bytes) -> None:
     with room() as folder, suppress(PipelineError):
         (folder / "task.toml").write_bytes(content)
         Task.read(folder / "task.toml")
 
 
-@given(texts, st.booleans(), tasks)
+@fuzzed(texts, st.booleans(), tasks)
 def test_a_task_of_any_name_is_found_or_refused(
     room: Any, name: str, in_folder: bool, document: dict[str, Any]
 ) -> None:

@@ -154,7 +154,7 @@ def copied(made: Made, tmp_path: Path) -> Callable[[str], tuple[Store, Artifact]
         manifest, own = kinds[kind][0].manifest, Store(tmp_path / "store")
         for place, run in [("adapters/" + source.task, source.run) for source in manifest.sources]:
             shutil.copytree(store.root / place / run, own.root / place / run)
-        folder = own.folder(manifest.kind, manifest.task, manifest.run)
+        folder = own.root / manifest.place
         shutil.copytree(kinds[kind][0].folder, folder)
         return own, Artifact(folder=folder, manifest=manifest)
 
