@@ -67,6 +67,8 @@ def writing(path: Path) -> Iterator[None]:
 
 def refusal(error: OSError) -> str | None:
     """Why the machine refused, in words; None where the program may be at fault."""
+    if (error.strerror or "").startswith("No usable temporary directory"):  # Python's own; torch needs one
+        return f"{error.strerror}: make room in one of these, or name another folder in TMPDIR"
     return _MACHINE_FAILURES.get(error.errno or 0)
 
 

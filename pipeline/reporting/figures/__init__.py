@@ -9,6 +9,14 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.atomic import new_folder
+from pipeline.errors import PipelineError
+
+try:
+    import matplotlib  # noqa: F401
+except OSError as error:
+    # It wants a folder for its settings, in the home folder or a temporary one, and says so.
+    raise PipelineError(str(error)) from error
+
 from pipeline.reporting.built_on import Contrast
 from pipeline.reporting.figures.answers import confusions, scatters
 from pipeline.reporting.figures.attention import fusion_attention

@@ -1,0 +1,133 @@
+"""A home folder, a temporary folder and room on disks that hold nothing of the project are not needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline import metrics
+from pipeline.data.tokens import tokenise
+from pipeline.models.backbone import Backbone
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No home folder, as for a user that the system does not know, and no temporary one."""
+
+    def nowhere() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "PIPELINE_CACHE", "HF_HOME", "HF_METRICS_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    monkeypatch.setattr("tempfile._gettempdir", nowhere)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_scores_need_no_folder(homeless: None, tmp_path: Path) -> None:
+    metrics.load_metric.cache_clear()
+    metric = metrics.load_metric("accuracy")
+    assert metric.compute(predictions=[1.0, 0.0], references=[1.0, 1.0]) == {"accuracy": 0.5}
+    metric.add_batch(predictions=[1.0], references=[1.0])
+    assert metric.compute() == {"accuracy": 1.0}
+    assert not list(tmp_path.iterdir())
+
+
+def test_texts_are_tokenised_without_a_home(homeless: None, backbone: Backbone, tmp_path: Path) -> None:
+    import pandas as pd
+
+    rows = pd.DataFrame({"id": ["0"], "text_a": ["the film is good"], "label": [1]})
+    assert len(tokenise(rows, backbone.tokenizer, "cross", 16).a[0]) == 6
+    assert not list(tmp_path.iterdir())
+
+
+def without(*lines: str) -> str:
+    """``python -m pipeline`` after ``lines``."""
+    return "\n".join(["import runpy, tempfile", *lines, "runpy.run_module('pipeline', run_name='__main__')"])
+
+
+def command(code: str, *arguments: str) -> tuple[int, str]:
+    environment = {key: value for key, value in os.environ.items() if key not in ("MPLCONFIGDIR", "XDG_CONFIG_HOME")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        env={**environment, "HOME": "/dev/null"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return done.returncode, done.stderr
+
+
+def test_figures_that_have_nowhere_to_keep_settings_say_so() -> None:
+    status, error = command(without("def mkdtemp(**_): raise OSError", "tempfile.mkdtemp = mkdtemp"), "report")
+    assert status == 2
+    assert error.splitlines()[-1].startswith("error: Matplotlib requires access to a writable")
+    assert error.splitlines()[-1].endswith("set the MPLCONFIGDIR environment variable to a writable directory")
+
+
+def test_torch_without_any_temporary_folder_says_so() -> None:
+    status, error = command(
+        without("tempfile._candidate_tempdir_list = lambda: ['/dev/null']"), *["extract", "--task", "sst"]
+    )
+    assert status == 2
+    assert error.splitlines() == [
+        "error: No usable temporary directory found in ['/dev/null']: make room in one of these, or name another folder"
+        " in TMPDIR. Nothing finished was lost; mend it and run the same command again"
+    ]
+
+
+def mounted(folder: Path, options: str, *arguments: str) -> tuple[int, str]:
+    """The command where ``folder`` is a file system of its own, which only it sees."""
+    script = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
+    line = ["unshare", "--mount", "sh", "-c", script, str(folder), sys.executable, "-m", "pipeline", *arguments]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    return done.returncode, done.stderr
+
+
+def may_mount() -> bool:
+    line = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(line, capture_output=True).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_mount(), reason="may not mount file systems")
+@pytest.mark.parametrize("option", ["store", "reports"])
+def test_a_read_only_folder_is_told_before_training(
+    option: str, backbone_folder: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    places = {name: tmp_path / name for name in ("store", "reports")}
+    places[option].mkdir()
+    options = {"task": "films", "backbone": backbone_folder, "data": data_folder, "bottleneck": 8, **places}
+    arguments = (f"--{name}={value}" for name, value in options.items())
+    status, error = mounted(places[option], "ro", "extract", *arguments)
+    assert status == 2
+    assert f"error: cannot write {places[option]}" in error
+    assert "the file system is read-only" in error
+    assert "epoch" not in error
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not may_mount(), reason="may not mount file systems")
+def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> None:
+    options = {"task": "films", "backbone": backbone_folder, "data": data_folder, "bottleneck": 8, "epochs": 1}
+    places = {name: tmp_path / name for name in ("store", "reports")}
+    places["store"].mkdir()
+    arguments = [f"--{name}={value}" for name, value in {**options, **places}.items()]
+    status, error = mounted(places["store"], "size=8k", "extract", *arguments)
+    assert status == 2
+    assert "the disk is full. Nothing finished was lost" in error
+    # The same command resumes after the last epoch.
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "extract", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "epoch 1/1" not in done.stderr
