@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from pipeline.study import Study
 
@@ -35,3 +37,12 @@ class StudyResult(BaseModel):
     study: Study
     backbone: str
     entries: tuple[Entry, ...]
+
+    @model_validator(mode="after")
+    def _check_entries(self) -> Self:
+        for entry in self.entries:
+            if entry.method.partition(":")[0] not in self.study.methods:
+                raise ValueError(f"entries: '{entry.method}' is no row of study {self.study.name}")
+            if entry.target not in self.study.targets:
+                raise ValueError(f"entries: '{entry.target}' is no target of study {self.study.name}")
+        return self
