@@ -26,7 +26,7 @@ from pipeline.data.tables import write_table
 from pipeline.errors import PipelineError
 from pipeline.locks import is_held, locked
 from pipeline.model_files import ModelFiles
-from pipeline.reading import check_regular, reading
+from pipeline.reading import check_regular, present, reading
 from pipeline.recipe import Recipe
 from pipeline.source_run import SourceRun as SourceRun
 from pipeline.tasks import Metric, Name
@@ -252,7 +252,7 @@ class Ledger:
         """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
         file = self.folder(run) / "attention.csv"
         # A task may be called "null" or "nan".
-        return _read(pd.read_csv, file, keep_default_na=False) if file.is_file() else None
+        return _read(pd.read_csv, file, keep_default_na=False) if present(file) else None
 
     def _predictions_file(self, run: str, task: str | None = None) -> Path:
         return self.folder(run) / ("predictions.parquet" if task is None else f"predictions-{task}.parquet")

@@ -258,5 +258,6 @@ def test_a_run_is_read_once_until_it_changes(tmp_path: Path, opened: list[Path])
     assert changed is not None
     assert changed.dev == 0.25
     (ledger.root / "unfinished").mkdir()
-    assert ledger.names() == [RUN, "unfinished"]
-    assert ledger.find("unfinished") is None
+    shutil.copytree(ledger.folder(RUN), ledger.root / "a copy")
+    assert ledger.names() == [RUN, "a copy", "unfinished"]
+    assert [ledger.find(name) for name in ledger.names()] == [changed, None, None]

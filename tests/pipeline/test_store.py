@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import sys
@@ -193,6 +194,11 @@ def a_folder_in_its_place(folder: Path) -> None:
     (folder / MANIFEST).mkdir()
 
 
+def a_pipe_in_its_place(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST)
+
+
 HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "empty": (lambda folder: (folder / MANIFEST).write_bytes(b""), "cannot be read"),
     "no artifact": (lambda folder: (folder / MANIFEST).write_bytes(b"{}"), "kind: missing"),
@@ -200,6 +206,7 @@ HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut": (lambda folder: (folder / MANIFEST).write_bytes(b'{"kind": "adapter"'), "cannot be read"),
     "nested": (lambda folder: (folder / MANIFEST).write_bytes(b"[" * 100_000), "cannot be read"),
     "a folder": (a_folder_in_its_place, "a folder stands where a file is needed"),
+    "a pipe": (a_pipe_in_its_place, "not a regular file"),
     "no number": (lambda folder: harm(folder, dev=float("nan")), "dev: "),
     "of another run": (lambda folder: harm(folder, run=OTHER), f"belongs into adapters/sst/{OTHER}"),
     "of another task": (lambda folder: harm(folder, task="sts"), f"belongs into adapters/sts/{SST}"),
