@@ -54,6 +54,10 @@ def parse_extra(value: Any) -> Any:
             if not isinstance(options, Mapping):
                 raise ValueError(f"'{name}': write a table, such as extra = {{ {name} = {{}} }}")
         return [{**value[name], "task": name} for name in sorted(value, key=str)]
+    if isinstance(value, list | tuple):
+        names = [source.get("task") if isinstance(source, Mapping) else None for source in value]
+        if twice := next((name for name in names if isinstance(name, str) and names.count(name) > 1), None):
+            raise ValueError(f"'{twice}' is named more than once: a task is one source")
     return value
 
 

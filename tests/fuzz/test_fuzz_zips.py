@@ -124,7 +124,8 @@ def _manifest(draw: st.DrawFn, members: list[Member], folder: str) -> bytes:
         files = [each for each in members if each.name.startswith(f"{folder}/") and not each.name.endswith(MANIFEST)]
         document["files"] = {each.name.rpartition("/")[2]: sha256(each.content).hexdigest() for each in files}
     if draw(st.booleans()):
-        document["files"] = {**(document.get("files") or {}), draw(texts): "0" * 64} if draw(st.booleans()) else {}
+        files = document.get("files") if isinstance(document.get("files"), dict) else {}
+        document["files"] = {**files, draw(texts): "0" * 64} if draw(st.booleans()) else {}
     return as_bytes(document, "json")
 
 
