@@ -12,7 +12,7 @@ from pipeline.errors import PipelineError, raise_all, validation_problems
 from pipeline.layers import check_layers, parse_layers
 from pipeline.reading import read_toml
 from pipeline.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task
-from pipeline.tasks.extra import Extra, extra_table, parse_extra
+from pipeline.tasks.extra import Extra, extra_table, in_order, parse_extra
 
 # No use comes near these bounds, and nothing computed from numbers within them overflows.
 Count = Annotated[int, Field(le=10**6)]
@@ -165,6 +165,11 @@ class Recipe(BaseModel):
     @classmethod
     def _parse_extra(cls, value: Any) -> Any:
         return parse_extra(value)
+
+    @field_validator("extra")
+    @classmethod
+    def _order_extra(cls, value: tuple[Extra, ...]) -> tuple[Extra, ...]:
+        return in_order(value)
 
     @field_serializer("extra")
     def _extra_table(self, value: tuple[Extra, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
@@ -54,11 +55,20 @@ def parse_extra(value: Any) -> Any:
             if not isinstance(options, Mapping):
                 raise ValueError(f"'{name}': write a table, such as extra = {{ {name} = {{}} }}")
         return [{**value[name], "task": name} for name in sorted(value, key=str)]
-    if isinstance(value, list | tuple):
-        names = [source.get("task") if isinstance(source, Mapping) else None for source in value]
-        if twice := next((name for name in names if isinstance(name, str) and names.count(name) > 1), None):
-            raise ValueError(f"'{twice}' is named more than once: a task is one source")
     return value
+
+
+def in_order(sources: tuple[Extra, ...]) -> tuple[Extra, ...]:
+    """``sources`` by name, so that the same sources are the same recipe in whatever order they were listed.
+
+    Raises:
+        ValueError: a task is named more than once.
+    """
+    ordered = tuple(sorted(sources, key=lambda source: source.task))
+    for first, second in pairwise(ordered):
+        if first.task == second.task:
+            raise ValueError(f"'{first.task}' is named more than once: a task is one source")
+    return ordered
 
 
 def extra_table(sources: tuple[Extra, ...]) -> dict[str, Any]:

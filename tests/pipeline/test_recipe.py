@@ -257,6 +257,8 @@ def test_extra_data_is_the_same_however_it_is_written() -> None:
     assert hash(first) == hash(second)
     assert canonical_json(first.model_dump(mode="json")) == canonical_json(second.model_dump(mode="json"))
     assert Recipe.model_validate_json(first.model_dump_json()) == first
+    listed = [{"task": name, **source} for name, source in written.items()]
+    assert resolved(STS, extra=listed) == resolved(STS, extra=listed[::-1]) == first
     assert [str(source) for source in first.extra] == ["quora (0 as 1, 1 as 4)", "sick (1.25 x -1.25)"]
 
 
@@ -276,6 +278,7 @@ def test_a_task_is_no_extra_data_of_its_own() -> None:
         ({"sick": {"scale": [1, math.inf]}}, "finite number"),
         ({"Sick!": {}}, "match pattern"),
         ("sick", "valid tuple"),
+        ([{"task": "sick"}, {"task": "sick"}], "'sick' is named more than once"),
     ],
 )
 def test_extra_data_that_is_no_table_of_sources_is_refused(extra: Any, message: str) -> None:
