@@ -206,5 +206,5 @@ def find_task(name: str, data: Path | None = None) -> Task:
     here = sorted(file.parent.name for file in data.glob("*/task.toml")) if data is not None else []
     known = ", ".join([*here, *tasks])
     raise PipelineError(
-        f"unknown task '{name}': name one of {known}; or a task file; or put DIR/{name}/task.toml into --data DIR"
+        f"unknown task {shortened(name)}: name one of {known}; or a task file; or put <task>/task.toml into --data DIR"
     )
