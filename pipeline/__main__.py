@@ -2,17 +2,17 @@
 
 import sys
 
-from pipeline import interrupts
+from pipeline.system import interrupts
 
 if __name__ == "__main__":
     interrupts.handle()
     try:
         # Imported here, so that an interrupt during the imports, which take a moment, is handled too.
-        from pipeline import process, streams
+        from pipeline.system import process, streams
 
         process.set_up()
         streams.set_up()
-        from pipeline.cli import main
+        from pipeline.cli.verbs import main
 
         status = main()
     except KeyboardInterrupt as interrupt:

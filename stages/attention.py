@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import PipelineError
-from pipeline.ledger import Ledger, RunRecord
 from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.store import Store
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap
-from pipeline.store import Store
-from stages.forgetting import lineage
-from stages.kept import kept_model, task_of
+from pipeline.runs.forgetting import lineage
+from pipeline.runs.kept import kept_model, task_of
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 
 SEPARATOR = "|||"
 MOST_TOKENS = 64

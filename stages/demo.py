@@ -7,18 +7,18 @@ from pathlib import Path
 
 from transformers import BertConfig
 
-from pipeline.atomic import make_folder, write_json
-from pipeline.demo_tasks import corpus, write_tasks
-from pipeline.errors import PipelineError, writing
-from pipeline.reading import present, read_json
-from pipeline.recipe import Recipe, check_seed
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe, check_seed
+from pipeline.system.atomic import make_folder, write_json
+from pipeline.system.errors import PipelineError, writing
+from pipeline.system.reading import present, read_json
 from pipeline.training.masked_lm import Masking
-from stages.compare import compare
+from stages.compare.compare import compare
+from stages.demo_tasks import corpus, write_tasks
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.pretrain_fresh import pretrain_fresh
 from stages.studies import find_study
-from stages.workspace import Workspace
 
 TARGET = "gadgets"
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from pipeline.ensembles import QUALIFICATION, ChosenOn, EnsembleRecord, Ensembles, Member, Scores, name_problems
-from pipeline.ensembling import BEST, Rule, choose, combine, first_half, value_of
-from pipeline.errors import PipelineError, raise_all
-from pipeline.ledger import Ledger, RunRecord
-from pipeline.recipe import check_seed
-from pipeline.tasks import Task
-from stages.scoring import prediction_table
-from stages.workspace import provenance
+from pipeline.data.tasks import Task
+from pipeline.records.ensembles import QUALIFICATION, ChosenOn, EnsembleRecord, Ensembles, Member, Scores, name_problems
+from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.runs.scoring import prediction_table
+from pipeline.runs.workspace import provenance
+from pipeline.settings.recipe import check_seed
+from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, value_of
+from pipeline.system.errors import PipelineError, raise_all
 
 if TYPE_CHECKING:
     from pipeline.training.objectives import Prediction

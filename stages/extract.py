@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from pipeline.errors import PipelineError, raise_all
-from pipeline.ledger import RunRecord
-from pipeline.recipe import BOTTLENECKS, Recipe
-from pipeline.store import Artifact, why_other_backbone
+from pipeline.records.ledger import RunRecord
+from pipeline.records.store import Artifact, why_other_backbone
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.starting import why_not_started_from
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import BOTTLENECKS, Recipe
+from pipeline.system.errors import PipelineError, raise_all
 from stages.fuse import SourceName, parse_sources
-from stages.request import RunRequest
-from stages.run import Run
-from stages.starting import why_not_started_from
-from stages.workspace import Workspace
 
 BEST = "best"
 

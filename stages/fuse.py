@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.errors import PipelineError, raise_all
-from pipeline.layers import layers_text
-from pipeline.ledger import RunRecord
-from pipeline.recipe import Recipe
-from pipeline.store import Artifact, Manifest, fitting_adapters, why_not_fused
-from pipeline.tasks import Encoding, Task
-from stages.request import RunRequest
-from stages.run import Run
-from stages.workspace import Workspace
+from pipeline.data.tasks import Encoding, Task
+from pipeline.records.ledger import RunRecord
+from pipeline.records.store import Artifact, Manifest, fitting_adapters, why_not_fused
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.layers import layers_text
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError, raise_all
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pandas as pd
 
-from pipeline.atomic import canonical_json
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
-from pipeline.ensembles import Ensembles, Member
-from pipeline.ensembling import combine
-from pipeline.errors import PipelineError, raise_all, writing
-from pipeline.layers import layers_option
-from pipeline.ledger import RunRecord
+from pipeline.data.tasks import Task
 from pipeline.models.split import SplitModel
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.recipe import BOTTLENECKS, Precision, Recipe
-from pipeline.store import Artifact
-from pipeline.tasks import Task
-from stages.inputs import scored_splits
-from stages.kept import trained_model
-from stages.scoring import prediction_table
-from stages.workspace import Workspace
+from pipeline.records.ensembles import Ensembles, Member
+from pipeline.records.ledger import RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.inputs import scored_splits
+from pipeline.runs.kept import trained_model
+from pipeline.runs.scoring import prediction_table
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.layers import layers_option
+from pipeline.settings.recipe import BOTTLENECKS, Precision, Recipe
+from pipeline.stats.ensembling import combine
+from pipeline.system.atomic import canonical_json
+from pipeline.system.errors import PipelineError, raise_all, writing
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -207,9 +207,9 @@ def _outputs(
     accelerator: Accelerator,
 ) -> list[Prediction]:
     """One forward pass over the rows, as the objective of each target reads it."""
+    from pipeline.runs.restore import outputs_of
     from pipeline.training.objectives import objective_of
     from pipeline.training.predict import mean_outputs
-    from stages.build import outputs_of
 
     tokenizer, recipe = workspace.backbone.tokenizer, targets[0].recipe
     outputs = mean_outputs(
@@ -271,7 +271,7 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
-    from stages.build import build_joint, build_multitask_from_weights
+    from pipeline.runs.restore import build_joint, build_multitask_from_weights
 
     backbone, store, ledger = workspace.backbone, workspace.store, workspace.ledger
     trained, tasks = targets[0].trained, [each.task for each in targets]

@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pipeline.atomic import check_writable, new_folder, write_json
 from pipeline.data.load import TaskData
 from pipeline.data.pair_order import joined
+from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, tokenise
-from pipeline.errors import PipelineError, writing
-from pipeline.ledger import run_name
-from pipeline.reading import present, read_text
-from pipeline.recipe import Recipe, check_seed
-from pipeline.tasks import Task
-from stages.once import get_or_train
-from stages.workspace import Workspace, provenance
+from pipeline.records.ledger import run_name
+from pipeline.runs.once import get_or_train
+from pipeline.runs.workspace import Workspace, provenance
+from pipeline.settings.recipe import Recipe, check_seed
+from pipeline.system.atomic import check_writable, new_folder, write_json
+from pipeline.system.errors import PipelineError, writing
+from pipeline.system.reading import present, read_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -81,7 +81,7 @@ def pretrain(
 
 @dataclass
 class _Pretraining:
-    """A further pretraining before it is made; :class:`stages.once.Trainable`.
+    """A further pretraining before it is made; :class:`pipeline.runs.once.Trainable`.
 
     Args:
         recipe: with epochs, rate and precision resolved.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from pipeline.atomic import new_folder
 from pipeline.data.pair_order import joined
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import new_folder
 
 if TYPE_CHECKING:
     from transformers import BertConfig

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.errors import PipelineError
-from pipeline.ledger import Cost, RunRecord, SourceRun, run_name
-from pipeline.store import Artifact, Manifest
-from pipeline.tasks import Task
-from stages.scoring import scoring_of
-from stages.workspace import Workspace, provenance
+from pipeline.data.tasks import Task
+from pipeline.records.ledger import Cost, RunRecord, SourceRun, run_name
+from pipeline.records.store import Artifact, Manifest
+from pipeline.runs.scoring import scoring_of
+from pipeline.runs.workspace import Workspace, provenance
+from pipeline.system.errors import PipelineError
 
 if TYPE_CHECKING:
     from pipeline.models.transfer_model import TransferModel
@@ -86,10 +86,10 @@ class Pruning:
 
     def make(self) -> RunRecord:
         """Score the sources, leave the others out, score the task, and keep all of it."""
-        from pipeline.models.adaptation.pruning import prune_fusion, source_shares
+        from pipeline.methods.pruning import prune_fusion, source_shares
+        from pipeline.runs.restore import build_from_artifact
         from pipeline.training.cost import peak_memory_mb, reset_peak_memory
         from pipeline.training.devices import make_accelerator
-        from stages.build import build_from_artifact
 
         manifest, workspace = self.fusion.manifest, self.workspace
         accelerator = make_accelerator("fp32")
@@ -138,7 +138,7 @@ class Pruning:
         return record
 
     def _save(self, model: TransferModel, dev_score: float, sources: tuple[SourceRun, ...]) -> Artifact:
-        from pipeline.models.adaptation.fusion import save_fusion
+        from pipeline.methods.fusion import save_fusion
 
         old = self.fusion.manifest
         values = {"run": self.name, "dev": dev_score, "sources": sources, "pruned_from": old.run, "files": {}}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.errors import PipelineError
-from pipeline.ledger import Ledger
-from pipeline.locks import locked
-from pipeline.reading import present, read_model
+from pipeline.records.ledger import Ledger
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.reporting.page import write_page
 from pipeline.reporting.tables import write_tables
+from pipeline.system.errors import PipelineError
+from pipeline.system.locks import locked
+from pipeline.system.reading import present, read_model
 
 
 def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> None:

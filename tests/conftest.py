@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nano import save_backbone, write_tasks
-from pipeline import process
+from pipeline.system import process
+from tests.nano import save_backbone, write_tasks
 
 # Before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from pipeline.models.backbone import Backbone
-    from pipeline.recipe import Recipe
-    from stages.workspace import Workspace
+    from pipeline.runs.workspace import Workspace
+    from pipeline.settings.recipe import Recipe
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -76,7 +76,7 @@ def encoder(backbone: Backbone) -> PreTrainedModel:
 
 @pytest.fixture
 def workspace(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> Workspace:
-    from stages.workspace import Workspace
+    from pipeline.runs.workspace import Workspace
 
     return Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
 
@@ -84,7 +84,7 @@ def workspace(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> Works
 @pytest.fixture(scope="session")
 def quick() -> Callable[..., Recipe]:
     """A recipe for a few steps: ``quick("adapter", epochs=1)``."""
-    from pipeline.recipe import Recipe
+    from pipeline.settings.recipe import Recipe
 
     def make(trainable: str, **values: object) -> Recipe:
         settings = {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3, **values}

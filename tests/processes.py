@@ -14,7 +14,7 @@ _HEAD = "import os, signal, sys\nfrom pathlib import Path\nROOT, *ARGUMENTS = Pa
 
 WITH_WIDE_GAPS = """
 import time
-from pipeline import atomic
+from pipeline.system import atomic
 
 def slow(path, target):
     rename(path, target)

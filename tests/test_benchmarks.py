@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
+
 from benchmarks.__main__ import NAMES, main
 from benchmarks.memory import saved_mb
-from torch import nn
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline import demo_tasks
-from pipeline.demo_tasks import LEXICON, SPLITS, SYNONYM, TASKS, Event, alike, similarity
+from stages import demo_tasks
+from stages.demo_tasks import LEXICON, SPLITS, SYNONYM, TASKS, Event, alike, similarity
 
 NAMES = list(TASKS)
 CLASSIFICATION = [name for name, task in TASKS.items() if task.classes]

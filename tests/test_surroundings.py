@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import metrics
 from pipeline.data.tokens import tokenise
 from pipeline.models.backbone import Backbone
+from pipeline.stats import metrics
 
 ROOT = Path(__file__).parent.parent
 

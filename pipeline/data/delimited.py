@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.errors import PipelineError
+from pipeline.system.errors import PipelineError
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'

@@ -9,9 +9,9 @@ import pandas as pd
 
 from pipeline.data.load import Added, TaskData, label_key, stratified
 from pipeline.data.overlap import overlapping_rows
-from pipeline.errors import raise_all
-from pipeline.tasks import Task
-from pipeline.tasks.extra import Extra
+from pipeline.data.tasks import Task
+from pipeline.data.tasks.extra import Extra
+from pipeline.system.errors import raise_all
 
 
 def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> pd.DataFrame:

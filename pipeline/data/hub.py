@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from pipeline.errors import PipelineError
-from pipeline.tasks import Hub, Split
+from pipeline.data.tasks import Hub, Split
+from pipeline.system.errors import PipelineError
 
 
 def read_hub_split(hub: Hub, split: Split) -> pd.DataFrame:

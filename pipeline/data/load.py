@@ -18,9 +18,9 @@ import pandas as pd
 
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import SUFFIXES, read_table
-from pipeline.errors import PipelineError, raise_all, shortened
-from pipeline.reading import reading
-from pipeline.tasks import Files, Hub, Source, Split, Task
+from pipeline.data.tasks import Files, Hub, Source, Split, Task
+from pipeline.system.errors import PipelineError, raise_all, shortened
+from pipeline.system.reading import reading
 
 # Dev is the same for every run, whatever the run's seed: held out where a task publishes none, sampled where it is
 # limited.

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.atomic import new_file
 from pipeline.data.delimited import read_delimited
-from pipeline.errors import PipelineError
-from pipeline.reading import check_regular, reading
+from pipeline.system.atomic import new_file
+from pipeline.system.errors import PipelineError
+from pipeline.system.reading import check_regular, reading
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 

@@ -15,15 +15,15 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import feather
 
-from pipeline.atomic import canonical_json, new_file, sha256_text
 from pipeline.data.load import fingerprint
-from pipeline.errors import PipelineError
+from pipeline.system.atomic import canonical_json, new_file, sha256_text
+from pipeline.system.errors import PipelineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from pipeline.recipe import Truncation
-    from pipeline.tasks import Encoding
+    from pipeline.data.tasks import Encoding
+    from pipeline.settings.recipe import Truncation
 
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.

@@ -13,10 +13,10 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
-from pipeline.atomic import canonical_json, sha256_text
 from pipeline.data.tokens import Tokenizer, tokenizer_of
-from pipeline.errors import PipelineError
 from pipeline.models.pretrained import check_config, check_encoder, read_pretrained
+from pipeline.system.atomic import canonical_json, sha256_text
+from pipeline.system.errors import PipelineError
 
 # Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
 _POSITION_OFFSET = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2}

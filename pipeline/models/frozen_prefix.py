@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import BACKBONE_INPUTS, Batch, collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.models.adaptation.layout import layers_of, stack_of
+from pipeline.models.layout import layers_of, stack_of
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

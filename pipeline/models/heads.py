@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.tasks import HeadKind
+from pipeline.data.tasks import HeadKind
 
 
 class LinearHead(nn.Module):

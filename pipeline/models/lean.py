@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.tasks import Pooling
+from pipeline.data.tasks import Pooling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pipeline.errors import PipelineError, shortened
 from pipeline.models.tensors import is_finite
-from pipeline.reading import read_json
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import read_json
 
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 _MOST_LAYERS = 1000

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pipeline.errors import PipelineError
-from pipeline.models.adaptation.layout import layers_of, stack_of
 from pipeline.models.frozen_prefix import lower_states, upper_states
+from pipeline.models.layout import layers_of, stack_of
 from pipeline.models.transfer_model import JointModel, TransferModel, backbone_inputs, pool
+from pipeline.system.errors import PipelineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

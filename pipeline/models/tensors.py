@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from pipeline.errors import PipelineError, shortened
-from pipeline.reading import check_regular, reading
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import check_regular, reading
 
 _FP32 = "F32"
 _LAYER = re.compile(r"\.layer\.(\d+)\.")

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipeline.models.adaptation.switching import activate
+from pipeline.data.tasks import Encoding, Pooling
 from pipeline.models.frozen_prefix import above, completed, frozen_parts
-from pipeline.tasks import Encoding, Pooling
+from pipeline.models.switching import activate
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pipeline.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.built_on import built_on_table, contrasts
 from pipeline.reporting.choices import choices_table
 from pipeline.reporting.cost import cost_table

@@ -10,11 +10,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.paired import Comparison, Resampled
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, row_of, runs_of
 from pipeline.reporting.text import comparison_text, count, points, score_text
 from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.stats.paired import Comparison, Resampled
 
 TITLE = "Beside the row it is built on"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from pipeline.ledger import RunRecord
+from pipeline.records.ledger import RunRecord
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, row_of, selected_on
 from pipeline.reporting.text import MISSING

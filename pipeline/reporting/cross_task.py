@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from pipeline.paired import Comparison
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, score_text
 from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.stats.paired import Comparison
 
 _READINGS = {
     "same": "read as it is",

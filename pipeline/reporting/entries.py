@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from pipeline.study import Study
+from pipeline.settings.study import Study
 
 
 class Entry(BaseModel):

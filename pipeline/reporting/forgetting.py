@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.ledger import RunRecord
-from pipeline.metrics import Metric
-from pipeline.paired import Comparison, Resampled
+from pipeline.records.ledger import RunRecord
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of
 from pipeline.reporting.text import MISSING, comparison_text, points, score_text
 from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.stats.metrics import Metric
+from pipeline.stats.paired import Comparison, Resampled
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pipeline.ledger import RunRecord
-from pipeline.paired import Comparison, Resampled
+from pipeline.records.ledger import RunRecord
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, listed, points, score_text
 from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.stats.paired import Comparison, Resampled
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from pipeline.paired import Comparison
 from pipeline.reporting.main_table import mean_cell, score_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, row_of, runs_of
 from pipeline.reporting.text import MISSING
 from pipeline.reporting.verdicts import compare_lines, short_test_note
+from pipeline.stats.paired import Comparison
 
 Line = tuple[str, int | None]
 """A row of the study at a point: training rows of the target, None for those of the main table."""

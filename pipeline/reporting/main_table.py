@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from pipeline.metrics import overall
-from pipeline.paired import Comparison
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, score_text
 from pipeline.reporting.verdicts import compare_lines, full_test_note
+from pipeline.stats.metrics import overall
+from pipeline.stats.paired import Comparison
 
 Verdicts = Mapping[tuple[str, str | None], Comparison]
 """By line and target; None for the mean over all targets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pipeline.ledger import RunRecord
+from pipeline.records.ledger import RunRecord
 from pipeline.reporting.runs import StudyRuns, row_of
 from pipeline.reporting.text import backbone_text
 

@@ -15,11 +15,11 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.atomic import write_text
-from pipeline.printable import printable
 from pipeline.reporting.provenance import number_text, run_view
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS
+from pipeline.system.atomic import write_text
+from pipeline.system.printable import printable
 
 _EMPTY = {"", "-", "–", "—"}
 _FAILED = "Missing: "  # how notes about failed runs begin

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.ledger import RunRecord, SourceRun
+from pipeline.records.ledger import RunRecord, SourceRun
 
 Pairs = list[tuple[str, str]]
 

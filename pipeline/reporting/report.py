@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from pipeline.ledger import RunRecord
-from pipeline.paired import Verdict
-from pipeline.study import Study
+from pipeline.records.ledger import RunRecord
+from pipeline.settings.study import Study
+from pipeline.stats.paired import Verdict
 
 __all__ = ["Cell", "Figure", "Report", "Table", "Verdict"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.load import Added
-from pipeline.errors import PipelineError
-from pipeline.ledger import Ledger, RunRecord
-from pipeline.metrics import Metric
-from pipeline.paired import Resampled, resample_paired
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import Metric
+from pipeline.stats.paired import Resampled, resample_paired
+from pipeline.system.errors import PipelineError
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
 
 
 def resample_tables(metric: Metric, pairs: Sequence[Sequence[pd.DataFrame]], seed: int) -> Resampled:
-    """Predictions of a system and a reference, a pair a seed, as :func:`~pipeline.paired.resample_paired` reads them.
+    """Predictions of a system and a reference, a pair a seed, as :func:`resample_paired` reads them.
 
     Raises:
         PipelineError: they are not of the same examples in the same order.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from pipeline.paired import Comparison
 from pipeline.reporting.forgetting import Change
 from pipeline.reporting.fusion_gain import FusionGain
 from pipeline.reporting.low_resource import Line, LowResource
 from pipeline.reporting.main_table import Verdicts
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.text import count, interval_text, listed, percent, points
+from pipeline.stats.paired import Comparison
 
 
 def main_sentences(runs: StudyRuns, verdicts: Verdicts) -> list[str]:

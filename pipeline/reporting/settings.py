@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.data.tasks.extra import Extra, parse_extra
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text
-from pipeline.tasks.extra import Extra, parse_extra
 
 # Known from the row's name or shown in the main table.
 _LEFT_OUT = {"trainable", "epochs", "min_steps"}

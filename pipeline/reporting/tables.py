@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.atomic import new_folder, write_text
 from pipeline.data.tables import write_table
-from pipeline.printable import printable
 from pipeline.reporting.report import Cell, Report, Table
+from pipeline.system.atomic import new_folder, write_text
+from pipeline.system.printable import printable
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.paired import LEVEL, Comparison
+from pipeline.stats.paired import LEVEL, Comparison
 
 MISSING = "-"
 

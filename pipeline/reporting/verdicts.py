@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from pipeline.paired import LEVEL, Comparison, Resampled, mean_difference
 from pipeline.reporting.runs import Scored, StudyRuns
+from pipeline.stats.paired import LEVEL, Comparison, Resampled, mean_difference
 
 Key = TypeVar("Key", bound=Hashable)
 Line = TypeVar("Line", bound=Hashable)

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from pipeline.atomic import canonical_json, new_file, sha256_text
 from pipeline.models.backbone import hash_tensors
+from pipeline.system.atomic import canonical_json, new_file, sha256_text
 
 _FORMAT = 2
 

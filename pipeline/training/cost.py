@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pipeline.errors import PipelineError
-from pipeline.process import give_back_memory
+from pipeline.system.errors import PipelineError
+from pipeline.system.process import give_back_memory
 from pipeline.training.devices import on_gpu
 
 _STATUS = Path("/proc/self/status")

@@ -16,8 +16,8 @@ from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
-from pipeline.errors import PipelineError
-from pipeline.recipe import Precision
+from pipeline.settings.recipe import Precision
+from pipeline.system.errors import PipelineError
 
 T = TypeVar("T")
 

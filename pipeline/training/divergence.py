@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from pipeline.recipe import Recipe
-from pipeline.tasks import Task
+from pipeline.data.tasks import Task
+from pipeline.settings.recipe import Recipe
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """Of outputs (B, k) and (B, k), as the head gives them; zero where they are equal."""

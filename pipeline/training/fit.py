@@ -22,8 +22,8 @@ from torch.optim import AdamW
 
 from pipeline.data.batches import Piece
 from pipeline.data.prefetch import prefetched
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress
 from pipeline.training.companion import Companion
 from pipeline.training.cost import peak_memory_mb, reset_peak_memory

@@ -28,7 +28,7 @@ from pipeline.data.batches import (
     training_batches,
 )
 from pipeline.data.tokens import TokenisedSplit, Tokenizer
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Fitted, TrainingData, fit
 
 if TYPE_CHECKING:

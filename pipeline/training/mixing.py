@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from pipeline.data.batches import Piece
-from pipeline.recipe import Mixing, Recipe
+from pipeline.settings.recipe import Mixing, Recipe
 from pipeline.training.fit import TrainingData
 
 _SAMPLED, _SHUFFLED = 1, 2

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.tasks import CosineScale, HeadKind, Task
+from pipeline.data.tasks import CosineScale, HeadKind, Task
 
 if TYPE_CHECKING:
-    from pipeline.recipe import Recipe
+    from pipeline.settings.recipe import Recipe
 
 
 @dataclass(frozen=True)

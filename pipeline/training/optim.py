@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from pipeline.recipe import Recipe, Schedule
+from pipeline.settings.recipe import Recipe, Schedule
 
 _LAYER = re.compile(r"\.layer\.(\d+)\.")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.errors import PipelineError
+from pipeline.system.errors import PipelineError
 from pipeline.training.objectives import Objective, Prediction
 
 # Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.recipe import SmartDirection
+from pipeline.settings.recipe import SmartDirection
 from pipeline.training.divergence import Divergence
 from pipeline.training.terms import Forward
 

@@ -21,8 +21,8 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
 
-from pipeline.errors import PipelineError
-from pipeline.recipe import GradientSurgery
+from pipeline.settings.recipe import GradientSurgery
+from pipeline.system.errors import PipelineError
 
 Weighting = Callable[[Tensor], Tensor]
 """From inner products of N gradients (N, N) to how much of each their combination holds (N,)."""

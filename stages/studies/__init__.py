@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.study import Study, read_study
+from pipeline.settings.study import Study, read_study
 
 STUDIES = Path(__file__).parent
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz_guard import confined
+from tests.fuzz.fuzz_guard import confined
 
 Room = Callable[[], AbstractContextManager[Path]]
 

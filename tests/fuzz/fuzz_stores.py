@@ -15,13 +15,13 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid
-from pipeline.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun
-from pipeline.recipe import Recipe
+from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
+from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun
+from pipeline.records.store import MANIFEST, Artifact, Manifest, Store
 from pipeline.reporting.entries import Entry, StudyResult
-from pipeline.store import MANIFEST, Artifact, Manifest, Store
-from pipeline.study import Study
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from tests.fuzz.fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid
 
 ADAPTERS = {"sst": "a" * 12, "sts": "b" * 12}
 FUSION = "c" * 12

@@ -14,12 +14,12 @@ import pytest
 from cyclopts import App
 from hypothesis import strategies as st
 
-from fuzz_cases import fuzzed
-from fuzz_documents import ODD_TEXTS, texts
-from fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_store
-from pipeline.cli import app, main
-from pipeline.ledger import Ledger
-from pipeline.printable import printable
+from pipeline.cli.verbs import app, main
+from pipeline.records.ledger import Ledger
+from pipeline.system.printable import printable
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import ODD_TEXTS, texts
+from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_store
 
 MOST_LINES, MOST_LETTERS = 40, 500
 
@@ -134,7 +134,11 @@ def stocked(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, dat
 def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     """Everything is read and checked as it is, up to the point where training would begin."""
     record = Ledger(stocked / "reports").find(RUNS[0])
-    for method in ("stages.run.Run.train", "stages.multitask.MultitaskRun.train", "stages.prune.Pruning.make"):
+    for method in (
+        "pipeline.runs.run.Run.train",
+        "pipeline.runs.multitask.MultitaskRun.train",
+        "stages.prune.Pruning.make",
+    ):
         monkeypatch.setattr(method, lambda _: record)
     read = {"rows": {"films": 9}, "masked_accuracy": {"before": 0.1, "after": 0.2}, "best_epoch": 1, "seconds": 1.0}
     monkeypatch.setattr("stages.pretrain._Pretraining.train", lambda _: read | {"run": RUNS[0], "backbone": "new"})

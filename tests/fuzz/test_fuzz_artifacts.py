@@ -14,17 +14,17 @@ import torch
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from fuzz_cases import fuzzed
-from fuzz_documents import as_bytes, damaged, damaged_bytes, texts
-from pipeline.atomic import sha256_file
-from pipeline.errors import PipelineError
 from pipeline.models.backbone import hash_tensors
-from pipeline.recipe import Recipe
-from pipeline.store import MANIFEST, Artifact, Store
+from pipeline.records.store import MANIFEST, Artifact, Store
+from pipeline.runs.kept import trained_model
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import sha256_file
+from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.kept import trained_model
-from stages.workspace import Workspace
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import as_bytes, damaged, damaged_bytes, texts
 
 Tensors = dict[str, torch.Tensor]
 

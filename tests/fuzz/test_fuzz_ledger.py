@@ -14,18 +14,18 @@ import torch
 from accelerate import Accelerator
 from hypothesis import strategies as st
 
-from fuzz_cases import fuzzed
-from fuzz_documents import damaged_bytes, texts
-from fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
-from pipeline.ensembles import EnsembleRecord, Ensembles
-from pipeline.errors import PipelineError
-from pipeline.ledger import Ledger, RunRecord
+from pipeline.data.tasks import find_task
+from pipeline.records.ensembles import EnsembleRecord, Ensembles
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import StudyResult
-from pipeline.tasks import find_task
+from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
 from pipeline.training.resumption import Resumption
 from stages.ensemble import ensemble
 from stages.report import report
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import damaged_bytes, texts
+from tests.fuzz.fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
 
 with tempfile.TemporaryDirectory() as scratch:
     make_reports(Path(scratch))

@@ -10,12 +10,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz_cases import fuzzed
-from fuzz_documents import as_bytes, damaged_bytes, near_valid
-from pipeline.errors import PipelineError
-from pipeline.ledger import run_name
-from pipeline.recipe import Recipe
-from pipeline.tasks import Task, built_in_tasks
+from pipeline.data.tasks import Task, built_in_tasks
+from pipeline.records.ledger import run_name
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import as_bytes, damaged_bytes, near_valid
 
 recipes = near_valid(Recipe)
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import strategies as st
 from torch import nn
 
-from fuzz_cases import fuzzed
-from fuzz_documents import texts
-from fuzz_stores import ADAPTERS, FUSION, Fault, documents_in, faults, json_files, make_store
-from pipeline.errors import PipelineError
-from pipeline.store import HEAD, MANIFEST, Manifest, Store
+from pipeline.records.store import HEAD, MANIFEST, Manifest, Store
+from pipeline.system.errors import PipelineError
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import texts
+from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, Fault, documents_in, faults, json_files, make_store
 
 with tempfile.TemporaryDirectory() as scratch:
     MANIFESTS = documents_in(make_store(Path(scratch)).root, MANIFEST)

@@ -8,13 +8,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz_cases import fuzzed
-from fuzz_documents import NAMES, as_bytes, damaged_bytes, near_valid, texts, valid
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
-from pipeline.study import Study, read_study
-from stages.plan import in_order, job_of, plan
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study, read_study
+from pipeline.system.errors import PipelineError
+from stages.compare.plan import in_order, job_of, plan
 from stages.studies import STUDIES
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import NAMES, as_bytes, damaged_bytes, near_valid, texts, valid
 
 SHIPPED = [tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(STUDIES.glob("*.toml"))]
 studies = near_valid(Study, SHIPPED, free=valid(Recipe))

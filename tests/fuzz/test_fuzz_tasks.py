@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fuzz_cases import fuzzed
-from fuzz_documents import as_bytes, damaged_bytes, near_valid, texts
-from pipeline.errors import PipelineError
-from pipeline.tasks import BUILT_IN, Task, find_task
+from pipeline.data.tasks import BUILT_IN, Task, find_task
+from pipeline.system.errors import PipelineError
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import as_bytes, damaged_bytes, near_valid, texts
 
 SHIPPED = [tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(BUILT_IN.glob("*.toml"))]
 tasks = near_valid(Task, SHIPPED)

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from fuzz_cases import fuzzed
-from fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid, texts
-from fuzz_stores import FUSION, contents, make_store
-from pipeline.errors import PipelineError
-from pipeline.store import MANIFEST, Manifest, Store
+from pipeline.records.store import MANIFEST, Manifest, Store
+from pipeline.system.errors import PipelineError
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid, texts
+from tests.fuzz.fuzz_stores import FUSION, contents, make_store
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from nano import save_backbone
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.request import RunRequest
-from stages.run import Run
-from stages.workspace import Workspace
+from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
 

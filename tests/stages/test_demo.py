@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.errors import PipelineError
+from pipeline.system.errors import PipelineError
 from stages.demo import demo
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,15 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cli import main
-from pipeline.ensembles import EnsembleRecord, Ensembles
-from pipeline.errors import PipelineError
-from pipeline.ledger import Cost, Ledger, RunRecord
-from pipeline.metrics import score
-from pipeline.recipe import Recipe
-from pipeline.tasks import Task, find_task
+from pipeline.cli.verbs import main
+from pipeline.data.tasks import Task, find_task
+from pipeline.records.ensembles import EnsembleRecord, Ensembles
+from pipeline.records.ledger import Cost, Ledger, RunRecord
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import score
+from pipeline.system.errors import PipelineError
 from stages.ensemble import ensemble
-from stages.workspace import Workspace
 
 Quick = Callable[..., Recipe]
 ROWS = 60
@@ -254,9 +254,9 @@ def test_the_command_prints_members_weights_and_drop(ledger: Ledger, reports: Pa
 
 @pytest.fixture
 def trained(workspace: Workspace, quick: Quick) -> list[RunRecord]:
+    from pipeline.runs.request import RunRequest
+    from pipeline.runs.run import Run
     from stages.extract import extract
-    from stages.request import RunRequest
-    from stages.run import Run
 
     recipe = quick("adapter", epochs=1)
     adapter = extract("films", recipe, workspace, seed=0)

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.cli import main
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
+from pipeline.cli.verbs import main
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.workspace import Workspace
 
 Quick = Callable[..., Recipe]
 

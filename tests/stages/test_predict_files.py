@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.predict import predict
-from stages.workspace import Workspace
 
 ROWS = "sentence\nthe film is good\nthe meal is bad\n"
 

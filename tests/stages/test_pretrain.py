@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from transformers import BertConfig
 
-from pipeline.errors import PipelineError
 from pipeline.models.backbone import open_backbone
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from pipeline.training.masked_lm import Masking
 from pipeline.training.optim import peak_rates
 from stages.extract import extract

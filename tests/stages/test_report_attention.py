@@ -10,21 +10,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.atomic import write_json
-from pipeline.cli import main
-from pipeline.errors import PipelineError
-from pipeline.ledger import RunRecord
-from pipeline.recipe import Recipe
+from pipeline.cli.verbs import main
+from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap, attention_drawing
 from pipeline.reporting.figures.drawing import drawing_style, write
-from pipeline.study import Study
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from pipeline.system.atomic import write_json
+from pipeline.system.errors import PipelineError
 from stages.attention import maps_of, parse_sentences
 from stages.extract import extract
 from stages.report import report
-from stages.request import RunRequest
-from stages.run import Run
-from stages.workspace import Workspace
 
 HOSTILE = 'good <script>alert(1)</script> $x_1$ --> "film" &amp;'
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nano import save_backbone
-from pipeline.errors import PipelineError
-from pipeline.ledger import RunRecord
-from pipeline.metrics import score
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import score
+from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import choose_adapters, fuse, parse_sources
 from stages.predict import predict
-from stages.request import RunRequest
-from stages.run import Run
-from stages.workspace import Workspace
+from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
@@ -107,15 +107,15 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
     trained = []
-    import stages.build
+    import pipeline.runs.restore
 
-    original = stages.build.build_for_training
+    original = pipeline.runs.restore.build_for_training
 
     def remember(*arguments):  # type: ignore[no-untyped-def]
         trained.append(original(*arguments))
         return trained[-1]
 
-    monkeypatch.setattr(stages.build, "build_for_training", remember)
+    monkeypatch.setattr(pipeline.runs.restore, "build_for_training", remember)
     before = {task: artifact_bytes(record) for task, record in adapters.items()}
     fuse("films", quick("fusion"), workspace, seed=1)
     state = trained[0].model.backbone.state_dict()
@@ -130,7 +130,7 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
 def test_fusion_starts_its_head_from_stage_one(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
 ) -> None:
-    from stages.build import build_for_training
+    from pipeline.runs.restore import build_for_training
 
     chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
     own = next(artifact for artifact in chosen if artifact.manifest.task == "films")

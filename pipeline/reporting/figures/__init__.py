@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.atomic import new_folder
-from pipeline.errors import PipelineError
+from pipeline.system.atomic import new_folder
+from pipeline.system.errors import PipelineError
 
 try:
     import matplotlib  # noqa: F401

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.data.tables import SUFFIXES, read_table, write_table
-from pipeline.errors import PipelineError
+from pipeline.system.errors import PipelineError
 
 DELIMITED = (".csv", ".tsv")
 WORDS = ["NA", "null", "nan", "NaN", "None", "n/a", "-", "true", "1", "01", "1.0", "1e5", "inf", "#", "\\n"]

@@ -11,11 +11,11 @@ import pytest
 
 from pipeline.data.load import Added, load_all_rows
 from pipeline.data.overlap import overlapping_rows
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
-from pipeline.tasks import Task, find_task
-from pipeline.tasks.extra import Extra
-from stages.workspace import Workspace
+from pipeline.data.tasks import Task, find_task
+from pipeline.data.tasks.extra import Extra
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 
 TWO = {"kind": "classes", "metric": "accuracy", "text": ["text"], "label": "label", "classes": ["bad", "good"]}
 PAIRS = {"kind": "score", "metric": "pearson", "text": ["a", "b"], "label": "label", "range": [0.0, 5.0]}

@@ -10,8 +10,8 @@ import datasets
 import pytest
 
 from pipeline.data.load import load_split, load_task_data
-from pipeline.errors import PipelineError
-from pipeline.tasks import find_task
+from pipeline.data.tasks import find_task
+from pipeline.system.errors import PipelineError
 
 Published = dict[str, dict[str, list[Any]]]
 

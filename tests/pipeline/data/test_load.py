@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from pipeline.data.load import canonical_rows, fingerprint, load_split, load_task_data, read_test_texts
-from pipeline.errors import PipelineError
-from pipeline.tasks import Task
+from pipeline.data.tasks import Task
+from pipeline.system.errors import PipelineError
 
 CLASSES: dict[str, Any] = {
     "name": "mood",

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nano import save_backbone
-from pipeline.errors import PipelineError
-from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import Backbone, hash_tensors, open_backbone
+from pipeline.system.errors import PipelineError
+from tests.nano import save_backbone
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])

@@ -12,15 +12,15 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor
 
-from nano import save_backbone
 from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
 from pipeline.models.frozen_prefix import PrefixCache, above, below, frozen_depth
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
+from tests.nano import save_backbone
 
 Make = Callable[..., TransferModel]
 

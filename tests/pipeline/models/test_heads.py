@@ -9,10 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from pipeline.data.tasks import PAIR_HEADS, find_task
 from pipeline.models.heads import build_head
-from pipeline.recipe import Recipe
-from pipeline.tasks import PAIR_HEADS, find_task
-from stages.build import outputs_of
+from pipeline.runs.restore import outputs_of
+from pipeline.settings.recipe import Recipe
 
 SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
 from pipeline.models.lean import Dropout, dropout, make_lean
 from tests.nano import save_backbone

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from adapted import IDS, hidden
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel
 
-from pipeline.errors import PipelineError
-from pipeline.models.adaptation.layout import layers_of
 from pipeline.models.heads import build_head
+from pipeline.models.layout import layers_of
 from pipeline.models.lean import make_lean
 from pipeline.models.split import SplitModel, split_encoder
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.system.errors import PipelineError
+from tests.pipeline.methods.adapted import IDS, hidden
 
 TASKS = ("a", "b", "c")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipeline.errors import PipelineError
 from pipeline.models.tensors import fill, in_layers, is_finite, layer_of, read_tensors
+from pipeline.system.errors import PipelineError
 
 EXPECTED = {"head.weight": torch.zeros(2, 3), "head.bias": torch.zeros(2)}
 

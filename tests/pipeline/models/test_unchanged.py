@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from adapted import saved_modules
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from pipeline.models.adaptation.fusion import add_fusion
-from pipeline.models.adaptation.houlsby import add_adapter, save_adapter, train_layernorms
+from pipeline.methods.fusion import add_fusion
+from pipeline.methods.houlsby import add_adapter, save_adapter, train_layernorms
 from pipeline.models.backbone import Backbone, hash_tensors
 from pipeline.models.unchanged import adapter_hashes, unchanged_parts
+from tests.pipeline.methods.adapted import saved_modules
 
 NAMES = ("films", "meals")
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.reporting.build import build_report
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
-from synthetic import Synthetic, whole_study
+from tests.pipeline.reporting.synthetic import Synthetic, whole_study
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.ledger import Cost, OtherScore, RunRecord, SourceRun
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import Cost, OtherScore, RunRecord, SourceRun
 from pipeline.reporting.report import Cell, Figure, Report, Table
-from pipeline.study import Study
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
 
 HOSTILE = (
     "\"'><script>window.hostile = 1</script><img src=x onerror='window.hostile = 2'>"

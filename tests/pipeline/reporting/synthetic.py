@@ -11,12 +11,12 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from pipeline.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
-from pipeline.metrics import accuracy, pearson
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
 from pipeline.reporting.entries import Entry, StudyResult
-from pipeline.study import Study
-from pipeline.study_rows import TRAINABLE
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from pipeline.settings.study_rows import TRAINABLE
+from pipeline.stats.metrics import accuracy, pearson
 
 ROWS = 400
 CLASSES = ["awful", "poor", "fair", "good", "great"]

@@ -9,16 +9,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.errors import PipelineError
 from pipeline.reporting.build import build_report
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
-from pipeline.study import study_names
-from pipeline.study_rows import Published
+from pipeline.settings.study import study_names
+from pipeline.settings.study_rows import Published
+from pipeline.system.errors import PipelineError
 from stages.report import report as report_again
 from stages.studies import STUDIES, find_study
-from synthetic import Synthetic, make, predictions_of
+from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 
 def rows_of(report: Report, name: str) -> list[dict[str, Cell]]:
@@ -142,7 +142,7 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
 
 
 def test_different_epoch_budgets_and_settings_are_told(tmp_path: Path) -> None:
-    from pipeline.recipe import Recipe
+    from pipeline.settings.recipe import Recipe
 
     study = make(tmp_path)
     study.add("full", "sst", 1, recipe=Recipe(epochs=9, learning_rate=1e-5))

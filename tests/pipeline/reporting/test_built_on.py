@@ -7,14 +7,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.ledger import SourceRun
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import SourceRun
 from pipeline.reporting.build import build_report
 from pipeline.reporting.built_on import built_on_table, contrasts
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.tables import markdown
-from synthetic import Synthetic, make, predictions_of
+from pipeline.settings.recipe import Recipe
+from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 
 def lines_of(study: Synthetic) -> dict[tuple[object, str], dict[str, Cell]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.ledger import SourceRun
+from pipeline.records.ledger import SourceRun
 from pipeline.reporting.choices import choices_table
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.tables import markdown
-from synthetic import Synthetic, make, predictions_of
+from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 ONCE = [{"epoch": 0, "loss": None, "dev": 0.5}]
 

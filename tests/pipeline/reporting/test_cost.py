@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.ledger import SourceRun
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import SourceRun
 from pipeline.reporting.cost import cost_table, stored, stored_parts
 from pipeline.reporting.runs import StudyRuns
-from synthetic import BACKBONE_PARAMETERS as BACKBONE
-from synthetic import HEAD, Synthetic, make
+from pipeline.settings.recipe import Recipe
+from tests.pipeline.reporting.synthetic import BACKBONE_PARAMETERS as BACKBONE
+from tests.pipeline.reporting.synthetic import HEAD, Synthetic, make
 
 ADAPTER = 10_000
 FUSION = 50_000

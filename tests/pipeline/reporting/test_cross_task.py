@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.ledger import OtherScore, Reading, RunRecord
+from pipeline.records.ledger import OtherScore, Reading, RunRecord
 from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.figures.pareto import pareto
 from pipeline.reporting.runs import StudyRuns
-from synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of
+from tests.pipeline.reporting.synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of
 
 
 def across(

@@ -12,7 +12,7 @@ from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import look_of, short_number
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns
-from synthetic import CLASSES, ROWS, Synthetic, make
+from tests.pipeline.reporting.synthetic import CLASSES, ROWS, Synthetic, make
 
 
 def numbers(report: Report, folder: Path, name: str) -> pd.DataFrame:

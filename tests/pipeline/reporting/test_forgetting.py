@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.ledger import SourceRun
+from pipeline.records.ledger import SourceRun
 from pipeline.reporting.forgetting import changes, forgetting_table
 from pipeline.reporting.runs import StudyRuns
-from synthetic import BACKBONE, Synthetic, make
+from tests.pipeline.reporting.synthetic import BACKBONE, Synthetic, make
 
 
 def test_sequential_tuning_is_measured_before_and_after(runs: StudyRuns) -> None:

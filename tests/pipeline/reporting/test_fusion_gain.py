@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.ledger import SourceRun
-from pipeline.recipe import Recipe
+from pipeline.records.ledger import SourceRun
 from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.sentences import fusion_sentences
-from synthetic import Synthetic, make
+from pipeline.settings.recipe import Recipe
+from tests.pipeline.reporting.synthetic import Synthetic, make
 
 STANDARD = Recipe(trainable="fusion", fusion="standard", epochs=4)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.metrics import overall
-from pipeline.paired import resample_paired
 from pipeline.reporting.main_table import main_table, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
-from synthetic import ROWS, Synthetic, labels_of, make, predictions_of
+from pipeline.stats.metrics import overall
+from pipeline.stats.paired import resample_paired
+from pipeline.system.errors import PipelineError
+from tests.pipeline.reporting.synthetic import ROWS, Synthetic, labels_of, make, predictions_of
 
 
 def table_of(study: Synthetic) -> Table:

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 import pandas as pd
 import pytest
 
-from page_samples import HOSTILE, LOADING, Page, hostile, sample_report
 from pipeline.reporting.page import marked_columns, numeric_columns, sort_key, write_page
 from pipeline.reporting.provenance import number_text
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.tables import MARKS
+from tests.pipeline.reporting.page_samples import HOSTILE, LOADING, Page, hostile, sample_report
 
 
 def read(report: Report, folder: Path) -> str:

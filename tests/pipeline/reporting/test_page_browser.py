@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from page_samples import HOSTILE, hostile, plain, sample_report
 from pipeline.reporting.page import write_page
+from tests.pipeline.reporting.page_samples import HOSTILE, hostile, plain, sample_report
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.errors import PipelineError
+from pipeline.system.errors import PipelineError
 from pipeline.training import devices
 
 

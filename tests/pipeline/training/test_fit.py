@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 from pipeline.training import checkpoint
 from pipeline.training.fit import Fitted, TrainingData, fit
 from pipeline.training.progress import TrainingProgress

@@ -18,7 +18,7 @@ from transformers import (
 
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import Backbone
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
 from pipeline.training.masked_lm import IGNORED, MaskedModel, Masking, cut, fit_masked
 
 SPECIAL = torch.tensor([0, 2, 3])

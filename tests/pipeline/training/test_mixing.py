@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pipeline.data.batches import Piece
-from pipeline.recipe import Mixing, Recipe
+from pipeline.settings.recipe import Mixing, Recipe
 from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import Sampled, annealed_alpha, mixed, probabilities
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pipeline.data.tasks import Task, find_task
 from pipeline.models.heads import build_head
-from pipeline.tasks import Task, find_task
 from pipeline.training.objectives import Objective, objective_for
 
 SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))

@@ -8,7 +8,7 @@ from torch import nn
 
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
 from pipeline.training.optim import linear_schedule, noam_schedule, parameter_groups, peak_rates
 
 

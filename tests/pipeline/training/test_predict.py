@@ -19,9 +19,9 @@ from transformers import PreTrainedModel
 
 from pipeline.data.batches import collate
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.errors import PipelineError
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
+from pipeline.system.errors import PipelineError
 from pipeline.training import predict
 from pipeline.training.predict import split_outputs
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.recipe import Recipe
+from pipeline.settings.recipe import Recipe
 from pipeline.training.divergence import squared_error
 from pipeline.training.fit import Fitted, TrainingData, fit
 from pipeline.training.proximal import Proximal

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.data.batches import Piece, inputs_of
-from pipeline.models.adaptation.fusion import use_fusion_implementation
-from pipeline.models.adaptation.houlsby import add_adapter
+from pipeline.methods.fusion import use_fusion_implementation
+from pipeline.methods.houlsby import add_adapter
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel

@@ -1,0 +1,87 @@
+"""``python -m benchmarks [names] [--quick] [--output DIR] [--repeats 5] [--backbone DIR] [--data DIR]``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from pipeline.system import process
+
+NAMES = (
+    "stage_one",
+    "fusion_block",
+    "stage_two",
+    "growth",
+    "store",
+    "prediction",
+    "adapter_drop",
+    "full_tuning",
+    "regularised",
+    "gpu",
+)
+
+app = App(
+    name="python -m benchmarks",
+    help="Measure speed and memory; peers run in turn in one process.",
+    version_flags=(),
+    help_format="plaintext",
+)
+
+
+@app.default
+def bench(
+    *names: str,
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    output: Path = Path("reports/benchmarks"),
+    repeats: int = 5,
+    backbone: Annotated[Path | None, Parameter(env_var="BENCH_BACKBONE")] = None,
+    data: Annotated[Path | None, Parameter(env_var="BENCH_DATA")] = None,
+) -> None:
+    """Run benchmarks, print a table of each and write it as <output>/<name>.json.
+
+    Parameters
+    ----------
+    names
+        stage_one, fusion_block, stage_two, growth, store, prediction, adapter_drop, full_tuning, regularised, gpu;
+        all without names.
+    quick
+        Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
+    output
+        Folder of the JSON files.
+    repeats
+        Measured rounds after one to warm up; medians are reported.
+    backbone
+        Folder of an encoder, instead of random weights of MiniLM's shape.
+    data
+        Folder with sst/train, instead of generated rows of the same lengths; needs --backbone.
+    """
+    if unknown := sorted({*names} - {*NAMES}):
+        raise SystemExit(f"no benchmark {', '.join(unknown)}: choose from {', '.join(NAMES)}")
+    if repeats < 1:
+        raise SystemExit(f"--repeats {repeats}: give at least 1")
+    if data is not None and backbone is None:
+        raise SystemExit("--data needs --backbone: without a tokenizer real rows cannot be read")
+    process.set_up()  # as `python -m pipeline` does, and for both sides of a comparison alike
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from .setting import Setting
+
+    with tempfile.TemporaryDirectory(prefix="benchmarks-") as scratch:
+        setting = Setting(Path(scratch), quick, repeats, backbone, data)
+        for name in names or NAMES:
+            report = importlib.import_module(f".{name}", __package__).run(setting)
+            print(f"\n## {name}\n\n{report.markdown()}", flush=True)
+            report.write(output / f"{name}.json", name, setting)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    app(arguments, result_action="return_value")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""This project's side of a comparison, built and trained by the code that real runs go through."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
+from pipeline.data.tasks import Task
+from pipeline.data.tokens import TokenisedSplit
+from pipeline.methods.houlsby import add_adapter, save_adapter
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import build_head
+from pipeline.records.store import Artifact, Manifest, Store
+from pipeline.runs.request import RunRequest
+from pipeline.runs.restore import Built, build_for_training
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.training.devices import make_accelerator
+from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.objectives import objective_for
+
+from .setting import Setting
+
+if TYPE_CHECKING:
+    from pipeline.records.ledger import Kind
+
+
+def make_run(
+    setting: Setting, kind: Kind, backbone: Path, *, task: str = "sst", adapters: int = 0, **recipe: Any
+) -> Run:
+    """A run as the command line makes it, over ``adapters`` random ones if it is a fusion; see Recipe for the rest."""
+    workspace = Workspace(str(backbone), setting.data, setting.scratch / "store" / backbone.name, setting.scratch)
+    values = {"trainable": kind, "bottleneck": setting.bottleneck, "precision": "fp32", **recipe}
+    sources = random_adapters(setting, workspace.backbone, workspace.store, adapters)
+    return Run(RunRequest(kind, task, Recipe.parse(values, kind), 0, adapters=sources), workspace)
+
+
+def random_adapters(setting: Setting, backbone: Backbone, store: Store, count: int) -> tuple[Artifact, ...]:
+    """The first ``count`` of this store's untrained Houlsby adapters, made where they are missing."""
+    return tuple(_random_adapter(setting, backbone, store, number) for number in range(count))
+
+
+def source_task(number: int) -> Task:
+    """What the adapter of that number stands for: a task of one text and five classes, like SST."""
+    name, classes = f"source{number}", tuple("abcde")
+    return Task(name=name, kind="classes", text=("sentence",), label="label", classes=classes, metric="accuracy")
+
+
+def _random_adapter(setting: Setting, backbone: Backbone, store: Store, number: int) -> Artifact:
+    task, run = source_task(number), f"{number:012x}"
+    if (found := store.find(run)) is not None:
+        return found
+    recipe = Recipe(trainable="adapter", bottleneck=setting.bottleneck, encoding="cross", pooling="mean", head="linear")
+    manifest = Manifest(
+        kind="adapter",
+        task=task.name,
+        run=run,
+        seed=number,
+        limit=None,
+        recipe=recipe,
+        train_rows="",
+        pair=task.is_pair,
+        meaning=task.meaning,
+        metric=task.metric,
+        dev=0.0,
+        backbone=backbone.name,
+        backbone_weights=backbone.weights_hash,
+    )
+    torch.manual_seed(number)
+    encoder = backbone.load()
+    add_adapter(encoder, task.name, "houlsby", setting.bottleneck)
+    head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0).state_dict()
+    return store.save(manifest, lambda folder: save_adapter(encoder, task.name, folder), head=head, layernorms={})
+
+
+def build(run: Run) -> Built:
+    """The model of a run, fresh."""
+    return build_for_training(run.request, run.recipe, run.task, run.backbone, run.workspace.ledger)
+
+
+def loss_of(run: Run) -> Any:
+    """``loss(model, piece)`` as :func:`pipeline.training.fit.fit` takes it."""
+    assert run.recipe.head is not None
+    objective = objective_for(run.task, run.recipe.head)
+    return lambda model, piece: objective.loss(model(**inputs_of(piece.batch)), piece.batch["labels"])
+
+
+def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
+    """One epoch of a fresh model through the real loop; nothing is evaluated."""
+    built, recipe = build(run), run.recipe
+    accelerator = make_accelerator(recipe.precision)
+    most_padding = padding_worth_a_pass(accelerator.device)
+    return fit(
+        built.model,
+        recipe=recipe,
+        seed=0,
+        data=TrainingData(
+            lambda epoch, first: (
+                [Piece(batch) for batch in pieces]
+                for pieces in training_batches(
+                    split, recipe.batch_size, 1, 0, epoch, run.backbone.tokenizer.pad_token_id, first, most_padding
+                )
+            ),
+            batches_per_epoch=recipe.steps_over(len(split)),
+            epochs=1,
+        ),
+        loss=loss_of(run),
+        evaluate=lambda model: 0.0,
+        metric=run.task.metric,
+        accelerator=accelerator,
+        title=run.title,
+        penalties=built.penalties,
+        without_decay=built.without_decay,
+    )
+
+
+def source_folders(run: Run) -> dict[str, Path]:
+    """The adapters a fusion is over, by name, as AdapterHub loads them."""
+    return {artifact.manifest.task: artifact.folder for artifact in run.request.adapters}

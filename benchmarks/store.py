@@ -1,0 +1,88 @@
+"""A store of thousands of artifacts: how long it takes to list them, to look one up and to choose what to fuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pipeline.records.source_run import SourceRun
+from pipeline.records.store import MANIFEST, Artifact, Manifest, Store, fitting_adapters
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import sha256_text
+
+from .report import Report
+from .setting import Setting
+from .timing import Row, interleave, milliseconds
+
+TASKS = ("films", "meals", "songs", "books")
+
+
+def run(setting: Setting) -> Report:
+    return Report(
+        (
+            "ms. First listing: without an index, which is then written. Next: by another process. Again: by the same.",
+            "Manifests alone, in the file cache; each fifth artifact is a fusion. Fusing chooses one adapter of"
+            f" each of {len(TASKS)} tasks.",
+            "Medians (lowest to highest); peers of a row ran in turn.",
+        ),
+        ([_row(setting, count) for count in ([50, 300] if setting.quick else [500, 5000])],),
+    )
+
+
+def write_artifacts(root: Path, count: int, backbone_weights: str = "hash") -> list[Manifest]:
+    """Manifests of ``count`` artifacts without their files, as several seeds of a study leave them."""
+    manifests: list[Manifest] = []
+    for number in range(count):
+        is_fusion = number % 5 == 4
+        manifest = Manifest(
+            kind="fusion" if is_fusion else "adapter",
+            task=TASKS[number % len(TASKS)],
+            run=sha256_text(str(number))[:12],
+            seed=number // 20,
+            limit=None,
+            recipe=Recipe(trainable="fusion" if is_fusion else "adapter", encoding="cross"),
+            train_rows=sha256_text("rows"),
+            pair=False,
+            meaning={"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
+            metric="accuracy",
+            dev=0.5 + number / (4 * count),
+            backbone="nano",
+            backbone_weights=backbone_weights,
+            sources=_sources(manifests[-4:]) if is_fusion else (),
+            files={name: sha256_text(f"{name} {number}") for name in ("adapter.safetensors", "head.safetensors")},
+        )
+        manifests.append(manifest)
+        folder = root / manifest.place
+        folder.mkdir(parents=True)
+        (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True))
+    return manifests
+
+
+def _sources(adapters: Sequence[Manifest]) -> tuple[SourceRun, ...]:
+    return tuple(SourceRun(task=each.task, run=each.run, digest=each.digest) for each in adapters)
+
+
+def _row(setting: Setting, count: int) -> Row:
+    root = setting.scratch / f"store-{count}"
+    runs = [manifest.run for manifest in write_artifacts(root, count)]
+    again = Store(root)
+
+    def first() -> object:
+        (root / ".index").unlink(missing_ok=True)
+        return Store(root).artifacts()
+
+    peers: dict[str, Callable[[], object]] = {
+        "list first": first,
+        "list next": lambda: Store(root).artifacts(),
+        "list again": again.artifacts,
+        "look up": lambda: Store(root).find(runs[count // 2]),
+        "choose to fuse": lambda: _choose(Store(root)),
+    }
+    found = interleave({name: milliseconds(step) for name, step in peers.items()}, setting.repeats)
+    return {"artifacts": count, **found}
+
+
+def _choose(store: Store) -> list[Artifact]:
+    fitting = fitting_adapters(store.artifacts(), "hash", "cross", "houlsby")
+    return [store.current(max(artifacts, key=lambda each: each.manifest.dev)) for artifacts in fitting.values()]

@@ -1,0 +1,1 @@
+"""The methods that adapt an encoder: adapters and other modules, and fusion over them."""

@@ -1,0 +1,196 @@
+"""Anchored fusion: AdapterFusion that begins as one adapter, with a fortieth of its weights.
+
+AdapterFusion (Pfeiffer et al. 2021) begins as the even mean of all adapters, which is worse than the target's own, and
+has 3d^2 weights a site to find the way back with. Here, with frozen adapter outputs z_n and sub-layer output h::
+
+    s = softmax_n(Q h . K z_n + b_n)        Q, K in R^{r x d}, K = 0 at the start
+    o = (I + A B) sum_n s_n z_n             A in R^{d x r}, A = 0 at the start; B in R^{r x d}
+
+``b`` is zero but for the adapter it is anchored at, so that the first forward pass is nearly that adapter's alone, and
+the first steps decide for which tokens the others are listened to. 4rd + r + N weights a site instead of 3d^2 + 2d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from adapters.composition import Fuse
+from adapters.methods.bottleneck import BottleneckLayer
+from adapters.methods.modeling import BertFusion
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pipeline.methods.saved import SavedModules
+from pipeline.models.tensors import fill, read_tensors
+from pipeline.system.errors import PipelineError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ANCHORED_FILE = "anchored_fusion.safetensors"
+
+
+class AnchoredFusion(nn.Module):
+    """Takes the place of AdapterHub's fusion layer at one site, and is called as it is.
+
+    Args:
+        config: AdapterHub's, of the fusion.
+        width: d.
+        size: N, the adapters.
+        rank: r.
+        bias: (N,), the scores before anything is learned; None: zero.
+        dropout: on the scores, before softmax.
+    """
+
+    def __init__(
+        self, config: Any, width: int, size: int, rank: int, bias: Tensor | None = None, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.query = nn.Linear(width, rank)
+        self.key = nn.Linear(width, rank, bias=False)
+        self.score_bias = nn.Parameter(torch.zeros(size) if bias is None else bias.clone())
+        self.value_down = nn.Linear(width, rank, bias=False)
+        self.value_up = nn.Linear(rank, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        for drawn in (self.query, self.value_down):
+            nn.init.normal_(drawn.weight, std=width**-0.5)
+        for zero in (self.query.bias, self.key.weight, self.value_up.weight):
+            nn.init.zeros_(zero)
+
+    def value_weight(self) -> Tensor:
+        """``I + A B`` (d, d)."""
+        product = self.value_up.weight @ self.value_down.weight
+        return torch.eye(len(product), dtype=product.dtype, device=product.device) + product
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, output_attentions: bool = False
+    ) -> Any:
+        """As AdapterHub calls it: ``query``, ``residual`` (B, T, d); ``key`` and ``value`` the z_n, (B, T, N, d)."""
+        scores = (self.key(key) @ self.query(query).unsqueeze(-1)).squeeze(-1) + self.score_bias  # (B, T, N)
+        attention = self.dropout(scores).softmax(dim=-1)
+        mixed = (attention.unsqueeze(-2) @ value).squeeze(-2)
+        fused = mixed + self.value_up(self.value_down(mixed)) + residual
+        return (fused, attention.detach().float().cpu().numpy()) if output_attentions else fused
+
+    def over(self, kept: Sequence[int]) -> AnchoredFusion:
+        """The same fusion over some of its adapters."""
+        part = AnchoredFusion(self.config, self.key.in_features, len(kept), self.key.out_features)
+        state = self.state_dict()
+        part.load_state_dict({**state, "score_bias": state["score_bias"][list(kept)]})
+        part.requires_grad_(self.key.weight.requires_grad)
+        part.dropout.p = self.dropout.p
+        return part.to(self.key.weight.device).train(self.training)
+
+
+def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, bias: Mapping[str, float]) -> None:
+    """Put fresh anchored fusions, trainable, where AdapterHub's stand in ``backbone``.
+
+    Args:
+        bias: by source, the scores to begin with; zero for the others.
+
+    Raises:
+        PipelineError: ``rank`` is wider than the backbone.
+    """
+    width = backbone.config.hidden_size
+    if rank > width:
+        raise PipelineError(f"fusion_rank {rank} is wider than the backbone ({width}): choose a smaller one")
+    start = torch.tensor([bias.get(source, 0.0) for source in sources])
+    for site, stock in _sites(backbone, Fuse(*sources).name):
+        fresh = AnchoredFusion(stock.config, width, len(sources), rank, start, stock.dropout.p)
+        site.adapter_fusion_layer[Fuse(*sources).name] = fresh.to(stock.query.weight.device).train(stock.training)
+
+
+def is_anchored(backbone: nn.Module) -> bool:
+    return any(isinstance(module, AnchoredFusion) for module in backbone.modules())
+
+
+def save_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
+    """Write the fusion as it is, and where :func:`as_stock` finds weights for all sites, as AdapterHub's files too."""
+    name = Fuse(*sources).name
+    sites = dict(enumerate(_sites(backbone, name)))
+    tensors = {
+        f"{number}.{key}": tensor.cpu()
+        for number, (_, fusion) in sites.items()
+        for key, tensor in fusion.state_dict().items()
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / ANCHORED_FILE, {"sources": ",".join(sources)})
+    stock = {n: as_stock(fusion, [site.adapters[s] for s in sources]) for n, (site, fusion) in sites.items()}
+    if any(weights is None for weights in stock.values()):
+        return
+    try:
+        for number, (site, fusion) in sites.items():
+            layer = BertFusion(fusion.config, backbone.config.hidden_size, fusion.dropout.p)
+            layer.load_state_dict(stock[number])
+            site.adapter_fusion_layer[name] = layer
+        backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
+    finally:
+        for site, fusion in sites.values():
+            site.adapter_fusion_layer[name] = fusion
+
+
+def load_anchored(
+    backbone: PreTrainedModel, sources: Sequence[str], saved: SavedModules, trained: Sequence[int]
+) -> None:
+    """Read what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's.
+
+    Args:
+        trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
+
+    Raises:
+        PipelineError: the file is not what the recipe makes.
+    """
+    anchor_fusion(backbone, sources, saved.recipe.fusion_rank, {})
+    sites = _sites(backbone, Fuse(*sources).name)
+    per_layer = len({site.location_key for site, _ in sites})
+    own: dict[str, nn.Parameter] = {}
+    for position, (site, fusion) in enumerate(sites):
+        # The file numbers the sites of all trained layers, from the bottom up.
+        number = trained.index(site.layer_idx) * per_layer + position % per_layer
+        own |= {f"{number}.{key}": parameter for key, parameter in fusion.named_parameters()}
+    _, alike = sites[0]
+    expected = {
+        f"{number}.{key}": parameter
+        for number in range(len(trained) * per_layer)
+        for key, parameter in alike.named_parameters()
+    }
+    fill(own, read_tensors(saved.folder / ANCHORED_FILE, expected, saved.remedy))
+
+
+@torch.no_grad()
+def as_stock(fusion: AnchoredFusion, adapters: Sequence[Any]) -> dict[str, Tensor] | None:
+    """Weights with which AdapterHub's own fusion layer is this function, or None where there are none.
+
+    Q and K get rows of zeros. What is left is a bias for each adapter, which AdapterHub's layer has no place for; but
+    z_n = U_n a_n + c_n, so a row w of K with ``w U_n = 0`` and ``w c_n = b_n`` adds just that to each score, if the
+    query there is one. It exists where the columns of all U_n and the c_n are independent: hence N (m + 1) <= d.
+    """
+    rank, width = fusion.key.weight.shape
+    ups = [adapter.adapter_up.weight.T for adapter in adapters]
+    shifts = torch.stack([adapter.adapter_up.bias for adapter in adapters])
+    system = torch.cat([*ups, shifts]).double().cpu()  # (N m + N, d)
+    wanted = torch.cat([system.new_zeros(len(system) - len(adapters)), fusion.score_bias.double().cpu()])
+    row = torch.linalg.lstsq(system, wanted.unsqueeze(-1), driver="gelsd").solution.squeeze(-1)
+    if rank >= width or not torch.allclose(system @ row, wanted, rtol=0, atol=1e-6):
+        return None
+    query, key = torch.zeros(width, width), torch.zeros(width, width)
+    query_bias = torch.zeros(width)
+    query[:rank], query_bias[:rank] = fusion.query.weight, fusion.query.bias
+    key[:rank], key[rank], query_bias[rank] = fusion.key.weight, row.float(), 1.0
+    return {
+        "query.weight": query,
+        "query.bias": query_bias,
+        "key.weight": key,
+        "key.bias": torch.zeros(width),
+        "value.weight": fusion.value_weight(),
+    }
+
+
+def _sites(backbone: nn.Module, name: str) -> list[tuple[BottleneckLayer, Any]]:
+    """The sites that have the fusion ``name``, from the bottom up, each with its layer."""
+    sites = [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
+    return [(site, site.adapter_fusion_layer[name]) for site in sites if name in site.adapter_fusion_layer]

@@ -1,0 +1,281 @@
+"""The function of AdapterHub's fusion block, outputs and gradients, at a fraction of its cost.
+
+Stock fusion projects every adapter's output: ``s = softmax_n(Q h . K z_n)``, ``o = V`` applied to each z_n and summed,
+so 1 + 2N products of d x d a token. With ``z_n = U_n a_n + c_n`` (:class:`AdapterBank`) neither z_n nor its
+projections are needed::
+
+    Q h . K z_n = a_n . x_n + x'_n        where  (x_1, x'_1, ...) = [U C]^T K^T Q h,  a query in bottleneck space
+    sum_n s_n V z_n = V [U C] (s_1 a_1, ..., s_1, ...)
+
+The products of weights are made once a step (``folded``), not once a token, where that is fewer operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from pipeline.methods.anchored import AnchoredFusion
+from pipeline.methods.bank import AdapterBank, fits_bank, join
+
+if TYPE_CHECKING:
+    from adapters.composition import Fuse
+    from adapters.methods.bottleneck import BottleneckLayer, BottleneckState
+
+QueryForm = Literal["folded", "half", "plain"]
+ValueForm = Literal["folded", "plain"]
+
+# Numbers of one block of tokens that the elementwise part handles at a time on a CPU, so that they stay in its cache.
+_CACHED = 2**18
+
+
+class FusionSite:
+    """Takes the place of ``compose_fuse`` at one site; parameters stay in AdapterHub's modules.
+
+    What the fast form does not cover (adapters that train or have LayerNorms, nested compositions, static fusion) goes
+    to AdapterHub's own method, which reads an adapter before its gate, as is done here.
+    """
+
+    def __init__(self, site: BottleneckLayer) -> None:
+        self._site = site
+        self._stock = site.compose_fuse
+        self._bank: AdapterBank | None = None
+        self._folded: tuple[tuple[Any, ...], _Projections] | None = None
+
+    def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
+        site, names = self._site, list(setup.children)
+        here = [name for name in names if isinstance(name, str) and name in site.adapters]
+        config, _ = site.adapters_config.get_fusion(setup.name)
+        if len(here) < len(names) or not _is_full(config) or not self._join([site.adapters[name] for name in here]):
+            return self._stock(setup, state, lvl)
+        last = site.adapters[setup.last()]
+        hidden, query, residual = last.pre_forward(
+            state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
+        )
+        fused, attention = self._fuse(site.adapter_fusion_layer[setup.name], hidden, query)
+        if _wants_attention():
+            site._store_fusion_attentions(setup.name, attention.detach().float().cpu().numpy())
+        return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
+
+    def _join(self, adapters: list[nn.Module]) -> bool:
+        if not fits_bank(adapters):
+            return False
+        if self._bank is None or not self._bank.holds(adapters):
+            self._bank = join(adapters)
+            self._folded = None
+        return True
+
+    def _fuse(self, fusion: Any, hidden: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+        """``sum_n s_n V z_n`` (B, T, d) and ``s`` (B, T, N)."""
+        bank = self._bank
+        assert bank is not None
+        tokens = hidden.numel() // hidden.shape[-1]
+        weights = self._projections(fusion, bank, tokens)
+        inner = F.linear(hidden, bank.down, bank.bias)  # (B, T, N m)
+        cross, shift = _cross(query, weights, bank, fusion)  # (B, T, N m + N'), (B, T)
+        factor = None
+        if fusion.training and fusion.dropout.p > 0:
+            # Dropout of ones: the factors of the scores, drawn as stock fusion draws them.
+            shape = (*hidden.shape[:-1], bank.size)
+            factor = fusion.dropout(torch.ones(shape, dtype=_precise(hidden.dtype), device=hidden.device))
+        if shift is not None:
+            shift = shift.unsqueeze(-1)
+        mix, attention = _Mix.apply(inner, cross, shift, factor, bank.activation, bank.size)
+        if weights.value is not None:
+            return mix @ weights.value, attention
+        return F.linear(mix @ bank.up, _value(fusion)), attention
+
+    def _projections(self, fusion: Any, bank: AdapterBank, tokens: int) -> _Projections:
+        if torch.is_grad_enabled():
+            # The step that may follow changes the weights, and fused optimisers raise no version.
+            self._folded = None
+            return _project(fusion, bank, *cheapest_forms(tokens, bank, len(fusion.key.weight)))
+        # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded.
+        stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in fusion.parameters())
+        if self._folded is None or self._folded[0] != stamp:
+            self._folded = stamp, _project(fusion, bank, "folded", "folded")
+        return self._folded[1]
+
+
+class _Projections(NamedTuple):
+    """Weights made from Q, K, V and the bank; None where the plain chain of products is cheaper."""
+
+    query: Tensor | None
+    """Folded: (N m + N', d). Half: K^T Q, (d, d)."""
+    query_bias: Tensor | None
+    value: Tensor | None
+    """(N m + N', d)."""
+    form: QueryForm
+
+
+def cheapest_forms(tokens: int, bank: AdapterBank, rank: int) -> tuple[QueryForm, ValueForm]:
+    """The forms of fewest multiplications over forward and backward, in units of d^2; ``rank`` is that of Q and K.
+
+    A product over tokens costs three times its forward pass when its weight trains, twice when it does not.
+    """
+    d = bank.down.shape[1]
+    across, share = tokens * bank.units / d, rank / d
+    query: dict[QueryForm, float] = {
+        "folded": 3 * across + 5 * bank.units * share,
+        "half": 3 * tokens + 2 * across + 3 * d * share,
+        "plain": 6 * tokens * share + 2 * across,
+    }
+    value: dict[ValueForm, float] = {"folded": 3 * across + 2 * bank.units, "plain": 3 * tokens + 2 * across}
+    return min(query, key=lambda form: query[form]), min(value, key=lambda form: value[form])
+
+
+def _project(fusion: Any, bank: AdapterBank, query_form: QueryForm, value_form: ValueForm) -> _Projections:
+    # In the precision of the weights: under autocast the product is rounded once, when it is used.
+    with torch.autocast(bank.up.device.type, enabled=False):
+        query, query_bias = None, None
+        if query_form == "folded":
+            keys = bank.up @ fusion.key.weight.T
+            if fusion.key.bias is not None:
+                keys = torch.addr(keys, bank.is_shift, fusion.key.bias)
+            query, query_bias = keys @ fusion.query.weight, keys @ fusion.query.bias
+            if isinstance(fusion, AnchoredFusion):
+                query_bias = query_bias + _at_shifts(fusion.score_bias, bank)
+        elif query_form == "half":
+            query = fusion.key.weight.T @ fusion.query.weight
+            query_bias = fusion.key.weight.T @ fusion.query.bias
+        value = bank.up @ _value(fusion).T if value_form == "folded" else None
+    return _Projections(query, query_bias, value, query_form)
+
+
+def _cross(query: Tensor, weights: _Projections, bank: AdapterBank, fusion: Any) -> tuple[Tensor, Tensor | None]:
+    """The query in bottleneck space (B, T, N m + N'), and apart from it what the key's bias adds to all N scores.
+
+    That sum changes no softmax unless the scores are dropped out after it, but in training every parameter should have
+    its gradient, be it zero. Folded, it costs nothing and stands in the scores already.
+    """
+    trains = torch.is_grad_enabled()
+    shift = None
+    if weights.form == "folded":
+        assert weights.query is not None
+        return F.linear(query, weights.query, weights.query_bias), shift
+    if weights.form == "half":
+        assert weights.query is not None
+        if trains and fusion.key.bias is not None:
+            shift = query @ (fusion.key.bias @ fusion.query.weight) + fusion.key.bias @ fusion.query.bias
+        in_key_space = F.linear(query, weights.query, weights.query_bias)
+    else:
+        queried = fusion.query(query)
+        if trains and fusion.key.bias is not None:
+            shift = queried @ fusion.key.bias.to(queried.dtype)
+        in_key_space = queried @ fusion.key.weight
+    bias = _at_shifts(fusion.score_bias, bank) if isinstance(fusion, AnchoredFusion) else None
+    return F.linear(in_key_space, bank.up, bias), shift
+
+
+def _at_shifts(bias: Tensor, bank: AdapterBank) -> Tensor:
+    """``bias`` (N,) where the bank has its c_n, zero elsewhere: (N m + N')."""
+    return F.pad(bias, (bank.units, len(bank.is_shift) - bank.units - bank.size))
+
+
+def _value(fusion: Any) -> Tensor:
+    return fusion.value_weight() if isinstance(fusion, AnchoredFusion) else fusion.value.weight
+
+
+class _Mix(torch.autograd.Function):
+    """``(s_1 a_1, ..., s_N a_N, s, 0)`` with ``a = f(inner)`` and ``s = softmax(factor * (a_n . x_n + x'_n + shift))``.
+
+    Written by hand because autograd would keep five tensors of the bottlenecks' width where two are enough, and
+    because block by block the dozen elementwise steps stay in a CPU's cache.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, inner: Tensor, cross: Tensor, shift: Tensor | None, factor: Tensor | None, activation: Any, size: int
+    ) -> tuple[Tensor, Tensor]:
+        units = inner.shape[-1]
+        mix = torch.empty_like(cross)
+        attention = torch.empty((*inner.shape[:-1], size), dtype=_precise(inner.dtype), device=inner.device)
+        parts = _flat(inner, cross, shift, factor, mix, attention)
+        for inner_, cross_, shift_, factor_, mix_, attention_ in _blocks(parts, units):
+            active = activation(inner_)
+            by_adapter = active.unflatten(-1, (size, -1))  # (t, N, m)
+            scores = (by_adapter * cross_[:, :units].unflatten(-1, (size, -1))).sum(-1, dtype=attention.dtype)
+            scores += cross_[:, units : units + size]
+            if shift_ is not None:
+                scores += shift_
+            if factor_ is not None:
+                scores *= factor_
+            torch.softmax(scores, -1, out=attention_)
+            mixed = mix_[:, :units].unflatten(-1, (size, -1))
+            torch.mul(by_adapter, attention_.unsqueeze(-1).to(active.dtype), out=mixed)
+            mix_[:, units : units + size] = attention_
+            mix_[:, units + size :] = 0
+        ctx.save_for_backward(inner, cross, factor, attention)
+        ctx.activation, ctx.has_shift = activation, shift is not None
+        ctx.mark_non_differentiable(attention)
+        return mix, attention
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_mix: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        inner, cross, factor, attention = ctx.saved_tensors
+        units, size = inner.shape[-1], attention.shape[-1]
+        grad_inner, grad_cross = torch.empty_like(inner), torch.empty_like(cross)
+        grad_shift = attention.new_empty((*attention.shape[:-1], 1)) if ctx.has_shift else None
+        parts = _flat(inner, cross, factor, attention, grad_mix.contiguous(), grad_inner, grad_cross, grad_shift)
+        for inner_, cross_, factor_, attention_, grad_mix_, grad_inner_, grad_cross_, grad_shift_ in _blocks(
+            parts, units
+        ):
+            with torch.enable_grad():
+                source = inner_.detach().requires_grad_()
+                activated = ctx.activation(source)
+            by_adapter = activated.detach().unflatten(-1, (size, -1))  # (t, N, m)
+            grad_mixed = grad_mix_[:, :units].unflatten(-1, (size, -1))
+            grad_scores = (by_adapter * grad_mixed).sum(-1, dtype=attention.dtype)
+            grad_scores += grad_mix_[:, units : units + size]
+            grad_scores -= (grad_scores * attention_).sum(-1, keepdim=True)
+            grad_scores *= attention_
+            if factor_ is not None:
+                grad_scores *= factor_
+            if grad_shift_ is not None:
+                torch.sum(grad_scores, -1, keepdim=True, out=grad_shift_)
+            weight = grad_scores.unsqueeze(-1).to(inner.dtype)
+            torch.mul(by_adapter, weight, out=grad_cross_[:, :units].unflatten(-1, (size, -1)))
+            grad_cross_[:, units : units + size] = grad_scores
+            grad_cross_[:, units + size :] = 0
+            grad_active = grad_mixed * attention_.unsqueeze(-1).to(inner.dtype)
+            grad_active.addcmul_(cross_[:, :units].unflatten(-1, (size, -1)), weight)
+            (found,) = torch.autograd.grad(activated, source, grad_active.flatten(-2))
+            grad_inner_.copy_(found)
+        return grad_inner, grad_cross, grad_shift, None, None, None
+
+
+def _flat(*tensors: Tensor | None) -> list[Tensor | None]:
+    """Each (B, T, k) as (B T, k); views, for outputs are written through them."""
+    return [None if tensor is None else tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
+
+
+def _blocks(parts: list[Tensor | None], units: int) -> Iterator[list[Any]]:
+    first = parts[0]
+    assert first is not None
+    step = len(first) if first.is_cuda else max(1, _CACHED // units)
+    for start in range(0, len(first), step):
+        yield [None if part is None else part[start : start + step] for part in parts]
+
+
+def _precise(dtype: torch.dtype) -> torch.dtype:
+    """Scores and their softmax are in fp32 at least, as under autocast."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _is_full(config: Any) -> bool:
+    return bool(config["query"] and config["key"] and config["value"]) and not (
+        config["residual_before"] or config["temperature"]
+    )
+
+
+def _wants_attention() -> bool:
+    from adapters.context import ForwardContext
+
+    context = ForwardContext.get_context()
+    return context is not None and bool(context.output_adapter_fusion_attentions)

@@ -1,0 +1,138 @@
+"""AdapterFusion through AdapterHub (Pfeiffer et al. 2021): per token, which adapters to listen to.
+
+At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softmax_n(Q h . K z_n)`` and
+``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from adapters.composition import Fuse
+from adapters.methods.bottleneck import BottleneckLayer
+from torch import Tensor, nn
+
+from pipeline.methods.anchored import is_anchored, load_anchored, save_anchored
+from pipeline.methods.fast_fusion import FusionSite
+from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.saved import SavedModules, check_config
+from pipeline.models.layout import kept_indices
+from pipeline.models.tensors import fill, in_layers, read_tensors
+from pipeline.settings.recipe import FusionImplementation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+FUSION_FILE = "model_adapter_fusion.safetensors"
+FUSION_CONFIG = "adapter_fusion_config.json"
+
+
+def add_fusion(
+    backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Collection[int] = ()
+) -> None:
+    """Load the adapters ``sources``, by name, and put a fresh fusion layer over them, alone trainable and active.
+
+    The adapters stay frozen; in ``drop_layers`` there are neither adapters nor fusion. Names are used in the order
+    given; two runs agree only if they agree in it.
+
+    Raises:
+        PipelineError: the files of an adapter are not what its recipe makes.
+    """
+    _put_in(backbone, sources, drop_layers)
+    backbone.train_adapter_fusion(Fuse(*sources))
+
+
+def _put_in(backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Collection[int]) -> None:
+    """Load ``sources`` and put a fresh fusion over them."""
+    for name, source in sources.items():
+        load_adapter(backbone, name, source, drop_layers)
+    backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
+    _remove_idle_sites(backbone)
+
+
+def _remove_idle_sites(backbone: nn.Module) -> None:
+    """AdapterHub puts a fusion layer into every layer, also where its adapters were left out.
+
+    It would be saved untrained, counted and pulled to the identity, and DDP would wait for its gradient.
+    """
+    for site in backbone.modules():
+        if isinstance(site, BottleneckLayer) and not site.adapters:
+            site.adapter_fusion_layer.clear()
+
+
+def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
+    """Compute every fusion in ``backbone`` the fast way or AdapterHub's own; the same function to rounding.
+
+    Parameters, and so saving and loading, are the same for both.
+    """
+    for site in backbone.modules():
+        if isinstance(site, BottleneckLayer):
+            vars(site).pop("compose_fuse", None)
+            if implementation == "fast":
+                site.compose_fuse = FusionSite(site)
+
+
+def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
+    """``weight * sum over sites of ||V - I||_F^2``, to be added to the loss of every step.
+
+    The same as AdapterHub's ``get_fusion_regularization_loss`` for weight 0.01, without moving an identity to the
+    device each time. AdapterHub's trainer back-propagates it after the optimiser has stepped: one step late.
+    """
+    state = dict(backbone.named_parameters())
+    values = [state[name] for name in sorted(value_names(backbone))]
+
+    def penalty() -> Tensor:
+        eye = torch.eye(backbone.config.hidden_size, device=values[0].device)
+        return weight * torch.stack([(value - eye).square().sum() for value in values]).sum()
+
+    return penalty
+
+
+def value_names(backbone: PreTrainedModel) -> set[str]:
+    """Parameters that weight decay must leave alone: V is pulled to the identity, not to zero."""
+    return {
+        name
+        for name, _ in backbone.named_parameters()
+        if "adapter_fusion_layer" in name and name.endswith("value.weight")
+    }
+
+
+def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
+    """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does.
+
+    An anchored fusion has a file of its own beside them (:func:`save_anchored`).
+    """
+    if is_anchored(backbone):
+        save_anchored(backbone, list(sources), folder)
+    else:
+        backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
+
+
+def load_fusion(
+    backbone: PreTrainedModel,
+    sources: Mapping[str, SavedModules],
+    saved: SavedModules,
+    drop_layers: Collection[int] = (),
+) -> None:
+    """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
+
+    Raises:
+        PipelineError: the files of the fusion or of an adapter are not what the recipe makes.
+    """
+    recipe = saved.recipe
+    _put_in(backbone, sources, {*recipe.drop_layers, *drop_layers})
+    trained = kept_indices(backbone, recipe.drop_layers)
+    if recipe.fusion == "anchored":
+        load_anchored(backbone, list(sources), saved, trained)
+    else:
+        name = Fuse(*sources).name
+        config, _ = backbone.adapters_config.get_fusion(name)
+        check_config(saved.folder / FUSION_CONFIG, name, config.to_dict(), saved.remedy)
+        mark = f".adapter_fusion_layer.{name}."
+        own = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
+        fill(own, read_tensors(saved.folder / FUSION_FILE, in_layers(own, trained), saved.remedy))
+    backbone.requires_grad_(False)

@@ -1,0 +1,108 @@
+"""Projected attention layers (Stickland & Murray 2019): a narrow attention layer beside each layer of the backbone.
+
+With x the layer's input and a the output of its attention half::
+
+    TS(x) = gelu(V_D MHA(V_E x))        V_E in R^{s x d}, V_D in R^{d x s}
+    y = LN2(a + FFN(a) + TS(x))
+
+V_E and V_D are one pair a task, the same in all layers; a layer has Q, K and V in R^{s x s} of its own, and no
+projection of its heads' outputs. The trailing GELU is in both published codes, though not in the equation; like the
+equation, and unlike one of them, there is no dropout within. V_D is zero at the start, so the first forward pass is
+the backbone's (gelu(0) = 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.models.layout import kept_layers, mask_by_query, norms_of
+from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.system.errors import PipelineError
+
+_STD = 0.02
+
+
+class Pal(nn.Module):
+    """TS of one layer and task.
+
+    Args:
+        encode: V_E, shared by the layers.
+        decode: V_D, shared by the layers.
+        heads: they divide s.
+    """
+
+    def __init__(self, encode: nn.Linear, decode: nn.Linear, heads: int) -> None:
+        super().__init__()
+        size = encode.out_features
+        self.encode, self.decode, self.heads = encode, decode, heads
+        self.query, self.key, self.value = (_linear(size, size) for _ in range(3))
+
+    def forward(self, states: Tensor, mask: Tensor | None, asking: int) -> Tensor:
+        """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which look at all.
+
+        Args:
+            mask: additive, or true where visible; it broadcasts over (B, heads, T, T).
+        """
+        narrow = self.encode(states)  # (B, T, s)
+        query, key, value = (
+            projection(part).unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, T, s / heads)
+            for projection, part in ((self.query, narrow[:, :asking]), (self.key, narrow), (self.value, narrow))
+        )
+        if mask is not None:
+            mask = mask[:, :, :asking]
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return F.gelu(self.decode(attended.transpose(1, 2).flatten(2)))
+
+
+class PalSite(TaskSite):
+    """Sees the input and mask of ``layer``, and adds TS to what its LN2 reads."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self._seen: tuple[Tensor, Tensor | None] | None = None
+        layer.register_forward_pre_hook(self._see, with_kwargs=True)
+        norms_of(layer)[1].register_forward_pre_hook(self._add)
+
+    def _see(self, layer: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self.current is not None:
+            mask = args[1] if len(args) > 1 else keywords.get("attention_mask", keywords.get("attn_mask"))
+            self._seen = (args[0], mask_by_query(mask))
+
+    def _add(self, norm: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
+        if self._seen is None:
+            return None
+        # A last layer that answers for the first token alone has no more rows here.
+        (hidden,), (states, mask), self._seen = args, self._seen, None
+        return (hidden + self.current(states, mask, hidden.shape[1]),)
+
+
+def add_pal(backbone: nn.Module, task: str, size: int, heads: int, drop_layers: Collection[int] = ()) -> None:
+    """Put a fresh PAL for ``task`` into every layer of ``backbone`` but ``drop_layers``.
+
+    Args:
+        size: s.
+
+    Raises:
+        PipelineError: ``heads`` does not divide ``size``.
+    """
+    check_task_name(task)
+    if size % heads:
+        raise PipelineError(f"pal_size {size} does not divide by pal_heads ({heads})")
+    width: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
+    encode, decode = _linear(width, size), _linear(size, width)
+    nn.init.zeros_(decode.weight)
+    for layer in kept_layers(backbone, drop_layers):
+        if not hasattr(layer, "pal"):
+            layer.pal = PalSite(layer)
+        layer.pal.tasks[task] = Pal(encode, decode, heads)
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    linear = nn.Linear(inputs, outputs)
+    nn.init.normal_(linear.weight, std=_STD)
+    nn.init.zeros_(linear.bias)
+    return linear

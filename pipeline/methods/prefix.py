@@ -1,0 +1,89 @@
+"""Prefixes of hidden states (after Li & Liang 2021, as Liu & Shen 2023 used them).
+
+Before each layer L_p trained vectors are put in front of its input x, and taken away again behind it::
+
+    y = layer([P; x])[L_p:]        P in R^{L_p x d}, of each layer and task its own
+
+Where they stand in front they are read as keys and values alone, through the backbone's own projections; what a layer
+would answer for them is thrown away, and so it is not computed: ``K = W_K [P; x]``, ``V = W_V [P; x]``, and the mask
+lets everybody see the first L_p. There are no positions to embed, the first token stays the first, and no slot is
+pooled. With equal vectors at the start their gradients would be equal for ever (without attention dropout), and the
+prefix one vector with log L_p on its score: they begin as states of different tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.models.layout import attention_of, layers_of
+from pipeline.models.switching import TaskSite, check_task_name
+
+
+class Prefix(nn.Module):
+    """The vectors (L_p, d) of one layer and task."""
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.vectors = nn.Parameter(vectors.clone())
+
+
+class PrefixSite(TaskSite):
+    """Lets keys and values of ``layer`` be made of the prefix too, and lets its mask show it."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        attention = attention_of(layer)
+        self._mask = attention.mask
+        attention.module.register_forward_pre_hook(self._show, with_kwargs=True)
+        for projection in (attention.key, attention.value):
+            projection.register_forward_pre_hook(self._put_in_front)
+
+    def _show(
+        self, module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        mask = keywords.get(self._mask)
+        if self.current is None or mask is None:
+            return None
+        visible = 0.0 if mask.is_floating_point() else 1
+        wider = F.pad(mask, (len(self.current.vectors), 0), value=visible)  # (B, 1, T, L_p + T)
+        return args, {**keywords, self._mask: wider}
+
+    def _put_in_front(self, projection: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
+        if self.current is None:
+            return None
+        (states,) = args
+        vectors = self.current.vectors.to(states.dtype).expand(len(states), -1, -1)
+        return (torch.cat([vectors, states], dim=1),)  # (B, L_p + T, d)
+
+
+def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
+    """Put prefixes for ``task`` into ``backbone``, except in ``drop_layers``.
+
+    Args:
+        starts: what each layer's vectors begin as, (L_p, d); :func:`token_states` gives good ones.
+    """
+    check_task_name(task)
+    for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
+        if index in drop_layers:
+            continue
+        if not hasattr(layer, "prefix"):
+            layer.prefix = PrefixSite(layer)
+        layer.prefix.tasks[task] = Prefix(start)
+
+
+@torch.no_grad()
+def token_states(backbone: Any, length: int) -> list[Tensor]:
+    """What each layer of ``backbone`` reads, (length, d), where the input is ``length`` tokens drawn by chance."""
+    config, was_training = backbone.config, backbone.training
+    drawn = torch.randperm(config.vocab_size)
+    drawn = drawn[drawn != config.pad_token_id]  # padding has no position of its own
+    tokens = drawn.repeat(-(-length // len(drawn)))[:length].unsqueeze(0)
+    backbone.eval()
+    states = backbone(input_ids=tokens.to(backbone.device), output_hidden_states=True).hidden_states[:-1]
+    backbone.train(was_training)
+    return [state[0] for state in states]

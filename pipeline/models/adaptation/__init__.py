@@ -1,1 +1,0 @@
-"""What is put into a frozen backbone, one method a file."""

@@ -1,0 +1,143 @@
+"""Ensembles on disk, under ``<reports>/ensembles/<name>/``: ``ensemble.json``, and predictions on dev."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline.data.tables import write_table
+from pipeline.data.tasks import Metric, Name, is_name
+from pipeline.stats.ensembling import Rule
+from pipeline.system.atomic import new_folder, write_json
+from pipeline.system.errors import PipelineError
+from pipeline.system.reading import present, read_model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ChosenOn = Literal["half", "all"]
+
+QUALIFICATION = (
+    "not free of choice: the members' epochs, and whatever else their runs chose, were chosen on all of dev, this half"
+    " among it"
+)
+"""What goes with every score on the half of dev that members and weights were not chosen on."""
+
+
+class Member(BaseModel):
+    """A run that takes part."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str
+    kind: str
+    backbone: str
+    seed: int
+    weight: float = Field(gt=0)
+    dev: float = Field(description="its score on all of dev")
+
+
+class Scores(BaseModel):
+    """On some rows of dev."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rows: int
+    ensemble: float
+    best: float = Field(description="of the model that is best by itself on the rows chosen on")
+
+
+class EnsembleRecord(BaseModel):
+    """What ``ensemble.json`` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = 1
+    name: Name
+    task: Name
+    metric: Metric
+    meaning: dict[str, Any] = Field(description="classes or range of the task when it was made")
+    rule: Rule
+    members: tuple[Member, ...] = Field(min_length=1)
+    best: str = Field(description="the run that is best by itself on the rows chosen on")
+    considered: tuple[str, ...] = Field(description="runs that the members were chosen from")
+    chosen_on: ChosenOn
+    seed: int = Field(description="of the halves")
+    dev_rows: str = Field(description="fingerprint of the dev rows that all saw")
+    chosen: Scores = Field(description="on the rows that members and weights were chosen on: flattering")
+    held_out: Scores | None = Field(description=f"on the other half of dev, {QUALIFICATION}")
+    provenance: dict[str, Any]
+    finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @property
+    def drop(self) -> float | None:
+        """What the ensemble loses from the rows that members and weights were chosen on to those they were not.
+
+        The members' epochs were chosen on both, so the optimism of that choice does not show here.
+        """
+        return None if self.held_out is None else self.chosen.ensemble - self.held_out.ensemble
+
+    def summary(self) -> dict[str, Any]:
+        """What the command prints with ``--json``."""
+        return {
+            "ensemble": self.name,
+            "task": self.task,
+            "metric": self.metric,
+            "rule": self.rule,
+            "members": {member.run: member.weight for member in self.members},
+            "chosen": self.chosen.model_dump(),
+            "held_out": None if self.held_out is None else self.held_out.model_dump(),
+            "held_out_is": None if self.held_out is None else QUALIFICATION,
+            "drop": self.drop,
+        }
+
+
+def name_problems(name: str) -> list[str]:
+    """What keeps ``name`` from being an ensemble's."""
+    if is_name(name):
+        return []
+    return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
+
+
+class Ensembles:
+    """The ensembles of one reports folder."""
+
+    def __init__(self, reports: Path) -> None:
+        self.root = reports / "ensembles"
+
+    def find(self, name: str) -> EnsembleRecord | None:
+        """The ensemble called ``name``, or None.
+
+        Raises:
+            PipelineError: its file is damaged.
+        """
+        file = self.root / name / "ensemble.json"
+        if name_problems(name) or not present(file):
+            return None
+        return read_model(EnsembleRecord, file, "delete it and make the ensemble again")
+
+    def named(self, name: str) -> EnsembleRecord:
+        """The ensemble called ``name``.
+
+        Raises:
+            PipelineError: there is none; the message lists those there are.
+        """
+        found = self.find(name)
+        if found is None:
+            here = ", ".join(sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))) or "none"
+            raise PipelineError(
+                f"no ensemble '{name}' in {self.root} (there: {here}): make it with"
+                f" python -m pipeline ensemble --target TASK --name {name}"
+            )
+        return found
+
+    def write(self, record: EnsembleRecord, predictions: pd.DataFrame) -> Path:
+        """Write the record and the predictions, both or neither; returns their folder."""
+        folder = self.root / record.name
+        with new_folder(folder) as temporary:
+            write_table(predictions, temporary / "predictions.parquet")
+            write_json(temporary / "ensemble.json", record.model_dump(mode="json"))
+        return folder

@@ -1,0 +1,358 @@
+"""Ledger: finished runs with their scores, predictions, cost and provenance, under ``<reports>/runs/<run>/``.
+
+A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipeline.data.load import Added
+from pipeline.data.tables import write_table
+from pipeline.data.tasks import Metric, Name
+from pipeline.records.source_run import SourceRun as SourceRun
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json, write_text
+from pipeline.system.errors import PipelineError
+from pipeline.system.locks import is_held, locked
+from pipeline.system.model_files import ModelFiles
+from pipeline.system.reading import check_regular, present, reading
+
+SCHEMA = 2
+"""Part of every run's name: raised when equal settings come to train otherwise, so that unlike runs are not mixed.
+
+2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate. Records of
+version 1 are read as before, but what they describe is trained again.
+"""
+
+Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
+
+
+Reading = Literal["same", "probability", "middle"]
+"""As it is; a probability as a score; a score as a class, above the middle of its range or not."""
+
+
+class RunBusy(PipelineError):
+    """Another process is training the run."""
+
+
+class Cost(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    trainable_parameters: int
+    seconds: float = Field(description="training and evaluation, without start-up")
+    examples_per_second: float = Field(description="training steps alone")
+    peak_memory_mb: float
+
+
+class Parameters(BaseModel):
+    """What a run's model is made of, to be added up to what must be stored."""
+
+    model_config = ConfigDict(frozen=True)
+
+    backbone: int = Field(description="of the pretrained encoder, without adapters")
+    head: int = Field(description="of the heads")
+
+
+class OtherScore(BaseModel):
+    """A run's model on a task beside its own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    metric: Metric
+    dev: float = Field(description="the metric on dev at the kept epoch")
+    rows: int = Field(description="dev rows")
+    train_rows: int | None = Field(None, description="its training rows, where this run trained on it")
+    added: dict[Name, Added] = Field({}, description="of these, those of other tasks, and what was left out of them")
+    recipe: Recipe | None = Field(None, description="how, where this run trained on it")
+    reading: Reading | None = Field(None, description="how a model that did not train on it is read on it")
+    dev_rows: str | None = Field(None, description="fingerprint of the dev rows, where others may come to be scored")
+    before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
+
+
+class RunRecord(BaseModel):
+    """What ``run.json`` holds."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = SCHEMA
+    run: str
+    kind: Kind
+    task: Name
+    seed: int
+    limit: int | None
+    recipe: Recipe
+    identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
+    sources: tuple[SourceRun, ...] = ()
+    anchor: str | None = Field(None, description="the task whose adapter the run began as, if it may begin as one")
+    anchor_candidates: dict[Name, float] = Field(
+        {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
+    )
+    backbone: str
+    metric: Metric
+    dev: float = Field(description="the metric on dev at the kept epoch")
+    best_epoch: int
+    rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")
+    added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
+    others: dict[Name, OtherScore] = Field(
+        {}, description="the other tasks of a multitask model, those that sequential tuning came from, or any asked for"
+    )
+    unchanged: dict[str, str] = Field(
+        {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
+    )
+    cost: Cost
+    parameters: Parameters | None = Field(None, description="absent from records of older versions")
+    artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
+    artifact_digest: str | None = None
+    weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")
+    provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
+    finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Check what every reader counts on, and the types of the fields do not say."""
+        if missing := {"train", "dev"} - self.rows.keys():
+            raise ValueError(f"rows: {' and '.join(sorted(missing))} missing")
+        parts = (self.identity, *(self.identity.get("others") or ()))
+        if not all(isinstance(part, dict) and _has_name(part.get("task", {"name": ""})) for part in parts):
+            raise ValueError("identity: a task without a name")
+        return self
+
+    def score_of(self, task: str) -> float:
+        """The dev score on ``task``, the run's own or another.
+
+        Raises:
+            PipelineError: the run was not scored on it.
+        """
+        return self.dev if task == self.task else self._other(task).dev
+
+    def metric_of(self, task: str) -> Metric:
+        """What :meth:`score_of` counts in."""
+        return self.metric if task == self.task else self._other(task).metric
+
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """The tasks that one model was trained on at once."""
+        return (self.task, *(name for name, other in self.others.items() if other.recipe is not None))
+
+    def recipe_of(self, task: str) -> Recipe:
+        """How a task of :attr:`trained_on` was trained."""
+        recipe = self.recipe if task == self.task else self._other(task).recipe
+        assert recipe is not None
+        return recipe
+
+    def described(self, task: str) -> dict[str, Any]:
+        """Name and meaning (classes, range, metric) of a task of :attr:`trained_on` when the run was made."""
+        described = (self.identity["task"], *(other["task"] for other in self.identity.get("others", ())))
+        found: dict[str, Any] = next(each for each in described if each["name"] == task)
+        return found
+
+    def _other(self, task: str) -> OtherScore:
+        if task not in self.others:
+            scored = ", ".join((self.task, *self.others))
+            raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {scored}")
+        return self.others[task]
+
+    def summary(self) -> dict[str, Any]:
+        """What the training verbs print with ``--json``."""
+        return {
+            "run": self.run,
+            "kind": self.kind,
+            "task": self.task,
+            "metric": self.metric,
+            "dev": self.dev,
+            **self.cost.model_dump(),
+            "artifact": self.artifact,
+        }
+
+
+def _has_name(task: object) -> bool:
+    return isinstance(task, dict) and isinstance(task.get("name"), str)
+
+
+_RUN_NAME = re.compile(r"[\w-]{1,64}")
+"""What may be the name of a folder beside the others: a person's slip must not be read as a path."""
+
+
+def run_name(identity: dict[str, Any]) -> str:
+    """The name of the run that ``identity`` determines: 12 hex digits of its sha256."""
+    return sha256_text(canonical_json({"schema": SCHEMA, **identity}))[:12]
+
+
+class Ledger:
+    """The runs of one reports folder."""
+
+    def __init__(self, reports: Path) -> None:
+        self.root = reports / "runs"
+        self._records = ModelFiles(RunRecord, "delete it, and the run is made again")
+
+    def folder(self, run: str) -> Path:
+        return self.root / run
+
+    def checkpoint_file(self, run: str) -> Path:
+        return self.folder(run) / "checkpoint" / "state.safetensors"
+
+    def weights_file(self, run: str) -> Path:
+        return self.folder(run) / "weights.safetensors"
+
+    def find(self, run: str) -> RunRecord | None:
+        """The finished run called ``run``, or None.
+
+        Raises:
+            PipelineError: its run.json is damaged.
+        """
+        return self._records.read(self.folder(run) / "run.json") if _RUN_NAME.fullmatch(run) else None
+
+    def names(self) -> list[str]:
+        """The runs that left anything, finished or not."""
+        return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
+
+    def began(self, run: str) -> bool:
+        """Whether a run called ``run`` left anything, finished or not."""
+        return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
+
+    def with_weights(self, record: RunRecord, wanted: bool) -> RunRecord | None:
+        """The record, if the weights that it names, or that are ``wanted``, are there."""
+        if (wanted or record.weights_sha256 is not None) and not self.weights_file(record.run).is_file():
+            return None
+        return record
+
+    def predictions(self, run: str, task: str | None = None) -> pd.DataFrame:
+        """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.
+
+        Args:
+            task: another task that the run was scored on; by itself the run's own.
+        """
+        record = self.find(run) if task is not None else None
+        file = self._predictions_file(run, None if record and record.task == task else task)
+        return _with_numbers(_read(pd.read_parquet, file), file, "label", "prediction", others=("id",))
+
+    def curve(self, run: str) -> pd.DataFrame:
+        """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
+
+        Epoch 0, where there is one, is the score before any step, and has no loss.
+        """
+        file = self.folder(run) / "curve.csv"
+        return _with_numbers(_read(pd.read_csv, file), file, "epoch", "dev")
+
+    def attention(self, run: str) -> pd.DataFrame | None:
+        """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
+        file = self.folder(run) / "attention.csv"
+        # A task may be called "null" or "nan".
+        return _read(pd.read_csv, file, keep_default_na=False) if present(file) else None
+
+    def _predictions_file(self, run: str, task: str | None = None) -> Path:
+        return self.folder(run) / ("predictions.parquet" if task is None else f"predictions-{task}.parquet")
+
+    @contextmanager
+    def lock(self, run: str, wait: bool = False) -> Iterator[None]:
+        """Keep two processes from training one run at once; a killed process gives its lock up by itself.
+
+        What killed processes left of half-written files is cleared away.
+
+        Args:
+            wait: for another process that is at it.
+
+        Raises:
+            RunBusy: another process is at it, and ``wait`` is not given.
+        """
+        folder = make_folder(self.folder(run))
+        busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
+        with locked(self._lock_file(run), if_held=None if wait else busy):
+            clear_leftovers(folder)
+            clear_leftovers(self.checkpoint_file(run).parent)
+            yield
+
+    def _lock_file(self, run: str) -> Path:
+        return self.folder(run) / ".lock"
+
+    def is_busy(self, run: str) -> bool:
+        """Whether another process holds the lock of ``run``."""
+        return is_held(self._lock_file(run))
+
+    def finish(
+        self,
+        record: RunRecord,
+        curve: Sequence[Mapping[str, float | None]],
+        predictions: pd.DataFrame,
+        others: Mapping[str, pd.DataFrame] | None = None,
+        attention: pd.DataFrame | None = None,
+    ) -> None:
+        """Write everything of a run, ``run.json`` last, and drop its checkpoint.
+
+        Args:
+            others: predictions for other tasks by their names.
+        """
+        folder = make_folder(self.folder(record.run))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(curve[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(curve)
+        write_text(folder / "curve.csv", text.getvalue())
+        write_table(predictions, self._predictions_file(record.run))
+        for task, table in (others or {}).items():
+            write_table(table, self._predictions_file(record.run, task))
+        if attention is not None:
+            write_table(attention, folder / "attention.csv")
+        write_json(folder / "run.json", record.model_dump(mode="json"))
+        self.drop_checkpoint(record.run)
+
+    def add_scores(self, record: RunRecord, others: Mapping[str, tuple[OtherScore, pd.DataFrame]]) -> RunRecord:
+        """Add what the model of a finished run is found to score on other tasks, predictions first."""
+        with self.lock(record.run, wait=True):
+            for task, (_, table) in others.items():
+                write_table(table, self._predictions_file(record.run, task))
+            scores = {task: score for task, (score, _) in others.items()}
+            # Another process may have added some since the record was read.
+            record = self.find(record.run) or record
+            record = record.model_copy(update={"others": {**record.others, **scores}})
+            write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json"))
+        return record
+
+    def tidy(self, run: str) -> None:
+        """Remove what a process that was killed just after it finished ``run`` left of it."""
+        if self.checkpoint_file(run).parent.is_dir():
+            # Whoever trains it anew, or does not let us write, keeps the checkpoint.
+            with suppress(PipelineError), self.lock(run):
+                self.drop_checkpoint(run)
+
+    def drop_checkpoint(self, run: str) -> None:
+        """Let the run begin at its beginning; what it finished before stays until it has finished again."""
+        shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
+
+
+_REMEDY = "train the run again with --force"
+
+
+def _with_numbers(table: pd.DataFrame, file: Path, *columns: str, others: Sequence[str] = ()) -> pd.DataFrame:
+    """``table``, which must have ``columns`` of finite numbers, and ``others`` of anything.
+
+    Raises:
+        PipelineError: it lacks one, or holds something else there.
+    """
+    for name in (*columns, *others):
+        values = table.get(name)
+        if values is None:
+            raise PipelineError(f"{file}: column '{name}' is missing: {_REMEDY}")
+        if name in columns and not (is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()):
+            raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {_REMEDY}")
+    return table
+
+
+def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:
+    with reading(file, _REMEDY):
+        check_regular(file)
+        return reader(file, **options)

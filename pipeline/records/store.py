@@ -1,0 +1,473 @@
+"""Store: trained adapters and fusions on disk, as folders that stock AdapterHub loads where it knows their kind.
+
+``<store>/adapters/<task>/<run>/`` and ``<store>/fusions/<target>/<run>/`` hold AdapterHub's files, the head and a
+``manifest.json``. A folder appears complete or not at all; every file is checked against its sha256 before use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from pipeline.data.tasks import Metric, Name
+from pipeline.records.source_run import SourceRun
+from pipeline.settings.recipe import BOTTLENECKS, Recipe
+from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
+from pipeline.system.errors import PipelineError, raise_all, writing
+from pipeline.system.model_files import ModelFiles
+from pipeline.system.printable import printable
+from pipeline.system.reading import reading
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from pipeline.records.packing import Imported
+
+ArtifactKind = Literal["adapter", "fusion"]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+MANIFEST = "manifest.json"
+HEAD = "head.safetensors"
+LAYERNORMS = "layernorms.safetensors"
+
+_RUN = re.compile(r"[0-9a-f]{12}")
+
+
+class Manifest(BaseModel):
+    """What an artifact is, what it was made from, and the sha256 of each of its files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    schema_version: int = 1
+    kind: ArtifactKind
+    task: Name
+    run: str = Field(pattern=rf"^{_RUN.pattern}$")
+    seed: int
+    limit: int | None
+    recipe: Recipe
+    train_rows: str = Field(description="fingerprint of the rows it was trained on")
+    pair: bool = Field(description="whether the task compares two texts")
+    meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")
+    metric: Metric
+    dev: float
+    backbone: str
+    backbone_weights: str = Field(description="sha256 over the backbone's tensors")
+    sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")
+    pruned_from: str | None = Field(None, description="the fusion whose sources these are some of")
+    files: dict[FileName, Sha256] = Field({}, description="file name -> sha256")
+
+    @field_validator("files")
+    @classmethod
+    def _check_names(cls, files: dict[str, str]) -> dict[str, str]:
+        lowered = [name.lower() for name in files]
+        if MANIFEST in lowered:
+            raise ValueError(f"{MANIFEST} cannot list itself")
+        if len(set(lowered)) < len(lowered):
+            raise ValueError("two names differ by case alone, which are one file on some systems")
+        return files
+
+    @property
+    def digest(self) -> str:
+        """One hash for the contents of all files."""
+        return sha256_text(canonical_json(self.files))
+
+    @property
+    def place(self) -> str:
+        """The artifact's folder within a store."""
+        return f"{self.kind}s/{self.task}/{self.run}"
+
+
+class Artifact(BaseModel):
+    """A manifest and where it stands."""
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path
+    manifest: Manifest
+
+    def verify(self) -> None:
+        """Check every file against its sha256.
+
+        Raises:
+            PipelineError: a file is missing, its content has changed, or the manifest does not know it, though it would
+                be loaded.
+        """
+        if not self.manifest.files:
+            raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self.remedy}")
+        for name, expected in self.manifest.files.items():
+            file = self.folder / name
+            if not file.is_file():
+                raise PipelineError(f"{file}: missing from the artifact: {self.remedy}")
+            if sha256_file(file) != expected:
+                raise PipelineError(f"{file}: damaged: its sha256 is not the manifest's: {self.remedy}")
+        for file in sorted(self.folder.iterdir()):
+            known = file.name.startswith(".") or file.name in {*self.manifest.files, MANIFEST}
+            if file.suffix in (".json", ".safetensors") and not known:
+                raise PipelineError(f"{file}: its manifest does not list it: delete it, or {self.remedy}")
+
+    def load_head(self, head: nn.Module) -> None:
+        """Load the stored head into ``head``.
+
+        Raises:
+            PipelineError: the file is not what the head needs; a head without weights (cosine) has none.
+        """
+        from pipeline.models.tensors import fill, read_tensors
+
+        file, parameters = self.folder / HEAD, dict(head.named_parameters())
+        if parameters:
+            fill(parameters, read_tensors(file, parameters, self.remedy))
+        elif file.exists():
+            raise PipelineError(f"{file}: its recipe's head has no weights: {self.remedy}")
+
+    @property
+    def remedy(self) -> str:
+        """What a user should do about a file that is damaged."""
+        verb = "extract --task" if self.manifest.kind == "adapter" else "fuse --target"
+        return (
+            f"remove it (python -m pipeline store remove {self.manifest.run}) and train it again"
+            f" (python -m pipeline {verb} {self.manifest.task})"
+        )
+
+
+class Store:
+    """The artifacts of one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        remedy = "delete its folder (python -m pipeline store remove RUN) and train it again"
+        self._manifests = ModelFiles(Manifest, remedy, index=root / ".index")
+        self._warnings: set[str] = set()
+
+    def check(self) -> None:
+        """Raise a :class:`PipelineError` unless the store is a folder that can be read."""
+        if _subfolders(self.root) is None:
+            raise PipelineError(f"{self.root}: no such folder (--store)")
+
+    def artifacts(self) -> list[Artifact]:
+        """Every artifact by kind, task and run, to choose from; what is chosen has to be :meth:`current`.
+
+        Folders without a manifest were never finished and do not count. What cannot be read is named on stderr, once.
+        """
+        artifacts, problems = self._listed()
+        for problem in problems:
+            if problem not in self._warnings:
+                print(f"warning: left out: {printable(problem)}", file=sys.stderr)
+        self._warnings.update(problems)
+        return artifacts
+
+    def current(self, chosen: Artifact) -> Artifact:
+        """``chosen`` from :meth:`artifacts`, with its manifest read from its own file.
+
+        Raises:
+            PipelineError: it is gone, damaged, or not what was chosen.
+        """
+        artifact = self._read(chosen.folder)
+        if artifact != chosen:
+            raise PipelineError(
+                f"{chosen.folder / MANIFEST}: changed since it was listed: run the command again, and delete"
+                f" {self._manifests.index} if that does not help"
+            )
+        return artifact
+
+    def find(self, run: str) -> Artifact | None:
+        """The artifact of ``run``, with its manifest read from its own file.
+
+        Raises:
+            PipelineError: its manifest is damaged.
+        """
+        problems = []
+        for folder in self._places_of(run):
+            try:
+                if (artifact := self._read(folder)) is not None:
+                    return artifact
+            except PipelineError as error:
+                problems.append(error)
+        if problems:
+            raise problems[0]
+        return None
+
+    def save(
+        self, manifest: Manifest, write: Callable[[Path], None], head: dict[str, Tensor], layernorms: dict[str, Tensor]
+    ) -> Artifact:
+        """Write an artifact: ``write(folder)`` puts the modules' files there, head and manifest are added."""
+        from safetensors.torch import save_file
+
+        target = self.root / manifest.place
+        clear_leftovers(target.parent)
+        with new_folder(target) as folder:
+            write(folder)
+            if head:
+                save_file(head, folder / HEAD)
+            if layernorms:
+                save_file(layernorms, folder / LAYERNORMS)
+            files = {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
+            manifest = manifest.model_copy(update={"files": files})
+            self._check_replacement(manifest)
+            write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
+        return Artifact(folder=target, manifest=manifest)
+
+    def users_of(self, run: str) -> list[Artifact]:
+        """The fusions that need the adapter ``run``."""
+        artifacts, _ = self._listed()
+        return [a for a in artifacts if run in {source.run for source in a.manifest.sources}]
+
+    def adapters_of(self, fusion: Manifest) -> list[Artifact]:
+        """The adapters of a fusion in its order; none of an adapter. See :meth:`source`."""
+        return [self.source(source, fusion) for source in fusion.sources]
+
+    def source(self, source: SourceRun, fusion: Manifest) -> Artifact:
+        """One of the adapters of ``fusion``.
+
+        Raises:
+            PipelineError: it is not here, or has other contents than the fusion was trained over.
+        """
+        artifact = self.find(source.run)
+        if artifact is None or artifact.manifest.digest != source.digest:
+            raise PipelineError(
+                f"fusion {fusion.run} needs adapter {source.run} of task '{source.task}', which is not in {self.root}:"
+                f" import it, or fuse again (python -m pipeline fuse --target {fusion.task})"
+            )
+        return artifact
+
+    def verify(self) -> int:
+        """Check every manifest, every file against its sha256, and that fusions have their adapters.
+
+        Returns:
+            The number of artifacts.
+
+        Raises:
+            PipelineError: naming every problem.
+        """
+        self.check()
+        folders, problems = self._folders()
+        problems += [problem for folder in folders for problem in self._problems(folder)]
+        places = Counter(folder.name for folder in folders)
+        problems += [
+            f"run {run} stands in {count} folders: delete all but one" for run, count in places.items() if count > 1
+        ]
+        raise_all(str(self.root), problems)
+        return len(folders)
+
+    def remove(self, run: str) -> Path:
+        """Delete an artifact, even a damaged one; returns its folder.
+
+        Raises:
+            PipelineError: there is none, there are several, or a fusion needs it.
+        """
+        self.check()
+        folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
+        if not folders:
+            raise self._missing(run)
+        if len(folders) > 1:
+            listed = " and ".join(map(str, folders))
+            raise PipelineError(f"run {run} stands in {listed}: delete the wrong one by hand")
+        if users := self.users_of(run):
+            named = ", ".join(user.manifest.run for user in users)
+            raise PipelineError(f"adapter {run} is part of fusion {named}: remove that first")
+        delete(folders[0])
+        return folders[0]
+
+    def export(self, run: str, file: Path) -> list[Artifact]:
+        """Write an artifact, with the adapters of a fusion, into one zip file.
+
+        Raises:
+            PipelineError: one of them is not here or damaged, or the file cannot be written.
+        """
+        from pipeline.records.packing import pack
+
+        self.check()
+        artifact = self.find(run)
+        if artifact is None:
+            raise self._missing(run)
+        packed = [*self.adapters_of(artifact.manifest), artifact]
+        pack(packed, file)
+        return packed
+
+    def import_from(self, file: Path) -> Imported:
+        """Unpack an exported zip file: everything in it, or nothing on an error.
+
+        All is unpacked and checked beside its place before anything appears, adapters before the fusion over them.
+
+        Raises:
+            PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or an
+                artifact in it is here with other contents.
+        """
+        from pipeline.records.packing import unpack
+
+        return unpack(file, self)
+
+    def _check_replacement(self, manifest: Manifest) -> None:
+        """Refuse to put other contents in the place of an adapter that fusions are built on."""
+        if not (self.root / manifest.place).is_dir():
+            return
+        users = [
+            user.manifest.run
+            for user in self.users_of(manifest.run)
+            if any(source.run == manifest.run and source.digest != manifest.digest for source in user.manifest.sources)
+        ]
+        if users:
+            raise PipelineError(
+                f"adapter {manifest.run} in {self.root} differs from the new one, and fusion {', '.join(users)} is"
+                " built on it: remove the fusion first (python -m pipeline store remove RUN)"
+            )
+
+    def _listed(self) -> tuple[list[Artifact], list[str]]:
+        """Every artifact, and why others cannot be read."""
+        folders, problems = self._folders()
+        artifacts = []
+        for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
+            try:
+                artifacts.append(_artifact(file, manifest))
+            except PipelineError as error:
+                problems.append(str(error))
+        return artifacts, problems
+
+    def _folders(self) -> tuple[list[Path], list[str]]:
+        """Every folder where an artifact stands or may come to stand, in order, and why others cannot be read."""
+        problems: list[str] = []
+
+        def inside(folder: Path) -> list[Path]:
+            try:
+                return _subfolders(folder) or []
+            except PipelineError as error:
+                problems.append(str(error))
+                return []
+
+        return [run for kind in self._kinds() for task in inside(kind) for run in inside(task)], problems
+
+    def _places_of(self, run: str) -> list[Path]:
+        """Where the artifact of ``run`` may stand."""
+        if not _RUN.fullmatch(run):
+            return []
+        return [task / run for kind in self._kinds() for task in _subfolders(kind) or []]
+
+    def _kinds(self) -> list[Path]:
+        return [self.root / f"{kind}s" for kind in get_args(ArtifactKind)]
+
+    def _read(self, folder: Path) -> Artifact | None:
+        """What stands in ``folder``; None without a manifest."""
+        file = folder / MANIFEST
+        manifest = self._manifests.read(file)
+        return None if manifest is None else _artifact(file, manifest)
+
+    def _problems(self, folder: Path) -> Iterator[str]:
+        try:
+            artifact = self._read(folder)
+        except PipelineError as error:
+            yield str(error)
+            return
+        if artifact is None:
+            yield f"{folder}: has no {MANIFEST}, so it was never finished: delete it"
+            return
+        for check in (artifact.verify, lambda: self.adapters_of(artifact.manifest)):
+            try:
+                with reading(folder):
+                    check()
+            except PipelineError as error:
+                yield str(error)
+
+    def _missing(self, run: str) -> PipelineError:
+        return PipelineError(f"no artifact {run} in {self.root}: see python -m pipeline store list")
+
+
+def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, sites: str) -> str | None:
+    """Why an adapter cannot be fused on this backbone, or None if it can.
+
+    The backbone is known by the hash of its weights, never by name. A task with one text is encoded alike either way,
+    so its adapters fit any encoding; the sites (Houlsby or Pfeiffer) must agree; an adapter that trained its own
+    LayerNorms needs them and cannot share a layer.
+    """
+    return why_other_backbone(manifest, backbone_weights) or why_recipe_not_fused(
+        manifest.recipe, manifest.pair, encoding, sites
+    )
+
+
+def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
+    """Why an artifact is none of the backbone with these weights, or None if it is."""
+    if manifest.backbone_weights == backbone_weights:
+        return None
+    return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
+
+
+def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
+    """The same for an adapter that is yet to be trained by ``recipe``, on a task with pairs of texts or without."""
+    if recipe.adapter not in BOTTLENECKS:
+        return f"is of kind {recipe.adapter}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
+    if recipe.train_layernorm:
+        return "trained its own LayerNorms, which fusion cannot share"
+    if recipe.adapter != sites:
+        return f"is of kind {recipe.adapter}, not {sites} (--adapter)"
+    if pair and recipe.encoding != encoding:
+        return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
+    return None
+
+
+def fitting_adapters(
+    artifacts: Iterable[Artifact], backbone_weights: str, encoding: str, sites: str
+) -> dict[str, list[Artifact]]:
+    """Adapters by task that can be fused on this backbone (:func:`why_not_fused`)."""
+    found: dict[str, list[Artifact]] = {}
+    for artifact in artifacts:
+        manifest = artifact.manifest
+        if manifest.kind == "adapter" and why_not_fused(manifest, backbone_weights, encoding, sites) is None:
+            found.setdefault(manifest.task, []).append(artifact)
+    return found
+
+
+def _artifact(file: Path, manifest: Manifest | PipelineError) -> Artifact:
+    """The artifact of a manifest that was read from ``file``.
+
+    Raises:
+        PipelineError: it could not be, or belongs elsewhere.
+    """
+    if isinstance(manifest, PipelineError):
+        raise manifest
+    if file.parts[-4:-1] != tuple(manifest.place.split("/")):
+        raise PipelineError(
+            f"{file}: belongs into {manifest.place}, by what it says: move its folder there or delete it"
+        )
+    return Artifact(folder=file.parent, manifest=manifest)
+
+
+def _subfolders(folder: Path) -> list[Path] | None:
+    """The folders in ``folder`` by name, or None if there is no such folder; what is being written starts with a dot.
+
+    Raises:
+        PipelineError: it cannot be read.
+    """
+    with reading(folder):
+        try:
+            with os.scandir(folder) as entries:
+                names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            raise PipelineError(f"{folder}: a file stands where a folder is needed") from None
+    return [folder / name for name in sorted(names)]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with suppress(OSError):  # a link that leads nowhere
+        return entry.is_dir()
+    return False
+
+
+def delete(folder: Path) -> None:
+    """Delete an artifact, its manifest first: without one it does not count, should the rest stay."""
+    with writing(folder):
+        if folder.is_symlink():
+            folder.unlink()
+            return
+        if (folder / MANIFEST).is_file():
+            (folder / MANIFEST).unlink()
+        shutil.rmtree(folder)

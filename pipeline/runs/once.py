@@ -1,0 +1,55 @@
+"""Whatever is trained is trained once: found finished, or made under a lock and found from then on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Protocol, TypeVar
+
+from pipeline.runs.workspace import Workspace
+
+Record = TypeVar("Record", covariant=True)
+
+
+class Trainable(Protocol[Record]):
+    """A run before it is made, and the record of what it was that it leaves behind."""
+
+    workspace: Workspace
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str: ...
+
+    def finished(self) -> Record | None:
+        """The record, if everything the run leaves behind is still there."""
+        ...
+
+    def train(self) -> Record: ...
+
+
+def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
+    """The finished record: as it was left, or by training (from the last checkpoint, if there is one).
+
+    Raises:
+        RunBusy: another command is training the run.
+    """
+    from pipeline.training.devices import full_memory_explained, on_main_process
+
+    ledger = run.workspace.ledger
+    if not force and (record := on_main_process(run.finished)) is not None:
+        on_main_process(lambda: ledger.tidy(run.name))
+        return record
+    # Of the processes that train this run together, one holds the lock against other commands.
+    with ExitStack() as held:
+        on_main_process(lambda: held.enter_context(ledger.lock(run.name)))
+        if force:
+            on_main_process(lambda: ledger.drop_checkpoint(run.name))
+        # Another command may have finished it between the first look and the lock.
+        elif (record := on_main_process(run.finished)) is not None:
+            return record
+        remedy = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
+        with full_memory_explained(run.title, remedy):
+            record = run.train()
+        on_main_process(lambda: ledger.drop_checkpoint(run.name))
+    return record

@@ -1,0 +1,183 @@
+"""Workspace: where a command reads and writes, shared by all stages."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.data.load import TaskData, check_limit, load_all_rows
+from pipeline.data.tasks import Task, find_task
+from pipeline.records.ledger import Ledger
+from pipeline.records.store import Store
+from pipeline.system.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pipeline.data.tasks.extra import Extra
+    from pipeline.models.backbone import Backbone
+    from pipeline.settings.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The backbone, data, store and reports of one command.
+
+    ``data`` is the folder of ``--data``, or None to read each task's Hub data set. ``cache_gb`` bounds what is
+    kept in memory of frozen layers' outputs; like ``checkpoint_seconds`` it is no part of a run's identity.
+    """
+
+    backbone_name: str
+    data: Path | None
+    store_root: Path
+    reports: Path
+    drop_overlap: bool = False
+    track: str | None = None
+    checkpoint_seconds: float = 60.0
+    cache_gb: float = 2.0
+    dev_limit: int | None = None
+    """Score and select on so many dev rows of each task, the same for every run; part of a run's data."""
+    held_out: tuple[str, ...] = ()
+    """Tasks whose dev rows no task trains on: what a study scores must not have been a source's training row."""
+    _rows: dict[tuple[Any, ...], TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _all: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _usable: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _tasks: dict[str, Task] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _resolved: dict[tuple[Recipe, str, bool], Recipe] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _on: dict[str, Workspace] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        from pipeline.models.backbone import open_backbone
+
+        return open_backbone(self.backbone_name)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.store_root)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.reports)
+
+    def on(self, backbone: str | None) -> Workspace:
+        """The same with another backbone, which is read once however often it is asked for; None is its own."""
+        if backbone is None or backbone == self.backbone_name:
+            return self
+        if backbone not in self._on:
+            self._on[backbone] = replace(self, backbone_name=backbone)
+        return self._on[backbone]
+
+    def task(self, name: str) -> Task:
+        """A task by name, alias or file; read once a command."""
+        if name not in self._tasks:
+            self._tasks[name] = find_task(name, self.data)
+        return self._tasks[name]
+
+    def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
+        """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
+        key = (recipe, task.model_dump_json(), joint)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(recipe, task, joint)
+        return self._resolved[key]
+
+    def _resolve(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
+        from pipeline.training.devices import resolve_precision
+
+        named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
+        recipe = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
+        precision = resolve_precision(recipe.precision)
+        return recipe.resolve(task, precision, self.backbone.max_length, self.backbone.layers, joint)
+
+    def task_data(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
+        """Checked rows of a task; read once a command, however many runs use them and samples are drawn.
+
+        Args:
+            limit: training rows of the task, and of each source of extra data; None is all.
+            extra: tasks whose training rows are added, without those that the task or a held-out one is scored on.
+        """
+        check_limit(limit)
+        if extra:
+            wanted = (task.model_dump_json(), limit, seed, extra)
+            if wanted not in self._rows:
+                self._rows[wanted] = self._with_extra(task, limit, seed, extra)
+            return self._rows[wanted]
+        name = task.model_dump_json()
+        if name not in self._usable:
+            self._usable[name] = self._without_held_out(task).sample(task, None, 0, self.dev_limit)
+        whole = self._usable[name]
+        limit = limit if limit is not None and limit < len(whole.train) else None
+        key = (name, limit, seed if limit is not None else 0)  # all rows are all rows
+        if key not in self._rows:
+            self._rows[key] = whole.sample(task, limit, seed, None)
+        return self._rows[key]
+
+    def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
+        from pipeline.data.extra import add_extra, extra_rows
+        from pipeline.data.load import read_test_texts
+
+        data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data)
+        others = [other for other in map(self.task, self.held_out) if other.name != task.name]
+        for each in extra:
+            source = self.task(each.task)
+            data = add_extra(
+                data,
+                source.name,
+                extra_rows(source, self._read(source).train, task, each),
+                dev=self._read(task).dev,
+                test=test,
+                held_out=[self._read(other).dev for other in others],
+                limit=limit,
+                seed=seed,
+            )
+        return data
+
+    def _without_held_out(self, task: Task) -> TaskData:
+        rows = self._read(task)
+        for name in self.held_out:
+            if (other := self.task(name)).name != task.name:  # what a task's own splits share is --drop-overlap's
+                dev = self._read(other).dev
+                try:
+                    rows = rows.without(dev, other.name)
+                except PipelineError as error:
+                    raise PipelineError(f"task '{task.name}': {error}") from None
+        return rows
+
+    def _read(self, task: Task) -> TaskData:
+        name = task.model_dump_json()
+        if name not in self._all:
+            self._all[name] = load_all_rows(task, self.data, drop_overlap=self.drop_overlap)
+        return self._all[name]
+
+
+@cache
+def provenance() -> dict[str, Any]:
+    """What made a number: commit of this code and whether it was changed, versions, hardware."""
+    from pipeline import __version__
+    from pipeline.training.devices import hardware, process_count
+
+    here = Path(__file__).parent
+    commit = _git(here, "rev-parse", "HEAD")
+    return {
+        "pipeline": __version__,
+        "commit": commit,
+        "dirty": bool(_git(here, "status", "--porcelain")) if commit else None,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "transformers", "adapters")},
+        "platform": platform.platform(),
+        "hardware": hardware(),
+        "processes": process_count(),
+    }
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

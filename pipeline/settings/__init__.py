@@ -1,0 +1,1 @@
+"""What is trained and what is compared: recipes and studies, read from TOML."""

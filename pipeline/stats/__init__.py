@@ -1,0 +1,1 @@
+"""Metrics, paired tests and the arithmetic of ensembles."""

@@ -1,0 +1,143 @@
+"""Ensembles from saved predictions: which models take part, with what weight, and what they say together.
+
+- ``mean``: of the unrounded predictions (probabilities of classes, scores), of members chosen by a forward pass over
+  the models, best first: one is added if the score does not fall (Hayes 2024).
+- ``weighted``: the same mean with weights that add up to one. Members are added one at a time, each time the one that
+  does best with those already there, which may be one of them again; the weights are how often each was (Caruana et
+  al. 2004).
+- ``mode``: the class that most of the best members predict; of classes with equally many, the one with the largest sum
+  of probabilities. ``torch.mode`` would take the smallest label (Wang 2024 leaves ties open).
+- ``median``: of the best members' scores; of an even number the mean of the middle two, where ``torch.median`` would
+  give the lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from pipeline.data.tasks import Metric
+from pipeline.stats.metrics import accuracy, pearson
+
+if TYPE_CHECKING:
+    from pipeline.training.objectives import Prediction
+
+Rule = Literal["mean", "weighted", "mode", "median"]
+
+BEST = 5
+"""Members of ``mode`` and ``median``, as in Wang 2024."""
+ROUNDS = 50
+"""Most members of ``weighted``, counted as often as they are added: weights are multiples of at least a fiftieth."""
+
+_SCORES: dict[Metric, Callable[[np.ndarray, np.ndarray], float]] = {"accuracy": accuracy, "pearson": pearson}
+
+
+def value_of(prediction: Prediction, labels: np.ndarray, metric: Metric) -> float:
+    """The score of a prediction, higher is better."""
+    return _SCORES[metric](prediction.values, labels)
+
+
+def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: Rule) -> Prediction:
+    """What models say together; one alone says what it says.
+
+    Of classes, the probabilities are the weighted mean whatever the rule, and under ``mode`` the class need not be the
+    most probable one.
+
+    Args:
+        weights: one a model, above 0; they add up to one.
+    """
+    from pipeline.training.objectives import Prediction
+
+    if len(predictions) == 1:
+        return predictions[0]
+    probabilities = None
+    if (each := _probabilities(predictions)) is not None:
+        probabilities = np.tensordot(np.asarray(weights), each, axes=1)  # (rows, C)
+    if rule == "mode":
+        assert each is not None
+        return Prediction(_mode(np.stack([p.values for p in predictions]), each), probabilities)
+    if probabilities is not None:
+        return Prediction(probabilities.argmax(axis=-1), probabilities)
+    scores = np.stack([prediction.values for prediction in predictions])  # (models, rows)
+    return Prediction(np.median(scores, axis=0) if rule == "median" else np.asarray(weights) @ scores, None)
+
+
+def _probabilities(predictions: Sequence[Prediction]) -> np.ndarray | None:
+    """(models, rows, C) in fp64, so that their sums do not depend on their order; None for scores."""
+    found = [p.probabilities.astype(np.float64) for p in predictions if p.probabilities is not None]
+    return np.stack(found) if found else None
+
+
+def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
+    """Most frequent of votes (models, rows); ties by the sum of probabilities (models, rows, C)."""
+    counts = (votes[..., None] == np.arange(probabilities.shape[-1])).sum(axis=0)  # (rows, C)
+    tied = counts == counts.max(axis=-1, keepdims=True)
+    return np.where(tied, probabilities.sum(axis=0), -np.inf).argmax(axis=-1)
+
+
+def choose(
+    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, rule: Rule, best: int = BEST
+) -> dict[int, float]:
+    """The weight of each model that takes part, by its place in ``predictions``; they add up to one.
+
+    Args:
+        predictions: for the rows of ``labels``, on which the choice is made.
+        best: how many take part under ``mode`` and ``median``.
+    """
+    alone = [value_of(prediction, labels, metric) for prediction in predictions]
+    # Of equally good ones the first.
+    order = sorted(range(len(predictions)), key=lambda index: -alone[index])
+    if rule in ("mode", "median"):
+        return _equal(order[:best])
+    return (
+        _forward(predictions, labels, metric, order) if rule == "mean" else _added(predictions, labels, metric, order)
+    )
+
+
+def _equal(members: Sequence[int]) -> dict[int, float]:
+    return dict.fromkeys(members, 1 / len(members))
+
+
+def _forward(
+    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
+) -> dict[int, float]:
+    def together(members: Sequence[int]) -> float:
+        weights = list(_equal(members).values())
+        return value_of(combine([predictions[index] for index in members], weights, "mean"), labels, metric)
+
+    members = [order[0]]
+    reached = together(members)
+    for index in order[1:]:
+        value = together([*members, index])
+        if value >= reached:
+            members, reached = [*members, index], value
+    return _equal(members)
+
+
+def _added(
+    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
+) -> dict[int, float]:
+    counts: dict[int, int] = {}
+    found: tuple[float, dict[int, int]] = (-np.inf, {})
+    for _ in range(ROUNDS):
+        tried = []
+        for index in order:
+            more = {**counts, index: counts.get(index, 0) + 1}
+            members = [predictions[member] for member in more]
+            weights = [count / sum(more.values()) for count in more.values()]
+            tried.append((value_of(combine(members, weights, "weighted"), labels, metric), more))
+        value, counts = max(tried, key=lambda one: one[0])
+        if value > found[0]:
+            found = value, counts
+    return {index: count / sum(found[1].values()) for index, count in found[1].items()}
+
+
+def first_half(labels: np.ndarray, seed: int) -> np.ndarray:
+    """Which rows to choose on, (rows,) of bool: half of them, with labels as in the other half."""
+    order = np.random.default_rng([seed, len(labels)]).permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    chosen = np.zeros(len(labels), dtype=bool)
+    chosen[order[::2]] = True
+    return chosen

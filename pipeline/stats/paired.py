@@ -1,0 +1,180 @@
+"""Paired comparisons of systems that were scored on the same examples: one reading from one randomisation test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipeline.data.tasks import Metric
+
+Verdict = Literal["better", "worse", "not significant"]
+
+LEVEL = 0.05
+"""The chance that a family of comparisons calls any difference that is none, and that any interval misses the truth."""
+# The level of one comparison is a share of LEVEL, so p must be able to be small.
+RESAMPLES = 10_000
+_WIDEST = 2.0
+"""Scores lie between -1 and 1."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One system against a reference on the same examples over the same seeds, as one of a family of comparisons.
+
+    Verdict, interval and p-value agree: a difference is significant exactly where its interval leaves out 0, and
+    exactly where p is below ``LEVEL``.
+    """
+
+    difference: float
+    """Mean score of the system minus the reference's."""
+    p_value: float
+    """Corrected for the family."""
+    interval: tuple[float, float]
+    """95 % confidence interval, simultaneous: all intervals of the family hold their true differences at once."""
+
+    @property
+    def verdict(self) -> Verdict:
+        low, high = self.interval
+        if low <= 0 <= high:
+            return "not significant"
+        return "better" if low > 0 else "worse"
+
+    @property
+    def significant(self) -> bool:
+        return self.verdict != "not significant"
+
+    def reversed(self) -> Comparison:
+        """The reference against the system."""
+        low, high = self.interval
+        return Comparison(-self.difference, self.p_value, (-high, -low))
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A difference between two systems, and what chance alone makes of it."""
+
+    difference: float
+    null: np.ndarray
+    """(R,) differences if the systems were exchangeable: each example's predictions swapped or not at random."""
+
+    def comparison(self, family: int = 1) -> Comparison:
+        """What may be said of the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
+
+        The interval is the difference plus and minus the margin that it must exceed for the test to reject at level
+        ``LEVEL / family``: the interval leaves out 0 exactly where the test rejects. Null differences vary as much as
+        the difference does where the two are equally good, and more where they are not, so that the interval of a
+        large difference is somewhat wider than it need be.
+
+        Holm's step-down correction rejects more, but has no two-sided intervals that always agree with it.
+        """
+        size = abs(self.difference)
+        sizes = np.abs(self.null)
+        # Rounding must not split ties.
+        sizes = np.where(np.abs(sizes - size) < 1e-9, size, sizes)
+        # p of a size that so many of the sizes reach. The observed arrangement is one of the possible ones, hence + 1:
+        # p is never 0.
+        p_values = family * np.arange(1, len(sizes) + 2) / (len(sizes) + 1)
+        may_reach = int(np.sum(p_values < LEVEL))
+        margin = float(np.sort(sizes)[-may_reach]) if may_reach else _WIDEST
+        p_value = min(1.0, float(p_values[np.sum(sizes >= size)]))
+        return Comparison(self.difference, p_value, (self.difference - margin, self.difference + margin))
+
+
+def resample_paired(
+    metric: Metric,
+    system: Sequence[np.ndarray],
+    reference: Sequence[np.ndarray],
+    labels: np.ndarray,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Resampled:
+    """Paired randomisation of two systems, each with predictions (S, B) on the same B examples.
+
+    Under the null hypothesis the systems are exchangeable example by example, so each of the ``resamples`` (R) swaps
+    the two for a random half of the examples, in all S seeds at once: predictions of one example under several seeds
+    are not independent. Exact up to sampling for any metric of the whole split (Noreen 1989; Yeh 2000). For the
+    accuracy of one seed it is the exact test of McNemar (1947): only examples on which the two disagree count.
+
+    It is about other examples from where these came from; how far other seeds would move the scores is what their
+    deviation over seeds shows.
+
+    For ``pearson``, predictions are first brought to mean 0 and deviation 1 a run, which leaves r as it is: swapping
+    between systems of different scale would otherwise lower r for both by itself.
+
+    Raises:
+        ValueError: the two have different numbers of seeds.
+    """
+    if len(system) != len(reference):
+        raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
+    ours, theirs = np.asarray(system, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    generator = np.random.default_rng([seed, 0])
+    if metric == "accuracy":
+        gain = ((ours == labels).astype(np.float64) - (theirs == labels)).mean(axis=0)  # (B,)
+        return Resampled(float(gain.mean()), _mean_swaps(gain, resamples, generator))
+    ours, theirs = _standardised(ours), _standardised(theirs)
+    target = _standardised(labels.astype(np.float64))
+    observed = float(((ours - theirs) @ target / len(target)).mean())
+    return Resampled(observed, _pearson_swaps(ours, theirs, target, resamples, generator))
+
+
+def mean_difference(parts: Sequence[Resampled]) -> Resampled:
+    """The mean of differences that were resampled independently, as those of several tasks with a seed each."""
+    return Resampled(
+        float(np.mean([part.difference for part in parts])),
+        np.mean([part.null for part in parts], axis=0),
+    )
+
+
+def _mean_swaps(gain: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
+    """(R,) means of ``gain`` (B,) with random signs.
+
+    Gains of S seeds take few values, and k random signs sum to twice a binomial number less k.
+    """
+    sizes, counts = np.unique(np.abs(gain).round(9), return_counts=True)
+    signs = [2 * generator.binomial(count, 0.5, resamples) - count for count in counts]
+    return np.tensordot(sizes, np.array(signs), axes=1) / len(gain)
+
+
+def _standardised(predictions: np.ndarray) -> np.ndarray:
+    # The mean of equal numbers may differ from them by rounding, so a constant is known by its range.
+    constant = np.ptp(predictions, axis=-1, keepdims=True) == 0
+    centred = np.where(constant, 0, predictions - predictions.mean(axis=-1, keepdims=True))
+    return centred / np.where(constant, 1, predictions.std(axis=-1, keepdims=True))
+
+
+def _pearson_swaps(
+    ours: np.ndarray, theirs: np.ndarray, target: np.ndarray, resamples: int, generator: np.random.Generator
+) -> np.ndarray:
+    """(R,) differences in mean r after random swaps; all standardised, ``ours`` and ``theirs`` (S, B)."""
+    # r needs three sums a run; a swap moves the same amount from one system's to the other's.
+    ours_sums, theirs_sums = (np.stack([x, x**2, x * target]).sum(axis=-1) for x in (ours, theirs))  # (3, S)
+    moved = np.stack([theirs - ours, theirs**2 - ours**2, (theirs - ours) * target])  # (3, S, B)
+    size, spread = len(target), float(np.mean(target**2))
+    drawn = []
+    for rows in _blocks(resamples, size):
+        swap = generator.integers(0, 2, (rows, size), dtype=np.uint8).astype(np.float64)
+        change = np.moveaxis(moved @ swap.T, -1, 0)  # (rows, 3, S)
+        drawn.append(_mean_r(ours_sums + change, size, spread) - _mean_r(theirs_sums - change, size, spread))
+    return np.concatenate(drawn)
+
+
+def _mean_r(sums: np.ndarray, size: int, spread: float) -> np.ndarray:
+    """Mean over seeds of Pearson's r from sums (R, 3, S) of x, x^2 and x t, where t has mean 0 and variance ``spread``.
+
+    (R,); where x does not vary, r is 0.
+    """
+    of_x, squares, products = np.moveaxis(sums / size, 1, 0)
+    variances = (squares - of_x**2) * spread
+    constant = variances < 1e-12
+    return np.where(constant, 0, products / np.sqrt(np.where(constant, 1, variances))).mean(axis=-1)
+
+
+def _blocks(resamples: int, size: int) -> Iterator[int]:
+    """Resamples of ``size`` examples to be held at once: their matrices are kept to tens of megabytes."""
+    most = max(1, 2**22 // size)
+    for first in range(0, resamples, most):
+        yield min(most, resamples - first)

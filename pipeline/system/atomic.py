@@ -1,0 +1,251 @@
+"""Files and folders that appear complete or not at all, and the hashes that identify them.
+
+What is new is made in a hidden *staging* folder beside its place, and renamed. Its writer holds a lock in the staging
+folder for as long as it works, so that a folder whose lock is free was left by a killed process and can be cleared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.system.errors import writing
+from pipeline.system.locks import open_lock, try_lock
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks: equal values give equal text, so it can be hashed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def sha256_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def make_folder(path: Path) -> Path:
+    """Create ``path`` and its parents; a :class:`PipelineError` where that is refused."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def check_writable(path: Path) -> None:
+    """Raise the :class:`PipelineError` that writing ``path`` later would; leave nothing behind."""
+    target = _followed(path)
+    make_folder(target.parent)
+    with writing(path), _staging(target):
+        pass
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path; on success flush the file there to disk and rename it onto ``path``."""
+    target = _followed(path)
+    make_folder(target.parent)
+    with writing(path), _staging(target) as staging:
+        temporary = staging / target.name
+        yield temporary
+        _complete(temporary, staging)
+        temporary.replace(target)
+        _flush(target.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    with new_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder; on success put it in the place of ``path``.
+
+    Of processes that write one folder at the same time the last wins. A reader always finds one of their folders where
+    the file system can exchange two names (:func:`_exchange`); elsewhere there is none for an instant.
+    """
+    target = _followed(path)
+    make_folder(target.parent)
+    with writing(path), _staging(target) as staging:
+        temporary = staging / target.name
+        temporary.mkdir()
+        yield temporary
+        _complete(temporary, staging)
+        _replace_folder(target, temporary, _old_of(target, staging))
+        _flush(target.parent)
+
+
+def clear_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove what killed processes left in ``folder`` while they wrote ``name``, or anything.
+
+    A folder that was being replaced is put back. What may be in use stays: its lock is held, or cannot be tried, or it
+    was made on another machine less than a day ago (some network file systems keep locks within a machine).
+    """
+    try:
+        with os.scandir(folder) as entries:
+            hidden = [entry.name for entry in entries if entry.name.startswith(".")]
+    except OSError:
+        return
+    for entry in hidden:
+        match = _STAGING.fullmatch(entry)
+        if match is not None and name in (None, match["name"]):
+            _clear(folder / entry, folder / match["name"], match["machine"] == _MACHINE)
+
+
+def _followed(path: Path) -> Path:
+    """Where ``path`` leads: of a link, not the link is replaced but what it points to."""
+    return Path(os.path.realpath(path))
+
+
+def _machine() -> str:
+    """Six hex digits for the running kernel, which containers share and a reboot changes."""
+    try:
+        identity = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+    except OSError:
+        identity = os.uname().nodename
+    return sha256_text(identity)[:6]
+
+
+_MACHINE = _machine()
+_STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})[0-9a-f]{8}\.tmp", re.DOTALL)
+_DAY = 24 * 60 * 60
+
+
+@contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """A locked hidden folder beside ``target``, deleted at the end; leftovers of killed writers are cleared first."""
+    clear_leftovers(target.parent, target.name)
+    staging, lock = _locked_staging(target)
+    try:
+        yield staging
+    finally:
+        _dispose(staging, target)
+        os.close(lock)
+
+
+def _locked_staging(target: Path) -> tuple[Path, int]:
+    while True:
+        staging = target.with_name(f".{target.name}.{_MACHINE}{uuid.uuid4().hex[:8]}.tmp")
+        staging.mkdir()
+        with suppress(FileNotFoundError):  # another process cleared it before it was locked
+            file = _lock_of(target, staging)
+            lock = open_lock(file)
+            if _lock_or_go_without(lock) and file.exists():
+                return staging, lock
+            os.close(lock)
+
+
+def _lock_or_go_without(lock: int) -> bool:
+    try:
+        return try_lock(lock)
+    except OSError:  # no locks here, so that nobody else clears this either
+        return True
+
+
+def _clear(staging: Path, target: Path, same_machine: bool) -> None:
+    with suppress(OSError):
+        if not same_machine and time.time() - staging.stat().st_mtime < _DAY:
+            return
+        lock = open_lock(_lock_of(target, staging))
+        try:
+            if try_lock(lock):
+                _dispose(staging, target)
+        finally:
+            os.close(lock)
+
+
+def _dispose(staging: Path, target: Path) -> None:
+    """Delete a staging folder; the old ``target`` returns if the new one never came."""
+    old = _old_of(target, staging)
+    if old.exists() and not target.exists():
+        with suppress(OSError):  # another process was first to put one there
+            old.rename(target)
+    shutil.rmtree(staging, ignore_errors=True)
+
+
+def _lock_of(target: Path, staging: Path) -> Path:
+    return staging / f"{target.name}.lock"
+
+
+def _old_of(target: Path, staging: Path) -> Path:
+    return staging / f"{target.name}.old"
+
+
+def _complete(new: Path, staging: Path) -> None:
+    """Give what was made the permissions that the umask allows, and flush it to disk.
+
+    Some libraries write for the owner alone (safetensors: 0600), and a shared store could not be read by others. What
+    the umask allows is read off the staging folder: asking for the umask would change it for all threads.
+    """
+    allowed = staging.stat().st_mode & 0o777
+    for path in (new, *new.rglob("*")):
+        mode = path.lstat().st_mode
+        shared = mode | (allowed if stat.S_ISDIR(mode) else allowed & 0o666)
+        if shared != mode:
+            path.chmod(stat.S_IMODE(shared))
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    """fsync, so that a rename never outlives the bytes it names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace_folder(target: Path, new: Path, old: Path) -> None:
+    """Give ``new`` the name ``target``; a folder that has it is deleted, by way of the name ``old``."""
+    while True:
+        try:
+            if not target.is_dir():
+                new.rename(target)
+            elif not _exchange(new, target):
+                target.rename(old)
+                new.rename(target)
+                shutil.rmtree(old)
+            return
+        except OSError as error:
+            # Another process may put a folder there, or take one away, at any moment.
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not new.exists():
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Of Linux's ``fcntl.h`` and ``stdio.h``."""
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one step; False if the C library, the system or the file system cannot (NFS, FUSE, macOS)."""
+    rename = _renameat2()
+    return rename is not None and (
+        rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0
+    )
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    return getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None

@@ -1,0 +1,122 @@
+"""JSON files of one pydantic model, each parsed once for as long as it stays as it is.
+
+To list thousands of small files costs mostly the opening of each. Their *index*, one file beside them, holds the
+contents of all, each with the stamp that its file had when it was read. It is a cache and nothing else: it may be
+missing, stale, damaged or unwritable, two processes may write it at once, and what decides a result is read from the
+file itself (:meth:`ModelFiles.read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from pipeline.system.atomic import sha256_text, write_text
+from pipeline.system.errors import PipelineError
+from pipeline.system.reading import present, read_model, read_text, reading
+
+Model = TypeVar("Model", bound=BaseModel)
+
+Stamp = tuple[int, int, int, int]
+"""When content and status last changed (ns), size (bytes), inode."""
+
+_FEW = 32
+"""So many files are read as fast as an index is."""
+_STALE_SHARE = 0.02
+"""The index is written anew when it misses, or still has, more than this share of the files."""
+
+
+class ModelFiles(Generic[Model]):
+    """Files that each hold one ``model`` as JSON.
+
+    Args:
+        remedy: what a user should do about a damaged one.
+        index: the file that keeps the contents of all between processes, in a folder above them.
+    """
+
+    def __init__(self, model: type[Model], remedy: str, index: Path | None = None) -> None:
+        self._model, self._remedy, self.index = model, remedy, index
+        self._read: dict[Path, tuple[Stamp, Model]] = {}
+        self._indexed: dict[Path, tuple[Stamp, Model]] | None = None
+
+    def read(self, file: Path) -> Model | None:
+        """The model in ``file`` as it is on disk now; None if there is no such file.
+
+        Raises:
+            PipelineError: the file cannot be read, or holds no such model.
+        """
+        if not present(file):
+            return None
+        with reading(file):
+            stamp = _stamp(file)
+        if file not in self._read or self._read[file][0] != stamp:
+            self._read[file] = stamp, read_model(self._model, file, self._remedy)
+        return self._read[file][1]
+
+    def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:
+        """The model of each file that there is, or why it cannot be read; from the index where that is up to date.
+
+        Args:
+            files: all that the index may hold.
+        """
+        listed = list(files)
+        known = self._known(listed)
+        found = {file: known.get(file) or self._attempt(file) for file in listed}
+        self._renew_index(found.keys(), known.keys())
+        return {file: model for file, model in found.items() if model is not None}
+
+    def _attempt(self, file: Path) -> Model | PipelineError | None:
+        try:
+            return self.read(file)
+        except PipelineError as error:
+            return error
+
+    def _known(self, files: Collection[Path]) -> dict[Path, Model]:
+        """The models of files that are as they were when they were read, here or by who wrote the index."""
+        if self.index is None or len(files) <= _FEW:
+            return {}
+        if self._indexed is None:
+            self._indexed = self._read_index(self.index)
+        candidates = self._indexed | self._read
+        known = {}
+        for file in files:
+            with suppress(KeyError, OSError):
+                stamp, model = candidates[file]
+                if _stamp(file) == stamp:
+                    known[file] = model
+        return known
+
+    def _read_index(self, index: Path) -> dict[Path, tuple[Stamp, Model]]:
+        """What the index holds; nothing where it is missing, damaged or of another version."""
+        with suppress(PipelineError, ValidationError):
+            checksum, _, text = read_text(index).partition("\n")
+            if sha256_text(text) == checksum:
+                entries = self._entries.validate_json(text)
+                return {index.parent / name: entry for name, entry in entries.items()}
+        return {}
+
+    def _renew_index(self, files: Collection[Path], known: Collection[Path]) -> None:
+        if self.index is None or self._indexed is None:
+            return
+        changed = sum(file not in known for file in files) + len(self._indexed.keys() - files)
+        if changed > max(_FEW, _STALE_SHARE * len(files)):
+            entries = self._indexed | self._read
+            self._indexed = {file: entries[file] for file in files if file in entries}
+            named = {file.relative_to(self.index.parent).as_posix(): entry for file, entry in self._indexed.items()}
+            # Only what the files say: what they leave out may have another default in another version.
+            text = self._entries.dump_json(named, exclude_unset=True).decode()
+            with suppress(PipelineError, OSError):  # who may not write here reads the files each time
+                write_text(self.index, f"{sha256_text(text)}\n{text}")
+
+    @property
+    def _entries(self) -> TypeAdapter[dict[str, tuple[Stamp, Model]]]:
+        return TypeAdapter(dict[str, tuple[Stamp, self._model]])  # type: ignore[name-defined]
+
+
+def _stamp(file: Path) -> Stamp:
+    status = file.stat()
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

@@ -1,0 +1,1 @@
+"""Stage three: every row of a study on the same rows of data, seeds and backbone."""

@@ -1,0 +1,244 @@
+"""Every shipped task is valid and found by its names, and a bad task file is told all its mistakes at once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.data.tasks import BUILT_IN, Task, built_in_tasks, find_task
+from pipeline.system.errors import PipelineError
+
+SHIPPED = sorted(BUILT_IN.glob("*.toml"))
+EXPECTED = ["cfimdb", "imdb", "quora", "rotten15k", "sick", "sst", "sts"]
+
+MOOD: dict[str, Any] = {
+    "name": "mood",
+    "kind": "classes",
+    "text": ["text"],
+    "label": "label",
+    "classes": ["bad", "good"],
+    "metric": "accuracy",
+}
+LIKENESS: dict[str, Any] = {
+    "name": "likeness",
+    "kind": "score",
+    "text": ["first", "second"],
+    "label": "score",
+    "range": [0.0, 5.0],
+    "metric": "pearson",
+}
+HUB: dict[str, Any] = {"dataset": "owner/set", "text": ["a", "b"], "label": "y", "splits": {"train": "train"}}
+
+
+def toml(values: dict[str, Any]) -> str:
+    return "".join(f"{key} = {value!r}\n" for key, value in values.items())
+
+
+def mistakes(values: dict[str, Any]) -> list[str]:
+    """The lines of the error that ``values`` give, after the heading that must count them."""
+    with pytest.raises(PipelineError) as caught:
+        Task.parse(values, "mine.toml")
+    heading, *lines = str(caught.value).splitlines()
+    assert heading == f"mine.toml: {len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+    return [line.strip() for line in lines]
+
+
+def test_the_seven_tasks_are_shipped() -> None:
+    assert [file.stem for file in SHIPPED] == EXPECTED == list(built_in_tasks())
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
+def test_a_shipped_task_parses_and_is_named_like_its_file(file: Path) -> None:
+    task = Task.read(file)
+    assert task.name == file.stem
+    assert task.description
+    assert task.outputs == (len(task.classes) if task.kind == "classes" else 1)
+    if task.hub is not None:
+        assert task.hub.dev_fraction is not None or "dev" in task.hub.splits
+        assert set(task.hub.labels.values()) <= set(range(task.outputs))
+
+
+def test_no_two_shipped_tasks_answer_to_the_same_name() -> None:
+    names = [name for task in built_in_tasks().values() for name in (task.name, *task.aliases)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("task", built_in_tasks().values(), ids=list(built_in_tasks()))
+def test_a_shipped_task_is_found_by_its_name_and_by_every_alias(task: Task) -> None:
+    assert [find_task(name) for name in (task.name, *task.aliases)] == [task] * (1 + len(task.aliases))
+
+
+@pytest.mark.parametrize(("alias", "name"), [("qqp", "quora"), ("stsb", "sts"), ("lmrd", "imdb")])
+def test_the_fields_own_names_of_the_data_sets_are_aliases(alias: str, name: str) -> None:
+    assert find_task(alias).name == name
+
+
+def test_a_task_is_found_by_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "anything.toml"
+    file.write_text(toml(MOOD))
+    assert find_task(str(file)) == Task.parse(MOOD, "mood")
+
+
+def test_a_task_file_in_the_data_folder_comes_before_the_built_in_task(tmp_path: Path) -> None:
+    own = tmp_path / "sst" / "task.toml"
+    own.parent.mkdir()
+    own.write_text(toml(MOOD | {"name": "sst"}))
+    assert find_task("sst", tmp_path).classes == ("bad", "good")
+    assert len(find_task("sst").classes) == 5
+    assert find_task("quora", tmp_path) == built_in_tasks()["quora"]
+
+
+def test_an_alias_finds_the_data_folders_own_task_as_the_name_does(tmp_path: Path) -> None:
+    own = tmp_path / "sts" / "task.toml"
+    own.parent.mkdir()
+    own.write_text(toml(LIKENESS | {"name": "sts"}))
+    assert find_task("stsb", tmp_path) == find_task("sts", tmp_path)
+
+
+def test_a_task_of_the_data_folder_is_found_by_its_folder(tmp_path: Path) -> None:
+    own = tmp_path / "mood" / "task.toml"
+    own.parent.mkdir()
+    own.write_text(toml(MOOD))
+    assert find_task("mood", tmp_path).label == "label"
+
+
+def test_a_task_file_that_disagrees_with_its_folder_is_refused(tmp_path: Path) -> None:
+    own = tmp_path / "sst" / "task.toml"
+    own.parent.mkdir()
+    own.write_text(toml(MOOD))
+    with pytest.raises(PipelineError, match="names itself 'mood' but stands in folder 'sst'"):
+        find_task("sst", tmp_path)
+
+
+def test_an_unknown_task_is_answered_with_those_there_are(tmp_path: Path) -> None:
+    own = tmp_path / "mood" / "task.toml"
+    own.parent.mkdir()
+    own.write_text(toml(MOOD))
+    for data, there in ((None, EXPECTED), (tmp_path, ["mood", *EXPECTED])):
+        with pytest.raises(PipelineError, match="unknown task 'sts2'") as caught:
+            find_task("sts2", data)
+        assert not [name for name in there if name not in str(caught.value)]
+        assert "--data DIR" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file"),
+        (b"name = ", "write it as TOML"),
+        (b'name = "\xff"', "save it as UTF-8"),
+    ],
+)
+def test_an_unreadable_task_file_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PipelineError, match=said) as caught:
+        find_task(str(file))
+    assert str(caught.value).startswith(str(file))
+
+
+BAD = {
+    "nothing": ({}, ["name: missing", "kind: missing", "text: missing", "label: missing", "metric: missing"]),
+    "classes with the settings of a score": (
+        MOOD | {"colour": "red", "max_length": "long", "classes": ["one"], "range": [0, 1], "metric": "pearson"},
+        [
+            "colour: unknown key",
+            "max_length: Input should be a valid integer",
+            "classes: a task of kind 'classes' names at least two classes",
+            "range: belongs to kind 'score'",
+            "metric: 'pearson' belongs to kind 'score'; use 'accuracy'",
+        ],
+    ),
+    "a score with the settings of classes": (
+        {key: value for key, value in LIKENESS.items() if key != "range"}
+        | {"colur": 1, "max_length": 3, "classes": ["a", "b"], "metric": "accuracy"},
+        [
+            "colur: unknown key",
+            "max_length: Input should be greater than or equal to 4",
+            "range: a task of kind 'score' needs its lowest and highest score",
+            "classes: belongs to kind 'classes'",
+            "metric: 'accuracy' belongs to kind 'classes'; use 'pearson'",
+        ],
+    ),
+    "names that repeat": (
+        LIKENESS | {"text": ["same", "same"], "kind": "classes", "classes": ["a", "a"], "metric": "accuracy"},
+        [
+            "classes: names repeat",
+            "range: belongs to kind 'score'",
+            "text: the two columns are the same",
+        ],
+    ),
+    "a label that is a text, and a range upside down": (
+        LIKENESS | {"label": "second", "range": [5.0, 0.0], "pooling": "max"},
+        ["pooling: Input should be 'cls' or 'mean'", "range: the first number must be below", "label: column 'second'"],
+    ),
+    "an empty range and a head of one sentence": (
+        LIKENESS | {"range": [2.0, 2.0], "head": "cosine", "encoding": "cross"},
+        ["range: the first number must be below the second", "head: 'cosine' needs encoding = 'siamese'"],
+    ),
+    "an endless range": (LIKENESS | {"range": [0.0, math.inf], "aliases": "like"}, ["range", "aliases:"]),
+    "a pair's head for one text": (
+        MOOD | {"head": "difference", "encoding": "siamese", "kindness": True},
+        ["kindness: unknown key", "encoding/head: siamese encoding and its heads need two text columns"],
+    ),
+    "three texts": (
+        LIKENESS | {"text": ["a", "b", "c"], "metric": "spearman"},
+        ["text: Tuple should have at most 2 items", "metric: Input should be 'accuracy' or 'pearson'"],
+    ),
+    "a name that is no folder name": (
+        MOOD | {"name": "../mood", "aliases": ["a,b", "Mood"], "classes": "bad"},
+        ["name: String should match", "aliases.0: String", "aliases.1: String", "classes: Input", "classes: a task of"],
+    ),
+    "bad files and a bad Hub data set": (
+        LIKENESS
+        | {
+            "files": {"dev_fraction": 1.5, "valid": "dev"},
+            "hub": HUB | {"text": ["a"], "splits": {"validation": "v"}, "config": 3},
+        },
+        [
+            "files.dev_fraction: Input should be less than 1",
+            "files.valid: unknown key",
+            "hub.splits.validation",
+            "hub.config: Input should be a valid string",
+            "hub.text: as many columns as text",
+        ],
+    ),
+    "a Hub data set with nothing in it": (
+        LIKENESS | {"hub": {"text": [], "splits": {}}, "label": ["score"]},
+        [
+            "hub.dataset: missing",
+            "hub.label: missing",
+            "hub.text: Tuple should have at least 1 item",
+            "hub.splits: Dictionary should have at least 1 item",
+            "hub.text: as many columns as text",
+            "label: Input should be a valid string",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), BAD.values(), ids=list(BAD))
+def test_a_bad_task_is_told_all_its_mistakes_at_once(values: dict[str, Any], expected: list[str]) -> None:
+    found = mistakes(values)
+    unsaid = [start for start in expected if not any(line.startswith(start) for line in found)]
+    assert not unsaid, found
+    assert len(found) == len(expected), found
+
+
+def test_a_bad_task_file_names_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(toml(MOOD | {"metric": "pearson", "colour": "red"}))
+    with pytest.raises(PipelineError, match="2 mistakes") as caught:
+        Task.read(file)
+    assert str(caught.value).startswith(str(file))
+
+
+def test_meaning_tells_tasks_apart_by_what_is_predicted_and_not_by_where_it_stands() -> None:
+    task = Task.parse(MOOD, "mood")
+    assert task.meaning == Task.parse(MOOD | {"label": "y", "description": "other", "max_length": 9}, "mood").meaning
+    assert task.meaning != Task.parse(MOOD | {"classes": ["good", "bad"]}, "mood").meaning
+    assert Task.parse(LIKENESS, "").meaning != Task.parse(LIKENESS | {"range": [0, 4]}, "").meaning

@@ -1,0 +1,68 @@
+"""The attention of a fusion, site by site, against AdapterHub's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.methods.attention import attention_table, site_attention
+from pipeline.methods.fusion import add_fusion, use_fusion_implementation
+from pipeline.methods.houlsby import add_adapter, save_adapter
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone
+from pipeline.models.lean import make_lean
+from tests.pipeline.methods.adapted import saved_modules
+
+IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}
+NAMES = ("meals", "films")
+
+
+def randomise(encoder: torch.nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if "adapter" in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+
+
+@pytest.fixture
+def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedModules]:
+    for seed, name in enumerate(NAMES):
+        encoder = backbone.load()
+        add_adapter(encoder, name, sites, 8)  # type: ignore[arg-type]
+        randomise(encoder, seed)
+        save_adapter(encoder, name, tmp_path / name)
+    return {name: saved_modules(name, tmp_path / name, adapter=sites) for name in NAMES}
+
+
+@pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("implementation", ["fast", "stock"])
+def test_every_site_has_the_mean_over_its_tokens(implementation, pooling, sites, sources, backbone) -> None:  # type: ignore[no-untyped-def]
+    encoder = backbone.load()
+    add_fusion(encoder, sources)
+    randomise(encoder, 3)
+    use_fusion_implementation(encoder, implementation)
+    make_lean(encoder, pooling)
+    encoder.requires_grad_(False).eval()
+    found = encoder(**INPUTS, output_adapter_fusion_attentions=True).adapter_fusion_attentions["meals,films"]
+    halves = [{name: tensor[rows] for name, tensor in INPUTS.items()} for rows in (slice(0, 2), slice(2, 4))]
+    table = attention_table(site_attention(encoder, NAMES, halves), NAMES)
+    places = {"mh_adapter": "attention", "output_adapter": "ffn"}
+    names = list(places) if sites == "houlsby" else ["output_adapter"]
+    expected = []
+    for layer in (0, 1):
+        for name in names:
+            values = torch.from_numpy(found[layer][name])
+            seen = values[INPUTS["attention_mask"].bool()[:, : values.shape[1]]]
+            # With CLS pooling the last layer answers for the first token alone.
+            assert len(seen) == (4 if pooling == "cls" and layer == 1 else 27)
+            expected += [(layer, places[name], n, w) for n, w in zip(NAMES, seen.mean(dim=0).tolist(), strict=True)]
+    assert list(table.columns) == ["layer", "site", "adapter", "weight"]
+    for row, wanted in zip(table.itertuples(index=False), expected, strict=True):
+        assert tuple(row)[:3] == wanted[:3]
+        assert row.weight == pytest.approx(wanted[3], abs=1e-6)
+    assert table.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)

@@ -1,0 +1,139 @@
+"""Layers without adapters have nothing: no parameters, no fusion, nothing saved; stock AdapterHub agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import adapters
+import pytest
+import torch
+from adapters.composition import Fuse
+from safetensors import safe_open
+from transformers import BertModel
+
+from pipeline.methods.anchored import anchor_fusion
+from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
+from pipeline.methods.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone, open_backbone
+from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import IDS, hidden, randomise, saved_modules, trainable
+
+SITE = 2 * 32 * 8 + 32 + 8
+FUSION_SITE = 3 * 32**2 + 2 * 32
+Save = Callable[..., SavedModules]
+
+
+def keys(file: Path) -> set[str]:
+    with safe_open(file, framework="pt") as opened:
+        return set(opened.keys())
+
+
+def fusion_in(folder: Path, **values: Any) -> SavedModules:
+    return saved_modules("films", folder, trainable="fusion", **{"fusion": "standard", **values})
+
+
+def stock(backbone_folder: Path) -> Any:
+    model = BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
+    adapters.init(model)
+    return model
+
+
+@pytest.fixture
+def saved(backbone: Backbone, tmp_path: Path) -> Save:
+    def save(name: str, seed: int, drop_layers: tuple[int, ...] = ()) -> SavedModules:
+        encoder = backbone.load()
+        add_adapter(encoder, name, "houlsby", 8, drop_layers)
+        randomise(encoder, f"adapters.{name}", seed=seed, scale=0.1)
+        save_adapter(encoder, name, tmp_path / f"{name}-{seed}")
+        return saved_modules(name, tmp_path / f"{name}-{seed}", drop_layers=drop_layers)
+
+    return save
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_an_adapter_is_not_there_in_dropped_layers(family: str, tmp_path: Path) -> None:
+    encoder = open_backbone(str(save_backbone(tmp_path, family))).load()
+    add_adapter(encoder, "films", "houlsby", 8, (0,))
+    assert trainable(encoder) == 2 * SITE
+    assert all(".layer.1." in name for name, p in encoder.named_parameters() if p.requires_grad)
+    train_layernorms(encoder, (0,))
+    assert trainable(encoder) == 2 * SITE + 2 * 2 * 32
+
+
+def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, backbone, backbone_folder) -> None:  # type: ignore[no-untyped-def]
+    folder = saved("films", 0, (0,))
+    assert all(".layer.1." in key for key in keys(folder.folder / "adapter.safetensors"))
+    ours, theirs = backbone.load(), stock(backbone_folder)
+    load_adapter(ours, "films", folder)
+    theirs.load_adapter(str(folder.folder), use_safetensors=True, set_active=True)
+    torch.testing.assert_close(hidden(ours), hidden(theirs), atol=1e-5, rtol=1e-5)
+
+
+def test_dropping_when_loading_is_adapterhubs_skipping(saved: Save, backbone: Backbone) -> None:
+    folder = saved("films", 0)
+    dropped, skipped = backbone.load(), backbone.load()
+    load_adapter(dropped, "films", folder, (0,))
+    load_adapter(skipped, "films", folder)
+    whole = hidden(skipped)
+    skipped.set_active_adapters("films", skip_layers=[0])
+    torch.testing.assert_close(hidden(dropped), hidden(skipped), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(hidden(dropped), whole, atol=1e-3)
+
+
+@pytest.mark.parametrize("by", ["adapters", "fusion"])
+def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Whether the adapters left the layer out or the fusion does: trained, counted, regularised, saved, loaded."""
+    own = (0,) if by == "adapters" else ()
+    sources = {"films": saved("films", 0, own), "meals": saved("meals", 1, own)}
+    drop_layers = () if by == "adapters" else (0,)
+    fused = backbone.load()
+    add_fusion(fused, sources, drop_layers)
+    assert trainable(fused) == 2 * FUSION_SITE
+    assert len(value_names(fused)) == 2
+    randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
+    values = [p for name, p in fused.named_parameters() if name in value_names(fused)]
+    expected = sum((value - torch.eye(32)).square().sum().item() for value in values)
+    assert value_regularisation(fused, 1.0)().item() == pytest.approx(expected, rel=1e-5)
+
+    save_fusion(fused, sources, tmp_path / "fusion")
+    assert all(".layer.1." in key for key in keys(tmp_path / "fusion" / "model_adapter_fusion.safetensors"))
+    loaded = backbone.load()
+    load_fusion(loaded, sources, fusion_in(tmp_path / "fusion", drop_layers=(0,)))
+    torch.testing.assert_close(hidden(loaded), hidden(fused), atol=1e-5, rtol=1e-5)
+    assert trainable(loaded) == 0
+
+    theirs = stock(backbone_folder)
+    names = [theirs.load_adapter(str(folder.folder), use_safetensors=True) for folder in sources.values()]
+    theirs.load_adapter_fusion(str(tmp_path / "fusion"), use_safetensors=True)
+    theirs.set_active_adapters(Fuse(*names), skip_layers=[0])
+    torch.testing.assert_close(hidden(theirs), hidden(fused), atol=1e-5, rtol=1e-5)
+
+
+def test_a_step_of_fusion_reaches_every_trainable_parameter(saved: Save, backbone: Backbone) -> None:
+    """What has no gradient would stall DDP."""
+    fused = backbone.load()
+    add_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)}, (0,))
+    fused(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state.square().mean().backward()
+    assert all(p.grad is not None for p in fused.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("form", ["standard", "anchored"])
+def test_fusion_layers_are_dropped_from_a_trained_fusion(
+    form: str, layer: int, saved: Save, backbone: Backbone, tmp_path: Path
+) -> None:
+    """What is left in the other layer is what was trained there."""
+    sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
+    fused = backbone.load()
+    add_fusion(fused, sources)
+    if form == "anchored":
+        anchor_fusion(fused, list(sources), 4, {})
+    randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
+    save_fusion(fused, sources, tmp_path / "fusion")
+    dropped = backbone.load()
+    load_fusion(dropped, sources, fusion_in(tmp_path / "fusion", fusion=form, fusion_rank=4), (layer,))
+    fused.set_active_adapters(Fuse(*sources), skip_layers=[layer])
+    torch.testing.assert_close(hidden(dropped), hidden(fused), atol=1e-5, rtol=1e-5)

@@ -1,0 +1,361 @@
+"""The fast fusion is AdapterHub's fusion: outputs, gradients and attention, at every site and in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import adapters
+import pytest
+import torch
+from adapters.composition import Fuse
+from adapters.methods.bottleneck import BottleneckLayer
+from torch import Tensor, nn
+from transformers import BertConfig, BertModel
+
+from benchmarks.flops import flop_of
+from pipeline.methods import fast_fusion
+from pipeline.methods.fast_fusion import FusionSite, _Mix, cheapest_forms
+from pipeline.methods.fusion import use_fusion_implementation
+
+FORMS = [(query, value) for query in ("folded", "half", "plain") for value in ("folded", "plain")]
+
+
+def fused_model(
+    bottlenecks: Sequence[int] = (8, 4, 6),
+    width: int = 24,
+    sites: str = "houlsby",
+    dropout: float = 0.1,
+    activation: str = "gelu",
+    dtype: torch.dtype = torch.float64,
+) -> Any:
+    """A two-layer BERT with random adapters and a random fusion over them, in training."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=width,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=2 * width,
+        vocab_size=50,
+        attention_probs_dropout_prob=dropout,
+        hidden_dropout_prob=dropout,
+    )
+    model = BertModel(config, add_pooling_layer=False)
+    adapters.init(model)
+    kind = adapters.DoubleSeqBnConfig if sites == "houlsby" else adapters.SeqBnConfig
+    names = [f"task{n}" for n in range(len(bottlenecks))]
+    for name, bottleneck in zip(names, bottlenecks, strict=True):
+        model.add_adapter(name, config=kind(reduction_factor=width / bottleneck, non_linearity=activation))
+    model.add_adapter_fusion(Fuse(*names))
+    model.train_adapter_fusion(Fuse(*names))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "adapter" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model.to(dtype).train()
+
+
+def batch() -> dict[str, Tensor]:
+    torch.manual_seed(3)
+    mask = torch.ones(3, 7, dtype=torch.long)
+    mask[1, 4:] = 0
+    return {"input_ids": torch.randint(0, 50, (3, 7)), "attention_mask": mask}
+
+
+def outputs_and_gradients(model: Any, implementation: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    use_fusion_implementation(model, implementation)
+    model.zero_grad()
+    torch.manual_seed(1)
+    hidden = model(**batch()).last_hidden_state
+    (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view(hidden.shape)).sum().backward()
+    return hidden.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(model: Any, tolerance: float = 1e-10) -> None:
+    expected, expected_gradients = outputs_and_gradients(model, "stock")
+    found, gradients = outputs_and_gradients(model, "fast")
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)
+    assert gradients.keys() == expected_gradients.keys()
+    assert sum(gradient.abs().max() > 1e-3 for gradient in gradients.values()) >= 4
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.fixture
+def count_fast(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the fast form ran, so that a test cannot pass by falling back to stock."""
+    calls: list[int] = []
+    fuse = FusionSite._fuse
+
+    def counting(self: FusionSite, *arguments: Any) -> Any:
+        calls.append(1)
+        return fuse(self, *arguments)
+
+    monkeypatch.setattr(FusionSite, "_fuse", counting)
+    return calls
+
+
+@pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("bottlenecks", [(4, 4), (8, 4, 6), (1, 24), (3,) * 9])
+def test_equals_stock(bottlenecks: tuple[int, ...], dropout: float, sites: str, count_fast: list[int]) -> None:
+    assert_same(fused_model(bottlenecks, sites=sites, dropout=dropout))
+    assert len(count_fast) == (4 if sites == "houlsby" else 2)
+
+
+@pytest.mark.parametrize("width", [8, 24, 48])
+@pytest.mark.parametrize("activation", ["gelu", "relu", "swish", "tanh"])
+def test_equals_stock_for_any_width_and_activation(width: int, activation: str, count_fast: list[int]) -> None:
+    assert_same(fused_model((4, 2, 3), width=width, activation=activation))
+    assert count_fast
+
+
+@pytest.mark.parametrize("forms", FORMS)
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_every_form_equals_stock(
+    forms: tuple[str, str], dropout: float, monkeypatch: pytest.MonkeyPatch, count_fast: list[int]
+) -> None:
+    monkeypatch.setattr(fast_fusion, "cheapest_forms", lambda *_: forms)
+    assert_same(fused_model(dropout=dropout))
+    assert count_fast
+
+
+@pytest.mark.parametrize("cached", [1, 50, 131])
+def test_blocks_of_any_size_give_the_same(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_fusion, "_CACHED", cached)
+    assert_same(fused_model())
+
+
+def test_equals_stock_in_fp32() -> None:
+    assert_same(fused_model(dtype=torch.float32), tolerance=2e-5)
+
+
+def test_bf16_autocast_is_as_near_to_fp64_as_stock() -> None:
+    exact, _ = outputs_and_gradients(fused_model(dropout=0.0), "stock")
+    model = fused_model(dropout=0.0, dtype=torch.float32)
+    errors = {}
+    for implementation in ("stock", "fast"):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden, _ = outputs_and_gradients(model, implementation)
+        errors[implementation] = (hidden.double() - exact).abs().mean().item()
+    assert errors["fast"] < 1.2 * errors["stock"]
+
+
+def test_the_mix_has_the_gradients_of_its_function() -> None:
+    torch.manual_seed(0)
+    size, m, tail = 3, 2, 8
+    inner = torch.randn(2, 4, size * m, dtype=torch.float64, requires_grad=True)
+    cross = torch.randn(2, 4, size * m + tail, dtype=torch.float64, requires_grad=True)
+    shift = torch.randn(2, 4, 1, dtype=torch.float64, requires_grad=True)
+    factor = torch.rand(2, 4, size, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda *inputs: _Mix.apply(*inputs, factor, nn.functional.gelu, size)[0], (inner, cross, shift)
+    )
+
+
+@pytest.mark.parametrize("implementation", ["stock", "fast"])
+def test_attention_can_be_read(implementation: Any) -> None:
+    model = fused_model().eval()
+    use_fusion_implementation(model, implementation)
+    with torch.inference_mode():
+        found = model(**batch(), output_adapter_fusion_attentions=True).adapter_fusion_attentions
+    (by_layer,) = found.values()
+    assert sorted(by_layer) == [0, 1]
+    for by_site in by_layer.values():
+        assert by_site.keys() == {"mh_adapter", "output_adapter"}
+        for attention in by_site.values():
+            assert attention.shape == (3, 7, 3)
+            torch.testing.assert_close(torch.from_numpy(attention).sum(-1), torch.ones(3, 7), check_dtype=False)
+
+
+def test_attention_is_that_of_stock_also_in_bf16() -> None:
+    model = fused_model(dtype=torch.float32).eval()
+    found = {}
+    for implementation, autocast in (("stock", False), ("fast", False), ("fast", True)):
+        use_fusion_implementation(model, implementation)  # type: ignore[arg-type]
+        with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            attentions = model(**batch(), output_adapter_fusion_attentions=True).adapter_fusion_attentions
+        (by_layer,) = attentions.values()
+        found[implementation, autocast] = torch.from_numpy(by_layer[1]["output_adapter"])
+    torch.testing.assert_close(found["fast", False], found["stock", False], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found["fast", True], found["stock", False], rtol=0, atol=0.05)
+
+
+def test_prediction_follows_a_change_of_the_weights() -> None:
+    model = fused_model().eval()
+
+    def predicted(implementation: Any) -> Tensor:
+        use = {"stock": "stock", "fast": None}[implementation]
+        if use:
+            use_fusion_implementation(model, "stock")
+        with torch.inference_mode():
+            return model(**batch()).last_hidden_state
+
+    use_fusion_implementation(model, "fast")
+    before = predicted("fast")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "adapter_fusion_layer" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))  # a constant would vanish in the LayerNorm
+    after = predicted("fast")  # through the sites that hold folded weights of before
+    assert (before - after).abs().max() > 1e-2
+    torch.testing.assert_close(after, predicted("stock"), rtol=0, atol=1e-12)
+
+
+def test_prediction_between_training_steps_follows_the_optimiser() -> None:
+    """A fused step changes parameters without raising their version."""
+    model = fused_model(dropout=0.0)
+    use_fusion_implementation(model, "fast")
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, fused=True)
+
+    def predicted() -> Tensor:
+        model.eval()
+        with torch.inference_mode():
+            return model(**batch()).last_hidden_state
+
+    before = predicted()
+    for _ in range(2):
+        hidden = model.train()(**batch()).last_hidden_state
+        (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=hidden.dtype).view(hidden.shape)).sum().backward()
+        optimizer.step()
+        after = predicted()
+        assert (after - before).abs().max() > 1e-3
+        before = after
+    use_fusion_implementation(model, "stock")
+    torch.testing.assert_close(after, predicted(), rtol=0, atol=1e-10)
+
+
+def test_a_model_that_predicted_first_can_train_after() -> None:
+    model = fused_model().eval()
+    use_fusion_implementation(model, "fast")
+    with torch.inference_mode():
+        model(**batch())
+    assert_same(model.train())
+
+
+def test_another_fusion_over_as_many_adapters_is_another_bank() -> None:
+    model = fused_model((4, 4, 4))
+    use_fusion_implementation(model, "fast")
+    sites = [vars(site) for site in model.modules() if isinstance(site, BottleneckLayer)]
+    fast = [site["compose_fuse"] for site in sites]
+    for names in (("task0", "task1"), ("task0", "task2"), ("task2", "task0")):
+        model.add_adapter_fusion(Fuse(*names))
+        model.train_adapter_fusion(Fuse(*names))
+        model.double().eval()
+        found = {}
+        for implementation in ("stock", "fast"):
+            for site, own in zip(sites, fast, strict=True):
+                site.pop("compose_fuse", None)
+                if implementation == "fast":
+                    site["compose_fuse"] = own  # the same one for every fusion, with the bank of the one before
+            found[implementation] = model(**batch()).last_hidden_state.detach()
+        torch.testing.assert_close(found["fast"], found["stock"], rtol=0, atol=1e-10)
+
+
+def test_prediction_follows_a_change_of_the_adapters() -> None:
+    """Others take the place of those that were joined, under a fusion that stays as it is."""
+    model = fused_model().eval()
+
+    def predicted() -> Tensor:
+        with torch.inference_mode():
+            return model(**batch()).last_hidden_state
+
+    use_fusion_implementation(model, "fast")
+    before = predicted()
+    for name, parameter in model.named_parameters():
+        if ".adapters." in name:
+            parameter.data = parameter + 0.2 * torch.randn_like(parameter)
+    after = predicted()
+    assert (before - after).abs().max() > 1e-2
+    use_fusion_implementation(model, "stock")
+    torch.testing.assert_close(after, predicted(), rtol=0, atol=1e-12)
+
+
+def test_a_moved_model_is_joined_again() -> None:
+    model = fused_model(dtype=torch.float32)
+    use_fusion_implementation(model, "fast")
+    model(**batch())
+    model.double()
+    assert_same(model)
+
+
+def test_weights_are_held_once() -> None:
+    model = fused_model((4, 4, 4))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    use_fusion_implementation(model, "fast")
+    model(**batch())
+    after = model.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    bank = vars(model.encoder.layer[0].output)["compose_fuse"]._bank
+    owned = {bank.down.data_ptr(), bank.up.data_ptr(), bank.bias.data_ptr()}
+    first = model.encoder.layer[0].output.adapters["task0"]
+    assert {p.untyped_storage().data_ptr() for p in first.parameters()} == owned
+
+
+def test_adapters_that_train_go_to_stock(count_fast: list[int]) -> None:
+    model = fused_model()
+    for site in (model.encoder.layer[0].output, model.encoder.layer[1].attention.output):
+        site.adapters["task1"].requires_grad_(True)
+    assert_same(model)
+    assert len(count_fast) == 2
+
+
+def test_less_is_kept_for_the_backward_pass() -> None:
+    model = fused_model((8,) * 8, width=24)
+    kept = {}
+    for implementation in ("stock", "fast"):
+        use_fusion_implementation(model, implementation)  # type: ignore[arg-type]
+        sizes: dict[int, int] = {}
+
+        def pack(tensor: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            hidden = model(**batch()).last_hidden_state
+        kept[implementation] = sum(sizes.values())
+        del hidden
+    assert kept["fast"] < kept["stock"] / 1.5
+
+
+def test_forms_follow_the_number_of_operations() -> None:
+    bank = fast_fusion.AdapterBank(
+        2, 64, torch.empty(128, 768), torch.empty(0), torch.empty(0), torch.empty(0), nn.functional.gelu
+    )
+    assert cheapest_forms(4096, bank, rank=768) == ("folded", "folded")
+    assert cheapest_forms(8, bank, rank=768) == ("plain", "plain")
+    assert cheapest_forms(4096, bank, rank=16)[0] == "plain"  # a narrow Q and K are cheap for every token
+
+
+@pytest.mark.parametrize("rank", [64, 40])
+def test_the_chosen_forms_take_the_fewest_operations(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted as they run, forward and backward; the estimate leaves out what fills a bank up to its alignment."""
+    model = fused_model((32,) * 3, width=64, sites="pfeiffer", dropout=0.0)
+    layer = model.encoder.layer[0].output
+    site, (fusion,) = FusionSite(layer), layer.adapter_fusion_layer.values()
+    fusion.query, fusion.key = (nn.Linear(64, rank, dtype=torch.float64) for _ in range(2))
+    assert site._join(list(layer.adapters.values()))
+
+    def taken(tokens: int) -> int:
+        states = torch.randn(1, tokens, 64, dtype=torch.float64, requires_grad=True)
+        return flop_of(lambda: site._fuse(fusion, states, states)[0].sum().backward())
+
+    lines = {}
+    for forms in FORMS:
+        monkeypatch.setattr(fast_fusion, "cheapest_forms", lambda *_, forms=forms: forms)
+        once, twice = taken(4), taken(8)
+        lines[forms] = 2 * once - twice, (twice - once) / 4  # weights are multiplied once, and states for each token
+    for tokens in range(2, 400, 2):
+        costs = {forms: fixed + per_token * tokens for forms, (fixed, per_token) in lines.items()}
+        assert site._bank is not None
+        assert costs[cheapest_forms(tokens, site._bank, rank)] < 1.03 * min(costs.values())
+
+
+def test_attention_has_no_gradient_and_no_gradient_has_one() -> None:
+    """Neither is written; autograd refuses them where it would otherwise give wrong ones."""
+    inner, cross = (torch.randn(4, units, requires_grad=True) for units in (6, 16))
+    mix, attention = _Mix.apply(inner, cross, None, None, nn.functional.gelu, 3)
+    assert not attention.requires_grad
+    (gradient,) = torch.autograd.grad(mix.square().sum(), inner, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        gradient.sum().backward()

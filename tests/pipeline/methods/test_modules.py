@@ -1,0 +1,252 @@
+"""Modules of every kind: a no-op where they should be, the same after saving, blind to padding, one task's alone."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+from transformers import PreTrainedModel
+
+from pipeline.methods.modules import add_modules, load_modules, save_modules
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.frozen_prefix import frozen_depth
+from pipeline.models.lean import make_lean
+from pipeline.models.switching import activate, module_parameter_names
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import IDS, hidden, trainable
+
+KINDS = ["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
+FAMILIES = ["bert", "roberta", "distilbert"]
+PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) != ("prefix-tuning", "distilbert")]
+SIZES = {"bottleneck": 8, "pal_size": 12, "pal_heads": 3, "prefix_length": 4}
+PADDED = torch.ones_like(IDS)
+PADDED[1, 5:] = 0
+
+
+def recipe(kind: str, **values: Any) -> Recipe:
+    return Recipe.parse({"trainable": "adapter", "adapter": kind, **SIZES, **values}, "test")
+
+
+@pytest.fixture(scope="session")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Backbone]:
+    folder = tmp_path_factory.mktemp("families")
+    return {family: open_backbone(str(save_backbone(folder / family, family=family))) for family in FAMILIES}
+
+
+def adapted(backbone: Backbone, kind: str, tasks: tuple[str, ...] = ("films",), **values: Any) -> PreTrainedModel:
+    """An encoder whose modules have weights that matter."""
+    torch.manual_seed(0)
+    encoder = backbone.load()
+    add_modules(encoder, tasks, recipe(kind, **values))
+    generator = torch.Generator().manual_seed(0)
+    own = module_parameter_names(encoder)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if name in own:
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return encoder
+
+
+def states(encoder: PreTrainedModel, mask: Tensor = PADDED) -> Tensor:
+    """Hidden states of the tokens that are no padding, one after the other."""
+    found = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
+    return found[mask[:, : found.shape[1]].bool()]
+
+
+def gradients(encoder: nn.Module, mask: Tensor = PADDED) -> dict[str, Tensor]:
+    encoder.zero_grad()
+    read = states(encoder, mask)  # type: ignore[arg-type]
+    (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
+    return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor], **tolerances: float) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, msg=name, **{"rtol": 1e-4, "atol": 1e-5, **tolerances})
+
+
+@pytest.mark.parametrize(("kind", "family"), PLACES)
+def test_modules_change_what_the_backbone_says_and_they_alone_train(kind: str, family: str, families: Any) -> None:
+    backbone = families[family]
+    plain, encoder = backbone.load(), adapted(backbone, kind)
+    assert (hidden(plain) - hidden(encoder)).abs().max() > 1e-3
+    names = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
+    assert names == module_parameter_names(encoder)
+    assert names.isdisjoint(backbone.tensor_names)
+    assert gradients(encoder).keys() == names
+    backbone.check_unchanged(encoder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_trains_where_the_backbone_does_too(kind: str, backbone: Backbone) -> None:
+    encoder = adapted(backbone, kind, trainable="full+adapter")
+    assert all(parameter.requires_grad for parameter in encoder.parameters())
+    assert gradients(encoder).keys() == {name for name, _ in encoder.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbone: Backbone, tmp_path: Path) -> None:
+    encoder = adapted(backbone, kind)
+    save_modules(encoder, "films", recipe(kind), tmp_path / "films")
+    loaded = backbone.load()
+    load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"))
+    assert trainable(loaded) == 0
+    torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_can_be_left_out_of_what_was_trained_whole(
+    kind: str, dropped: int, backbone: Backbone, tmp_path: Path
+) -> None:
+    """What is left in the other layer is what was trained there: the same as with the dropped layer's emptied."""
+    encoder = adapted(backbone, kind)
+    save_modules(encoder, "films", recipe(kind), tmp_path / "films")
+    loaded, plain = backbone.load(), backbone.load()
+    load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"), (dropped,))
+    encoder.eval().encoder.layer[dropped] = plain.encoder.layer[dropped].eval()
+    torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["pal", "prefix", "houlsby", "pfeiffer"])
+def test_what_is_below_the_lowest_modules_is_frozen(kind: str, backbone: Backbone) -> None:
+    assert frozen_depth(adapted(backbone, kind, drop_layers=[0])) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_below_modules_in_every_layer(kind: str, backbone: Backbone) -> None:
+    """Else states would be kept that training changes."""
+    assert frozen_depth(adapted(backbone, kind)) == 0
+
+
+@pytest.mark.parametrize(("kind", "family"), PLACES)
+def test_padding_changes_nothing(kind: str, family: str, families: Any) -> None:
+    encoder = adapted(families[family], kind).eval()
+    with torch.no_grad():
+        short = encoder(input_ids=IDS[1:2, :5], attention_mask=PADDED[1:2, :5]).last_hidden_state
+        padded = encoder(input_ids=IDS, attention_mask=PADDED).last_hidden_state[1:2, :5]
+    torch.testing.assert_close(padded, short, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("mask", [PADDED, torch.ones_like(PADDED)], ids=["padded", "whole"])
+@pytest.mark.parametrize(("kind", "family"), PLACES)
+def test_a_lean_encoder_is_the_same_function(kind: str, family: str, mask: Tensor, pooling: Any, families: Any) -> None:
+    """The last layer may answer for the first token alone; outputs and gradients are those of all."""
+    found = []
+    for lean in (False, True):
+        encoder = adapted(families[family], kind, trainable="full+adapter")
+        if lean:
+            make_lean(encoder, pooling)
+        read = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state
+        read = read[:, 0] if pooling == "cls" else read[mask.bool()]
+        (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum().backward()
+        found.append((read.detach(), {n: p.grad for n, p in encoder.named_parameters() if p.grad is not None}))
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=5e-6)
+    same(found[1][1], found[0][1], atol=5e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_checkpointing_gives_the_same_gradients(kind: str, family: str, families: Any) -> None:
+    encoder = adapted(families[family], kind, trainable="full+adapter").train()
+    expected = gradients(encoder)
+    encoder.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    same(gradients(encoder), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mixed_precision_is_near_the_full_one(kind: str, backbone: Backbone) -> None:
+    encoder = adapted(backbone, kind)
+    full = states(encoder)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = states(encoder)
+    mixed.float().sum().backward()
+    assert (mixed.float() - full).abs().max() < 0.1
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_deep_copy_has_modules_of_its_own(kind: str, backbone: Backbone) -> None:
+    encoder = adapted(backbone, kind, ("films", "meals"))
+    before = hidden(encoder)
+    twin = copy.deepcopy(encoder)
+    activate(twin, "meals")
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert torch.equal(hidden(encoder), before)
+    torch.testing.assert_close(hidden(twin), torch.zeros_like(before))
+
+
+# Several tasks.
+
+
+@pytest.mark.parametrize("settings", [{}, {"train_layernorm": True}], ids=["plain", "layernorms"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_of_one_task_leaves_the_others_bit_for_bit(kind: str, settings: Any, backbone: Backbone) -> None:
+    tasks = ("films", "meals", "pairs")
+    encoder = adapted(backbone, kind, tasks, **settings)
+    optimizer = AdamW([p for p in encoder.parameters() if p.requires_grad], lr=0.1, weight_decay=0.5)
+
+    def step(task: str) -> dict[str, bool]:
+        activate(encoder, task)
+        before = {name: parameter.detach().clone() for name, parameter in encoder.named_parameters()}
+        optimizer.zero_grad()
+        states(encoder).square().sum().backward()
+        optimizer.step()
+        return {name: torch.equal(parameter, before[name]) for name, parameter in encoder.named_parameters()}
+
+    for task in (*tasks, tasks[0]):  # with momentum the second time
+        kept = step(task)
+        changed = {name for name, stayed in kept.items() if not stayed}
+        own = {name for name in module_parameter_names(encoder) if f".{task}." in name}
+        assert changed == own
+        assert own
+    backbone.check_unchanged(encoder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbone) -> None:
+    encoder = adapted(backbone, kind, ("films", "meals"))
+    outputs = {}
+    for task in ("films", "meals", "films"):
+        activate(encoder, task)
+        outputs.setdefault(task, hidden(encoder))
+        assert torch.equal(hidden(encoder), outputs[task])
+    assert not torch.equal(outputs["films"], outputs["meals"])
+    alone = backbone.load()
+    add_modules(alone, ["meals"], recipe(kind))
+    state = dict(encoder.named_parameters())
+    with torch.no_grad():
+        for name, parameter in alone.named_parameters():
+            if name in module_parameter_names(alone):
+                parameter.copy_(state[name])
+    torch.testing.assert_close(hidden(alone), outputs["meals"], rtol=0, atol=0)
+
+
+def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:
+    for kind in KINDS:
+        with pytest.raises(KeyError, match="no modules of task 'sst'"):
+            activate(adapted(backbone, kind), "sst")
+    activate(backbone.load(), "sst")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_inside_torchs_modules_is_no_tasks(kind: str, encoder: PreTrainedModel) -> None:
+    with pytest.raises(PipelineError, match="task name 'keys' is taken inside torch's modules"):
+        add_modules(encoder, ["keys"], recipe(kind))
+
+
+def test_prefix_tuning_that_would_depend_on_padding_is_refused(families: dict[str, Backbone]) -> None:
+    with pytest.raises(PipelineError, match="prefix-tuning on a DistilBERT: .* use --adapter prefix"):
+        adapted(families["distilbert"], "prefix-tuning")

@@ -1,0 +1,108 @@
+"""Projected attention layers compute their paper's equation, share what they share, and begin as nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from pipeline.methods.pal import Pal, add_pal
+from pipeline.models.backbone import Backbone
+from pipeline.models.switching import activate
+from pipeline.system.errors import PipelineError
+from tests.pipeline.methods.adapted import IDS, hidden, randomise
+
+MASK = torch.ones_like(IDS)
+MASK[1, 5:] = 0
+
+
+def with_pal(backbone: Backbone, random: bool = True) -> PreTrainedModel:
+    torch.manual_seed(0)
+    encoder = backbone.load().eval()
+    add_pal(encoder, "films", 12, 3)
+    activate(encoder, "films")
+    if random:
+        randomise(encoder, ".pal.")
+    return encoder
+
+
+def ts(pal: Pal, states: Tensor, visible: Tensor) -> Tensor:
+    """gelu(V_D MHA(V_E x)), head by head, with a softmax over the ``visible`` tokens alone."""
+    narrow = states @ pal.encode.weight.T + pal.encode.bias
+    query, key, value = (narrow @ p.weight.T + p.bias for p in (pal.query, pal.key, pal.value))
+    size = narrow.shape[-1] // pal.heads
+    heads = []
+    for head in range(pal.heads):
+        part = slice(head * size, (head + 1) * size)
+        scores = query[..., part] @ key[..., part].transpose(1, 2) / math.sqrt(size)
+        scores = scores.masked_fill(~visible[:, None, :], -torch.inf)
+        heads.append(scores.softmax(-1) @ value[..., part])
+    out = torch.cat(heads, -1) @ pal.decode.weight.T + pal.decode.bias
+    return 0.5 * out * (1 + torch.erf(out / math.sqrt(2)))
+
+
+def test_it_computes_the_equation(backbone: Backbone) -> None:
+    """y = LN2(a + FFN(a) + TS(x)), with the layer's own modules for all but TS."""
+    encoder = with_pal(backbone)
+    with torch.no_grad():
+        outputs = encoder(input_ids=IDS, attention_mask=MASK, output_hidden_states=True)
+        for index, layer in enumerate(encoder.encoder.layer):
+            x, y = outputs.hidden_states[index : index + 2]
+            bias = (1.0 - MASK[:, None, None, :]) * torch.finfo(torch.float32).min
+            a = layer.attention(x, attention_mask=bias)[0]
+            added = a + layer.output.dense(layer.intermediate(a)) + ts(layer.pal.tasks["films"], x, MASK.bool())
+            norm = layer.output.LayerNorm
+            expected = F.layer_norm(added, added.shape[-1:], norm.weight, norm.bias, norm.eps)
+            torch.testing.assert_close(y[MASK.bool()], expected[MASK.bool()], rtol=1e-4, atol=1e-5)
+
+
+def test_with_a_zero_decoder_the_model_is_the_backbone(backbone: Backbone) -> None:
+    """As it is at the start, whatever the other weights are."""
+    plain = hidden(backbone.load())
+    torch.testing.assert_close(hidden(with_pal(backbone, random=False)), plain, rtol=0, atol=1e-6)
+    encoder = with_pal(backbone)
+    assert (hidden(encoder) - plain).abs().max() > 1e-3
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if ".decode." in name:
+                parameter.zero_()
+    torch.testing.assert_close(hidden(encoder), plain, rtol=0, atol=1e-6)
+
+
+def test_encoder_and_decoder_are_a_tasks_own_and_the_same_in_all_layers(backbone: Backbone) -> None:
+    encoder = with_pal(backbone)
+    add_pal(encoder, "meals", 12, 3)
+    layers = encoder.encoder.layer
+    for task in ("films", "meals"):
+        first = layers[0].pal.tasks[task]
+        for layer in layers:
+            assert layer.pal.tasks[task].encode is first.encode
+            assert layer.pal.tasks[task].decode is first.decode
+    one, other = (layers[0].pal.tasks[task] for task in ("films", "meals"))
+    assert one.encode is not other.encode
+    assert layers[0].pal.tasks["films"].query is not layers[1].pal.tasks["films"].query
+
+
+def test_all_layers_teach_what_they_share(backbone: Backbone) -> None:
+    """The gradient of V_E is the sum over the layers: with Q, K, V and V_D as they are, each layer adds its part."""
+    encoder = with_pal(backbone)
+    shared = encoder.encoder.layer[0].pal.tasks["films"].encode.weight
+
+    def gradient() -> Any:
+        return torch.autograd.grad(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state[..., 0].sum(), shared)
+
+    (whole,) = gradient()
+    del encoder.encoder.layer[1].pal.tasks["films"]
+    (lower,) = gradient()
+    assert not torch.allclose(whole, lower)
+
+
+@pytest.mark.parametrize(("size", "heads"), [(10, 3), (8, 16)])
+def test_heads_divide_the_size(size: int, heads: int, encoder: PreTrainedModel) -> None:
+    with pytest.raises(PipelineError, match=rf"pal_size {size} does not divide by pal_heads \({heads}\)"):
+        add_pal(encoder, "films", size, heads)

@@ -1,0 +1,181 @@
+"""Adapters side by side give what each gives alone, and what lies below the first of them is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import adapters
+import pytest
+import torch
+from adapters import SeqBnConfig
+from adapters.composition import Parallel
+from adapters.methods.bottleneck import BottleneckLayer
+from torch import Tensor
+from transformers import AutoModel, PreTrainedModel
+
+from pipeline.methods.houlsby import add_adapter
+from pipeline.methods.parallel import ParallelSite, parallel_adapters
+from pipeline.models.backbone import Backbone, open_backbone
+from tests.nano import save_backbone
+
+NAMES = ("films", "meals", "pairs")
+IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+MASK = (torch.arange(9) < torch.tensor([[9], [4], [6], [9]])).long()
+
+
+def hidden(encoder: PreTrainedModel) -> Tensor:
+    with torch.no_grad():
+        return encoder.eval()(input_ids=IDS, attention_mask=MASK).last_hidden_state
+
+
+def alone(encoder: PreTrainedModel, names: Sequence[str]) -> Tensor:
+    """The hidden states of each adapter by itself, (N B, T, d)."""
+    found = []
+    for name in names:
+        encoder.set_active_adapters(name)
+        found.append(hidden(encoder))
+    return torch.cat(found)
+
+
+def stock(encoder: PreTrainedModel, names: Sequence[str]) -> Tensor:
+    """AdapterHub's own way."""
+    for module in encoder.modules():
+        if isinstance(module, BottleneckLayer):
+            vars(module).pop("compose_parallel", None)
+    encoder.set_active_adapters(Parallel(*names))
+    return hidden(encoder)
+
+
+def randomise(encoder: PreTrainedModel) -> PreTrainedModel:
+    """Freeze, with adapters whose weights are large enough to matter."""
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in encoder.requires_grad_(False).named_parameters():
+        if ".adapters." in name:
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return encoder
+
+
+def make(
+    backbone: Backbone, sites: str = "houlsby", names: Sequence[str] = NAMES, widths: Sequence[int] = (8, 8, 8)
+) -> PreTrainedModel:
+    encoder = backbone.load()
+    for name, width in zip(names, widths, strict=False):
+        add_adapter(encoder, name, sites, width)  # type: ignore[arg-type]
+    return randomise(encoder)
+
+
+def make_from(backbone: Backbone, *configs: object) -> PreTrainedModel:
+    encoder = backbone.load()
+    adapters.init(encoder)
+    for name, config in zip(NAMES, configs, strict=False):
+        encoder.add_adapter(name, config=config)
+    return randomise(encoder)
+
+
+@pytest.mark.parametrize("sites", ["houlsby", "pfeiffer"])
+@pytest.mark.parametrize("names", [NAMES[:1], NAMES[:2], NAMES])
+@pytest.mark.parametrize("widths", [(8, 8, 8), (4, 8, 16)], ids=["equal", "mixed"])
+def test_each_stream_is_its_adapter_alone(sites: str, names, widths, backbone: Backbone) -> None:  # type: ignore[no-untyped-def]
+    encoder = make(backbone, sites, names, widths)
+    expected = alone(encoder, names)
+    parallel_adapters(encoder, names)
+    found = hidden(encoder)
+    assert found.shape == (len(names) * 4, 9, 32)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, stock(encoder, names), atol=2e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+def test_other_families_do_the_same(family: str, tmp_path: Path) -> None:
+    encoder = make(open_backbone(str(save_backbone(tmp_path / family, family))))
+    expected = alone(encoder, NAMES)
+    parallel_adapters(encoder, NAMES)
+    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=1e-5)
+
+
+def rows_seen(encoder: PreTrainedModel) -> list[tuple[int, int]]:
+    """Rows that go into each layer, and out of it."""
+    seen: list[tuple[int, int]] = []
+    handles = [
+        layer.register_forward_hook(lambda _, inputs, output: seen.append((len(inputs[0]), len(output[0]))))
+        for layer in encoder.encoder.layer
+    ]
+    hidden(encoder)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("dropped", "seen"), [([], [(4, 12), (12, 12)]), ([0], [(4, 4), (4, 12)]), ([1], [(4, 12), (12, 12)])]
+)
+def test_layers_without_adapters_are_passed_and_those_below_all_sites_run_once(dropped, seen, backbone) -> None:  # type: ignore[no-untyped-def]
+    config = SeqBnConfig(reduction_factor=4, leave_out=dropped)
+    encoder = make_from(backbone, config, config, config)
+    expected = alone(encoder, NAMES)
+    parallel_adapters(encoder, NAMES)
+    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=1e-5)
+    assert rows_seen(encoder) == seen
+
+
+@pytest.mark.parametrize(
+    "settings", [{"use_gating": True}, {"ln_after": True}, {"ln_before": True}, {"scaling": 2.0}, {"phm_layer": True}]
+)
+def test_what_a_bank_cannot_stand_for_goes_adapterhubs_own_way(settings: dict, backbone: Backbone) -> None:
+    if "phm_layer" in settings:
+        settings |= {"phm_dim": 2}
+    config = SeqBnConfig(reduction_factor=4, **settings)
+    encoder = make_from(backbone, config, SeqBnConfig(reduction_factor=4))
+    expected = alone(encoder, NAMES[:2])
+    parallel_adapters(encoder, NAMES[:2])
+    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_training_and_other_setups_are_left_to_adapterhub(backbone: Backbone) -> None:
+    encoder = make(backbone)
+    parallel_adapters(encoder, NAMES)
+    pair = NAMES[1:]
+    encoder.set_active_adapters(Parallel(*pair))
+    found = hidden(encoder)
+    torch.testing.assert_close(found, alone(encoder, pair), atol=1e-5, rtol=1e-5)
+    encoder.set_active_adapters(Parallel(*NAMES))
+    encoder.train()
+    encoder.encoder.layer[0].output.adapters["films"].requires_grad_(True)
+    encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state.sum().backward()
+    gradients = [p.grad for p in encoder.encoder.layer[0].output.adapters["films"].parameters()]
+    assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def test_a_model_that_moves_keeps_its_answers(backbone: Backbone) -> None:
+    encoder = make(backbone)
+    parallel_adapters(encoder, NAMES)
+    before = hidden(encoder)
+    encoder.double()
+    torch.testing.assert_close(hidden(encoder), before.double(), atol=1e-5, rtol=1e-5)
+
+
+def test_adapters_at_other_sites_or_in_another_order_are_refused(backbone: Backbone) -> None:
+    with pytest.raises(ValueError, match="none of the adapters nope"):
+        parallel_adapters(make(backbone), ["nope"])
+    plain = SeqBnConfig(reduction_factor=4)
+    encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, leave_out=[1]))
+    with pytest.raises(ValueError, match="layer 1 .*has no adapter meals"):
+        parallel_adapters(encoder, NAMES[:2])
+    encoder = make_from(backbone, plain, SeqBnConfig(reduction_factor=4, original_ln_before=False))
+    with pytest.raises(ValueError, match="differ in where the residual"):
+        parallel_adapters(encoder, NAMES[:2])
+
+
+def test_loaded_folders_are_all_a_caller_needs(backbone: Backbone, backbone_folder: Path, tmp_path: Path) -> None:
+    """From stock AdapterHub's own model and calls, as a benchmark would."""
+    encoder = make(backbone)
+    encoder.save_all_adapters(str(tmp_path), use_safetensors=True)
+    model = AutoModel.from_pretrained(backbone_folder, add_pooling_layer=False)
+    adapters.init(model)
+    for name in NAMES:
+        model.load_adapter(str(tmp_path / name), use_safetensors=True)
+    model.requires_grad_(False)
+    parallel_adapters(model, NAMES)
+    torch.testing.assert_close(hidden(model), alone(encoder, NAMES), atol=1e-5, rtol=1e-5)
+    assert sum(isinstance(vars(m).get("compose_parallel"), ParallelSite) for m in model.modules()) == 4

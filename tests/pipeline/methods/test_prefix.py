@@ -1,0 +1,148 @@
+"""Prefixes do what vectors in front of each layer's input do, and are different vectors that stay different."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from pipeline.methods.prefix import add_prefix, token_states
+from pipeline.models.backbone import Backbone
+from pipeline.models.switching import activate
+from tests.pipeline.methods.adapted import IDS
+
+LENGTH = 4
+MASK = torch.ones_like(IDS)
+MASK[1, 5:] = 0
+
+
+def with_prefix(backbone: Backbone, starts: Any = None) -> PreTrainedModel:
+    torch.manual_seed(0)
+    encoder = backbone.load().eval()
+    add_prefix(encoder, "films", token_states(encoder, LENGTH) if starts is None else starts)
+    activate(encoder, "films")
+    encoder.embeddings.requires_grad_(False)
+    return encoder
+
+
+def vectors(encoder: PreTrainedModel) -> list[Tensor]:
+    return [layer.prefix.tasks["films"].vectors for layer in encoder.encoder.layer]
+
+
+def loss(encoder: PreTrainedModel) -> Tensor:
+    read = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state[MASK.bool()]
+    return (read * torch.linspace(-1, 1, read.numel()).view(read.shape)).sum()
+
+
+def test_it_is_the_layer_on_a_longer_input_cut_to_the_tokens(backbone: Backbone) -> None:
+    """y = layer([P; x])[L_p:], the mask with L_p visible positions in front; outputs and gradients."""
+    encoder, plain = with_prefix(backbone), backbone.load().eval()
+    starts = [start.detach().clone().requires_grad_() for start in vectors(encoder)]
+    states = plain.embeddings(input_ids=IDS)
+    mask = (1.0 - F.pad(MASK, (LENGTH, 0), value=1)[:, None, None, :]) * torch.finfo(torch.float32).min
+    for layer, start in zip(plain.encoder.layer, starts, strict=True):
+        longer = torch.cat([start.expand(len(states), -1, -1), states], dim=1)
+        states = layer(longer, mask)[0][:, LENGTH:]
+    found = encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    assert found.shape == states.shape
+    torch.testing.assert_close(found[MASK.bool()], states[MASK.bool()], rtol=1e-4, atol=1e-5)
+    weights = torch.linspace(-1, 1, found[MASK.bool()].numel()).view(-1, found.shape[-1])
+    expected = torch.autograd.grad((states[MASK.bool()] * weights).sum(), starts)
+    for gradient, wanted in zip(torch.autograd.grad(loss(encoder), vectors(encoder)), expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 10, 32])
+def test_the_vectors_are_states_of_different_tokens(length: int, encoder: PreTrainedModel) -> None:
+    """Also where there are more of them than tokens in the vocabulary."""
+    for start in token_states(encoder, length):
+        assert start.shape == (length, encoder.config.hidden_size)
+        apart = torch.cdist(start, start) + 9 * torch.eye(length)
+        assert apart.min() > 1e-2
+
+
+def test_no_vector_begins_as_padding(encoder: PreTrainedModel) -> None:
+    """Drawn are all words but that one, each once before any comes again."""
+    drawn: list[Tensor] = []
+    encoder.embeddings.register_forward_hook(
+        lambda _, __, inputs, ___: drawn.append(inputs["input_ids"]), with_kwargs=True
+    )
+    words = {*range(encoder.config.vocab_size)} - {encoder.config.pad_token_id}
+    token_states(encoder, len(words))
+    assert {*drawn[0].flatten().tolist()} == words
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_vectors_are_states_without_dropout_whatever_mode_the_model_is_in(
+    training: bool, encoder: PreTrainedModel
+) -> None:
+    for module in encoder.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    found = []
+    for mode in (False, training):
+        torch.manual_seed(0)
+        found.append(token_states(encoder.train(mode), LENGTH))
+        assert encoder.training == mode
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert not any(state.requires_grad for state in found[1])
+
+
+def test_with_no_task_active_the_layers_are_the_backbones(backbone: Backbone) -> None:
+    encoder, plain = backbone.load().eval(), backbone.load().eval()
+    add_prefix(encoder, "films", token_states(encoder, LENGTH))
+    expected = plain(input_ids=IDS, attention_mask=MASK).last_hidden_state
+    assert torch.equal(encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state, expected)
+
+
+def test_a_mask_may_be_additive_or_true_where_visible(backbone: Backbone) -> None:
+    attention = with_prefix(backbone).encoder.layer[0].attention.self
+    states, visible = torch.randn(3, 9, 32), MASK[:, None, None].bool().expand(-1, 1, 9, -1)
+    additive = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+    found = [attention(states, attention_mask=mask)[0] for mask in (visible, additive)]
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
+
+
+def test_the_vectors_differ_after_a_step_too(backbone: Backbone) -> None:
+    encoder = with_prefix(backbone)
+    optimizer = torch.optim.SGD(vectors(encoder), lr=0.01)
+    loss(encoder).backward()
+    optimizer.step()
+    for rows in vectors(encoder):
+        assert (rows.grad[0] - rows.grad[1]).abs().max() > 1e-4  # type: ignore[index]
+        assert (rows[0] - rows[1]).abs().max() > 1e-2
+
+
+def test_equal_vectors_get_equal_gradients_and_so_never_part(backbone: Backbone) -> None:
+    """Why they must differ at the start: one vector L_p times stays one vector."""
+    starts = [state[:1].expand(LENGTH, -1) for state in token_states(backbone.load(), LENGTH)]
+    encoder = with_prefix(backbone, starts)
+    loss(encoder).backward()
+    for rows in vectors(encoder):
+        assert rows.grad is not None
+        assert rows.grad.abs().max() > 1e-4
+        torch.testing.assert_close(rows.grad, rows.grad[:1].expand(LENGTH, -1), rtol=0, atol=1e-7)
+
+
+def test_one_vector_again_and_again_is_that_vector_with_more_weight(backbone: Backbone) -> None:
+    """L_p equal slots are one with log L_p on its score: another function than one slot, the same keys and values."""
+    states = token_states(backbone.load(), 1)
+    once, often = (with_prefix(backbone, [state.expand(n, -1) for state in states]) for n in (1, LENGTH))
+    for model in (once, often):
+        model.requires_grad_(False)
+    plain = backbone.load().eval()
+    x = plain.embeddings(input_ids=IDS)
+    first = plain.encoder.layer[0]
+    longer = torch.cat([states[0].expand(len(x), -1, -1), x], dim=1)
+    bias = torch.zeros(len(x), 1, 1, longer.shape[1])
+    bias[..., 0] = torch.log(torch.tensor(float(LENGTH)))
+    bias[..., 1:] = (1.0 - MASK[:, None, None, :]) * torch.finfo(torch.float32).min
+    expected = first(longer, bias)[0][:, 1:]
+    found = often(input_ids=IDS, attention_mask=MASK, output_hidden_states=True).hidden_states[1]
+    torch.testing.assert_close(found[MASK.bool()], expected[MASK.bool()], rtol=1e-4, atol=1e-5)
+    alone = once(input_ids=IDS, attention_mask=MASK, output_hidden_states=True).hidden_states[1]
+    assert (alone - found)[MASK.bool()].abs().max() > 1e-3

@@ -1,0 +1,57 @@
+"""Small artifacts, as training leaves them in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from pipeline.records.source_run import SourceRun
+from pipeline.records.store import Artifact, Manifest, Store
+from pipeline.settings.recipe import Recipe
+
+SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12
+
+
+def manifest(run: str, task: str = "sst", **changes: Any) -> Manifest:
+    values: dict[str, Any] = {
+        "kind": "adapter",
+        "task": task,
+        "run": run,
+        "seed": 1,
+        "limit": None,
+        "recipe": Recipe(encoding="cross"),
+        "train_rows": "fingerprint",
+        "pair": task != "sst",
+        "meaning": {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
+        "metric": "accuracy",
+        "dev": 0.5,
+        "backbone": "nano",
+        "backbone_weights": "hash of nano",
+    }
+    return Manifest(**values | changes)
+
+
+def save(store: Store, run: str, task: str = "sst", layernorms: bool = False, **changes: Any) -> Artifact:
+    """An adapter or a fusion; its tensors differ from run to run, and with ``width``."""
+    width = changes.pop("width", 6)
+
+    def write(folder: Path) -> None:
+        (folder / "adapter_config.json").write_text("{}")
+        save_file({"down": torch.arange(float(width)) + int(run[0], 16)}, folder / "adapter.safetensors")
+
+    norms = {"norm": torch.ones(3)} if layernorms else {}
+    return store.save(manifest(run, task, **changes), write, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}, norms)
+
+
+def save_fusion(store: Store) -> list[Artifact]:
+    """Two adapters and a fusion of both."""
+    parts = [save(store, SST), save(store, STS, "sts")]
+    sources = tuple(SourceRun(task=a.manifest.task, run=a.manifest.run, digest=a.manifest.digest) for a in parts)
+    return [*parts, save(store, FUSED, "sts", kind="fusion", sources=sources)]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in root.rglob("*") if file.is_file()}

@@ -1,0 +1,356 @@
+"""A run is finished when its run.json stands complete, and not before; a damaged one is named."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.records.ledger import SCHEMA, Cost, Ledger, OtherScore, RunBusy, RunRecord, SourceRun, run_name
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import clear_leftovers
+from pipeline.system.errors import PipelineError
+from tests.processes import in_a_process, line_of
+
+RUN = "0123456789ab"
+PREDICTIONS = pd.DataFrame(
+    {"id": ["b", "a"], "label": [1, 0], "prediction": [1, 1], "probability_0": [0.2, 0.4], "probability_1": [0.8, 0.6]}
+)
+CURVE = [{"epoch": 1.0, "loss": 0.7, "dev": 0.4}, {"epoch": 2.0, "loss": 0.5, "dev": 0.5}]
+
+
+def record(run: str = RUN, **changes: Any) -> RunRecord:
+    values: dict[str, Any] = {
+        "run": run,
+        "kind": "adapter",
+        "task": "sst",
+        "seed": 1,
+        "limit": None,
+        "recipe": Recipe(epochs=2),
+        "identity": {"seed": 1, "data": {"train": "aa", "dev": "bb"}},
+        "sources": (SourceRun(task="sts", run="ba9876543210", digest="cc"),),
+        "backbone": "nano",
+        "metric": "accuracy",
+        "dev": 0.5,
+        "best_epoch": 2,
+        "rows": {"train": 10, "dev": 2, "dev_in_train": 0},
+        "cost": Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
+        "provenance": {"commit": None, "python": "3"},
+    }
+    return RunRecord(**values | changes)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "reports")
+
+
+def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> None:
+    written = record()
+    ledger.finish(written, CURVE, PREDICTIONS)
+    assert ledger.find(RUN) == written
+    pd.testing.assert_frame_equal(ledger.predictions(RUN), PREDICTIONS)
+    curve = pd.read_csv(ledger.folder(RUN) / "curve.csv")
+    assert curve.to_dict("records") == CURVE
+    assert sorted(file.name for file in ledger.folder(RUN).iterdir()) == [
+        "curve.csv",
+        "predictions.parquet",
+        "run.json",
+    ]
+
+
+def test_a_record_of_an_older_version_is_read_as_it_was_written(ledger: Ledger) -> None:
+    older = record(schema_version=1)
+    assert older.schema_version < SCHEMA
+    ledger.finish(older, CURVE, PREDICTIONS)
+    assert ledger.find(RUN) == older
+
+
+def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledger) -> None:
+    written = record(kind="multitask", others={"sts": OtherScore(metric="pearson", dev=0.8, rows=1, train_rows=9)})
+    ledger.finish(written, CURVE, PREDICTIONS, {"sts": PREDICTIONS[:1]})
+    assert ledger.find(RUN) == written
+    assert [(written.score_of(task), written.metric_of(task)) for task in ("sst", "sts")] == [
+        (0.5, "accuracy"),
+        (0.8, "pearson"),
+    ]
+    assert [len(ledger.predictions(RUN, task)) for task in (None, "sst", "sts")] == [2, 2, 1]
+    with pytest.raises(PipelineError, match=f"run {RUN} was not scored on task 'quora', only on sst, sts"):
+        written.score_of("quora")
+    message = r"predictions-quora\.parquet: no such file: train the run again with --force"
+    with pytest.raises(PipelineError, match=message):
+        ledger.predictions(RUN, "quora")
+
+
+def test_the_start_of_a_curve_has_no_loss(ledger: Ledger) -> None:
+    ledger.finish(
+        record(), [{"epoch": 0, "loss": None, "dev": 0.3}, {"epoch": 1, "loss": 0.7, "dev": 0.4}], PREDICTIONS
+    )
+    assert (ledger.folder(RUN) / "curve.csv").read_text() == "epoch,loss,dev\n0,,0.3\n1,0.7,0.4\n"
+    curve = ledger.curve(RUN)
+    assert curve["dev"].tolist() == [0.3, 0.4]
+    assert curve["loss"].isna().tolist() == [True, False]
+
+
+def test_attention_comes_back_as_it_was_whatever_a_task_is_called(ledger: Ledger) -> None:
+    columns = ["layer", "site", "adapter", "weight"]
+    attention = pd.DataFrame([(0, "attention", "null", 0.25), (0, "ffn", "nan", 0.75)], columns=columns)
+    ledger.finish(record(kind="fusion"), CURVE, PREDICTIONS, attention=attention)
+    pd.testing.assert_frame_equal(ledger.attention(RUN), attention)
+    ledger.finish(record("ba9876543210"), CURVE, PREDICTIONS)
+    assert ledger.attention("ba9876543210") is None
+
+
+def test_a_record_of_an_older_version_can_be_read(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "run.json"
+    values = json.loads(file.read_text())
+    for key in ("others", "unchanged", "parameters"):
+        del values[key]
+    file.write_text(json.dumps(values))
+    found = ledger.find(RUN)
+    assert found is not None
+    assert (found.others, found.unchanged) == ({}, {})
+
+
+def test_a_run_that_was_never_made_is_not_found(ledger: Ledger) -> None:
+    assert ledger.find(RUN) is None
+    ledger.folder(RUN).mkdir(parents=True)
+    assert ledger.find(RUN) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", f"../runs/{RUN}", f"{RUN}/", "/etc", "a" * 300])
+def test_a_path_is_not_the_name_of_a_run(name: str, ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    assert ledger.began(RUN)
+    assert ledger.find(name) is None
+    assert not ledger.began(name)
+
+
+def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    (ledger.folder(RUN) / "run.json").unlink()
+    assert ledger.find(RUN) is None
+
+
+def test_run_json_is_written_last(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.records.ledger.write_json", fail)
+    ledger.checkpoint_file(RUN).parent.mkdir(parents=True)
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    with pytest.raises(KeyboardInterrupt):
+        ledger.finish(record(), CURVE, PREDICTIONS)
+    assert ledger.find(RUN) is None
+    assert len(ledger.predictions(RUN)) == 2
+    # The run can still be resumed.
+    assert ledger.checkpoint_file(RUN).read_bytes() == b"state"
+
+
+def test_finishing_drops_the_checkpoint_and_replaces_an_older_result(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.checkpoint_file(RUN).parent.mkdir()
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    ledger.finish(record(dev=0.75), CURVE[:1], PREDICTIONS[:1])
+    assert not ledger.checkpoint_file(RUN).parent.exists()
+    found = ledger.find(RUN)
+    assert found is not None
+    assert (found.dev, len(ledger.predictions(RUN))) == (0.75, 1)
+
+
+def test_a_run_whose_checkpoint_is_dropped_keeps_what_it_finished_before(ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.checkpoint_file(RUN).parent.mkdir()
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    ledger.drop_checkpoint(RUN)
+    assert not ledger.checkpoint_file(RUN).parent.exists()
+    assert ledger.find(RUN) == record(finished_at=ledger.find(RUN).finished_at)  # type: ignore[union-attr]
+    ledger.drop_checkpoint(RUN)
+    ledger.drop_checkpoint("never made")
+    assert not ledger.folder("never made").exists()
+
+
+def without(key: str) -> bytes:
+    values = record().model_dump(mode="json")
+    del values[key]
+    return json.dumps(values).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "Invalid JSON"),
+        (record().model_dump_json().encode()[:-20], "Invalid JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (without("dev"), "dev: missing"),
+        (record().model_dump_json().replace('"accuracy"', '"f1"').encode(), "metric: "),
+    ],
+    ids=["empty", "cut", "bytes", "no score", "unknown metric"],
+)
+def test_a_damaged_run_json_is_named_with_the_reason_and_what_to_do(
+    content: bytes, reason: str, ledger: Ledger
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "run.json"
+    file.write_bytes(content)
+    with pytest.raises(PipelineError) as caught:
+        ledger.find(RUN)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: cannot be read (")
+    assert reason in message
+    assert "delete it" in message
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 and no more"])
+def test_predictions_that_cannot_be_read_are_named(content: bytes | None, ledger: Ledger) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    file = ledger.folder(RUN) / "predictions.parquet"
+    file.unlink()
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PipelineError, match=r"predictions\.parquet: (cannot be read|no such file).*--force"):
+        ledger.predictions(RUN)
+
+
+def test_one_run_has_one_holder_at_a_time(ledger: Ledger, tmp_path: Path) -> None:
+    other = Ledger(tmp_path / "reports")
+    with ledger.lock(RUN):
+        with pytest.raises(PipelineError, match=f"run {RUN} is being trained by another process"), other.lock(RUN):
+            pytest.fail("two holders")
+        with other.lock("ba9876543210"):
+            assert other.find(RUN) is None
+    with other.lock(RUN):
+        assert (other.folder(RUN)).is_dir()
+
+
+@contextmanager
+def held_elsewhere(reports: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process holds the lock of ``RUN`` and is writing its checkpoint and weights."""
+    code = """
+from pipeline.system.atomic import new_file
+from pipeline.records.ledger import Ledger
+ledger, (run,) = Ledger(ROOT), ARGUMENTS
+with ledger.lock(run), new_file(ledger.checkpoint_file(run)), new_file(ledger.weights_file(run)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    with in_a_process(code, reports, RUN) as process:
+        assert line_of(process) == "held"
+        yield process
+
+
+def test_a_killed_process_gives_up_its_lock_and_what_it_left_is_cleared(ledger: Ledger, tmp_path: Path) -> None:
+    folder = ledger.folder(RUN)
+    with held_elsewhere(tmp_path / "reports") as process:
+        assert ledger.is_busy(RUN)
+        with pytest.raises(RunBusy, match=f"run {RUN} is being trained by another process"), ledger.lock(RUN):
+            pytest.fail("two holders")
+        clear_leftovers(folder)
+        assert len(list(folder.rglob(".*.tmp"))) == 2
+        process.kill()
+        process.wait()
+        assert not ledger.is_busy(RUN)
+        assert len(list(folder.rglob(".*.tmp"))) == 2
+    with ledger.lock(RUN):
+        assert ledger.is_busy(RUN)
+    assert sorted(path.name for path in folder.rglob("*")) == [".lock", "checkpoint"]
+
+
+def test_the_next_command_may_wait_for_a_run(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    score = OtherScore(metric="pearson", dev=0.8, rows=1)
+    with held_elsewhere(tmp_path / "reports") as process, ThreadPoolExecutor() as threads:
+        added = threads.submit(ledger.add_scores, record(), {"sts": (score, PREDICTIONS)})
+        while "waiting for another process" not in capsys.readouterr().err:
+            time.sleep(0.01)
+        assert not added.done()
+        # What the other process adds meanwhile stays.
+        ledger.finish(record(others={"quora": score}), CURVE, PREDICTIONS)
+        process.kill()
+        assert set(added.result(timeout=10).others) == {"quora", "sts"}
+    assert set(ledger.find(RUN).others) == {"quora", "sts"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)
+def test_a_file_system_without_locks_is_told_once_and_never_busy(
+    number: int, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("pipeline.system.locks._warned", set())
+    for _ in range(2):  # the second time over the file that the first one left
+        with ledger.lock(RUN):
+            ledger.finish(record(), CURVE, PREDICTIONS)
+        assert not ledger.is_busy(RUN)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{ledger.folder(RUN)}: its file system has no file locks ({os.strerror(number)})" in line
+    assert "--reports" in line
+
+
+def test_what_was_left_just_after_a_run_was_finished_is_removed_unless_it_is_trained_anew(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    ledger.tidy(RUN)
+    assert not (ledger.folder(RUN) / ".lock").exists()
+    ledger.checkpoint_file(RUN).parent.mkdir()
+    ledger.checkpoint_file(RUN).write_bytes(b"state")
+    with held_elsewhere(tmp_path / "reports"):
+        ledger.tidy(RUN)
+        assert ledger.checkpoint_file(RUN).exists()
+    ledger.tidy(RUN)
+    assert not ledger.checkpoint_file(RUN).parent.exists()
+    assert ledger.find(RUN) is not None
+
+
+def test_a_lock_is_given_up_when_its_run_fails(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="broken"), ledger.lock(RUN):
+        raise ValueError("broken")
+    with ledger.lock(RUN):
+        assert ledger.find(RUN) is None
+
+
+def test_reports_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file")
+    with pytest.raises(PipelineError, match="cannot write .*a file stands"), Ledger(tmp_path / "reports").lock(RUN):
+        pytest.fail("locked in a file")
+
+
+def test_equal_identities_have_equal_names_and_others_do_not() -> None:
+    identity = {"seed": 1, "recipe": {"epochs": 2, "learning_rate": 1e-3}, "data": None}
+    name = run_name(identity)
+    assert len(name) == 12
+    assert set(name) <= set("0123456789abcdef")
+    assert run_name(dict(reversed(identity.items()))) == name
+    others = [{"seed": 2}, {"seed": "1"}, {"recipe": {"epochs": 2, "learning_rate": 2e-3}}, {"data": "x"}, {"new": 0}]
+    assert len({name, *(run_name(identity | other) for other in others)}) == 1 + len(others)
+
+
+def test_the_summary_holds_what_the_training_verbs_promise() -> None:
+    assert list(record().summary()) == [
+        "run",
+        "kind",
+        "task",
+        "metric",
+        "dev",
+        "trainable_parameters",
+        "seconds",
+        "examples_per_second",
+        "peak_memory_mb",
+        "artifact",
+    ]

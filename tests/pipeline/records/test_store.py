@@ -1,0 +1,474 @@
+"""Artifacts are kept, checked and removed whole; what is damaged or does not belong is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from torch import nn
+
+from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store, fitting_adapters, why_not_fused
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import write_text
+from pipeline.system.errors import PipelineError
+from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, contents, manifest, save, save_fusion
+from tests.processes import WITH_WIDE_GAPS, in_a_process
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+# Saving and finding.
+
+
+def test_an_artifact_stands_complete_in_its_folder_and_is_found(store: Store) -> None:
+    artifact = save(store, SST, layernorms=True)
+    assert artifact.folder == store.root / "adapters" / "sst" / SST
+    files = {file.name for file in artifact.folder.iterdir()}
+    assert files == {"adapter_config.json", "adapter.safetensors", HEAD, LAYERNORMS, MANIFEST}
+    assert set(artifact.manifest.files) == files - {MANIFEST}
+    assert store.find(SST) == artifact
+    assert store.find(OTHER) is None
+    artifact.verify()
+
+
+def test_what_was_saved_is_what_is_loaded(store: Store) -> None:
+    head = nn.Linear(3, 2)
+    artifact = save(store, SST, layernorms=True)
+    artifact.load_head(head)
+    assert head.weight.eq(1).all()
+    assert load_file(artifact.folder / LAYERNORMS)["norm"].tolist() == [1, 1, 1]
+
+
+def test_a_head_without_weights_has_no_file(store: Store) -> None:
+    artifact = store.save(manifest(SST), lambda folder: write_text(folder / "adapter_config.json", "{}"), {}, {})
+    assert list(artifact.manifest.files) == ["adapter_config.json"]
+    module = nn.Identity()
+    artifact.load_head(module)
+    assert not module.state_dict()
+
+
+def test_artifacts_are_listed_by_kind_task_and_run_and_a_store_that_is_not_there_is_empty(store: Store) -> None:
+    assert store.artifacts() == []
+    save_fusion(store)
+    save(store, OTHER)
+    assert [artifact.manifest.run for artifact in store.artifacts()] == [SST, OTHER, STS, FUSED]
+
+
+def test_an_artifact_whose_writing_fails_does_not_appear(store: Store) -> None:
+    def fail(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.save(manifest(SST), fail, {}, {})
+    assert store.artifacts() == []
+    assert not contents(store.root)
+
+
+def test_folders_still_being_written_or_without_a_manifest_do_not_count(store: Store) -> None:
+    folder = save(store, SST).folder
+    folder.rename(folder.with_name(f".{SST}.12345678.tmp"))
+    (folder.parent / OTHER).mkdir()
+    assert store.artifacts() == []
+
+
+def test_saving_again_replaces_the_artifact_whole(store: Store) -> None:
+    save(store, SST, layernorms=True)
+    artifact = save(store, SST, dev=0.75)
+    assert not (artifact.folder / LAYERNORMS).exists()
+    assert [found.manifest.dev for found in store.artifacts()] == [0.75]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="two names are exchanged on Linux alone")
+def test_an_artifact_is_listed_while_it_is_replaced(store: Store, tmp_path: Path) -> None:
+    artifact = save(store, SST)
+    shutil.copytree(artifact.folder, tmp_path / "copy")
+    code = (
+        WITH_WIDE_GAPS
+        + """
+import shutil
+while True:
+    with atomic.new_folder(ROOT) as new:
+        shutil.copytree(ARGUMENTS[0], new, dirs_exist_ok=True)
+"""
+    )
+    first, lists, missed = artifact.folder.stat().st_ino, 0, 0
+    with in_a_process(code, artifact.folder, tmp_path / "copy"):
+        while artifact.folder.stat().st_ino == first:
+            time.sleep(0.01)
+        while lists < 2000:
+            missed += store.artifacts() != [artifact]
+            lists += 1
+    assert missed == 0
+
+
+def test_the_next_artifact_of_a_task_clears_what_killed_processes_left(store: Store) -> None:
+    parent = store.root / "adapters" / "sst"
+    code = "from pipeline.system.atomic import new_folder\nwith new_folder(ROOT): os.kill(os.getpid(), signal.SIGKILL)"
+    with in_a_process(code, parent / OTHER) as process:
+        assert process.wait() == -signal.SIGKILL
+    assert len(list(parent.iterdir())) == 1
+    artifact = save(store, SST)
+    assert list(parent.iterdir()) == [artifact.folder]
+
+
+def test_all_files_of_an_artifact_may_be_read_by_whom_its_manifest_may(store: Store) -> None:
+    """safetensors writes files that their owner alone may read."""
+    files = list(save(store, SST).folder.iterdir())
+    assert len(files) == 4
+    assert len({file.stat().st_mode for file in files}) == 1
+
+
+def test_the_digest_tells_contents_apart(store: Store) -> None:
+    first, second = save(store, SST), save(store, OTHER)
+    assert first.manifest.digest != second.manifest.digest
+    assert first.manifest.digest == save(store, SST, dev=0.1).manifest.digest
+
+
+# Damage.
+
+
+@pytest.mark.parametrize("name", ["adapter_config.json", "adapter.safetensors", HEAD, LAYERNORMS])
+@pytest.mark.parametrize("damage", ["truncated", "changed", "longer", "missing"])
+def test_damage_to_any_file_is_seen_and_told_how_to_mend(name: str, damage: str, store: Store) -> None:
+    artifact = save(store, SST, layernorms=True)
+    file = artifact.folder / name
+    whole = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(
+            {"truncated": whole[:-1], "changed": whole[:-1] + bytes([whole[-1] ^ 1]), "longer": whole + b"\0"}[damage]
+        )
+    with pytest.raises(PipelineError) as caught:
+        artifact.verify()
+    message = str(caught.value)
+    assert message.startswith(f"{file}: {'missing' if damage == 'missing' else 'damaged'}")
+    assert f"store remove {SST}" in message
+    assert "extract --task sst" in message
+
+
+def test_a_damaged_fusion_is_made_again_with_fuse(store: Store) -> None:
+    fusion = save_fusion(store)[-1]
+    (fusion.folder / HEAD).unlink()
+    with pytest.raises(PipelineError, match="fuse --target sts"):
+        fusion.verify()
+
+
+def test_a_manifest_that_lists_no_files_vouches_for_nothing(store: Store) -> None:
+    artifact = save(store, SST)
+    values = json.loads((artifact.folder / MANIFEST).read_text())
+    del values["files"]
+    (artifact.folder / MANIFEST).write_text(json.dumps(values))
+    (artifact.folder / "adapter.safetensors").write_bytes(b"")
+
+    def read() -> None:
+        found = store.find(SST)
+        assert found is not None
+        found.verify()
+
+    with pytest.raises(PipelineError, match=str(artifact.folder)):
+        read()
+
+
+def harm(artifact_folder: Path, **values: Any) -> None:
+    """Write values into a manifest, as nobody but an attacker or another version would."""
+    file = artifact_folder / MANIFEST
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+def a_folder_in_its_place(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    (folder / MANIFEST).mkdir()
+
+
+def a_pipe_in_its_place(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST)
+
+
+HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "empty": (lambda folder: (folder / MANIFEST).write_bytes(b""), "cannot be read"),
+    "no artifact": (lambda folder: (folder / MANIFEST).write_bytes(b"{}"), "kind: missing"),
+    "not text": (lambda folder: (folder / MANIFEST).write_bytes(b"\xff\xfe"), "not UTF-8 text"),
+    "cut": (lambda folder: (folder / MANIFEST).write_bytes(b'{"kind": "adapter"'), "cannot be read"),
+    "nested": (lambda folder: (folder / MANIFEST).write_bytes(b"[" * 100_000), "cannot be read"),
+    "a folder": (a_folder_in_its_place, "a folder stands where a file is needed"),
+    "a pipe": (a_pipe_in_its_place, "not a regular file"),
+    "no number": (lambda folder: harm(folder, dev=float("nan")), "dev: "),
+    "of another run": (lambda folder: harm(folder, run=OTHER), f"belongs into adapters/sst/{OTHER}"),
+    "of another task": (lambda folder: harm(folder, task="sts"), f"belongs into adapters/sts/{SST}"),
+    "of another kind": (lambda folder: harm(folder, kind="fusion"), f"belongs into fusions/sst/{SST}"),
+    **{
+        f"names {name!r}": (lambda folder, name=name: harm(folder, files={name: "0" * 64}), "files")
+        for name in ("../secret", "/etc/passwd", "..", ".hidden", "a/b", "a\\b", "a\nb", "", MANIFEST, "x" * 65, "é")
+    },
+    "names by case": (lambda folder: harm(folder, files={"a": "0" * 64, "A": "0" * 64}), "differ by case"),
+    "no sha256": (lambda folder: harm(folder, files={"a": "0" * 63}), "files.a"),
+}
+
+
+@pytest.mark.parametrize(("harmed", "reason"), HARMS.values(), ids=HARMS)
+def test_a_damaged_manifest_is_named_and_the_other_artifacts_are_still_there(
+    harmed: Callable[[Path], Any], reason: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save(store, SST).folder
+    save(store, STS, "sts")
+    harmed(folder)
+    for _ in range(2):
+        assert [artifact.manifest.run for artifact in store.artifacts()] == [STS]
+    warning, nothing = capsys.readouterr().err.split("\n")  # once
+    assert not nothing
+    assert warning.startswith(f"warning: left out: {folder / MANIFEST}: ")
+    assert reason in warning
+    for use in (lambda: store.find(SST), store.verify, lambda: store.export(SST, folder.parent / "out.zip")):
+        with pytest.raises(PipelineError) as caught:
+            use()
+        assert reason in str(caught.value)
+    assert not (folder.parent / "out.zip").exists()
+    store.find(STS).verify()  # type: ignore[union-attr]
+    store.remove(SST)
+    assert store.verify() == 1
+
+
+def test_verify_names_every_problem_at_once(store: Store) -> None:
+    fusion = save_fusion(store)[-1]
+    for number, run in enumerate((OTHER, "e" * 12, "f" * 12, "0" * 12)):
+        save(store, run, seed=number)
+    tasks = store.root / "adapters" / "sst"
+    (tasks / OTHER / HEAD).unlink()
+    (tasks / ("e" * 12) / MANIFEST).unlink()
+    (tasks / ("f" * 12) / MANIFEST).write_text("{}")
+    (tasks / ("0" * 12)).rename(tasks / ("1" * 12))
+    store.remove(FUSED)
+    store.remove(SST)
+    copied = store.root / "fusions" / "sts" / FUSED
+    fusion.folder.parent.mkdir(exist_ok=True)
+    save(store, FUSED, "sts", kind="fusion", sources=fusion.manifest.sources)
+    (tasks / STS).mkdir()
+    with pytest.raises(PipelineError) as caught:
+        store.verify()
+    first, *lines = str(caught.value).splitlines()
+    assert first == f"{store.root}: 7 mistakes"
+    for line, said in zip(
+        lines,
+        (
+            f"{tasks / ('1' * 12) / MANIFEST}: belongs into adapters/sst/{'0' * 12}",
+            f"{tasks / STS}: has no manifest.json",
+            f"{tasks / OTHER / HEAD}: missing",
+            f"{tasks / ('e' * 12)}: has no manifest.json",
+            f"{tasks / ('f' * 12) / MANIFEST}: cannot be read",
+            f"fusion {FUSED} needs adapter {SST} of task 'sst'",
+            f"run {STS} stands in 2 folders",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(f"  {said}")
+    assert copied.is_dir()
+
+
+def not_there(root: Path) -> None:
+    pass
+
+
+def a_file(root: Path) -> None:
+    root.write_text("")
+
+
+def a_circle(root: Path) -> None:
+    root.symlink_to(root)
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (not_there, "no such folder"),
+        (a_file, "a file stands where a folder is needed"),
+        (a_circle, "links go round in a circle"),
+    ],
+)
+def test_what_is_no_folder_is_no_store(made: Callable[[Path], None], reason: str, store: Store) -> None:
+    made(store.root)
+    for use in (store.check, store.verify, lambda: store.remove(SST), lambda: store.export(SST, store.root / "x.zip")):
+        with pytest.raises(PipelineError, match=reason) as caught:
+            use()
+        assert str(store.root) in str(caught.value)
+
+
+def test_folders_that_cannot_be_read_are_named(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    save(store, SST)
+    (store.root / "fusions").write_text("")
+    assert len(store.artifacts()) == 1
+    assert capsys.readouterr().err == (
+        f"warning: left out: {store.root / 'fusions'}: a file stands where a folder is needed\n"
+    )
+    with pytest.raises(PipelineError, match="fusions: a file stands where"):
+        store.verify()
+
+
+def test_a_store_without_artifacts_is_whole(store: Store) -> None:
+    store.root.mkdir()
+    (store.root / "README.md").touch()
+    (store.root / "adapters" / "sst").mkdir(parents=True)
+    (store.root / "adapters" / "sst" / "notes.txt").touch()
+    store.check()
+    assert (store.artifacts(), store.verify()) == ([], 0)
+
+
+def test_what_was_chosen_from_a_listing_must_still_be_there(store: Store) -> None:
+    save(store, SST)
+    (listed,) = store.artifacts()
+    assert store.current(listed) == listed
+    save(store, SST, dev=0.75)
+    with pytest.raises(PipelineError, match="changed since it was listed"):
+        store.current(listed)
+    store.remove(SST)
+    with pytest.raises(PipelineError, match="changed since it was listed"):
+        store.current(listed)
+
+
+# Removing.
+
+
+def test_a_removed_artifact_is_gone_and_the_others_stay(store: Store) -> None:
+    save(store, SST)
+    save(store, OTHER)
+    assert store.remove(SST) == store.root / "adapters" / "sst" / SST
+    assert [artifact.manifest.run for artifact in store.artifacts()] == [OTHER]
+    with pytest.raises(PipelineError, match=f"no artifact {SST} in "):
+        store.remove(SST)
+
+
+@pytest.mark.parametrize("run", ["*", "[a-f]*", "../sst/" + SST, ".", "", f"{SST}/", "A" * 12, "a" * 5000])
+def test_what_is_removed_or_exported_is_named_by_its_run_alone(run: str, store: Store, tmp_path: Path) -> None:
+    save(store, SST)
+    for use in (lambda: store.remove(run), lambda: store.export(run, tmp_path / "out.zip")):
+        with pytest.raises(PipelineError, match="no artifact"):
+            use()
+    assert store.verify() == 1
+
+
+def test_of_a_run_in_two_folders_none_is_removed(store: Store) -> None:
+    folder = save(store, SST).folder
+    copied = store.root / "adapters" / "sts" / SST
+    copied.mkdir(parents=True)
+    (copied / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
+    assert store.find(SST) is not None
+    with pytest.raises(PipelineError, match=f"stands in {folder} and {copied}"):
+        store.remove(SST)
+
+
+def test_half_a_removal_leaves_no_artifact(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(store, SST).folder
+
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("pipeline.records.store.shutil.rmtree", interrupted)
+        store.remove(SST)
+    assert (store.artifacts(), store.find(SST)) == ([], None)
+    store.remove(SST)
+    assert not folder.exists()
+
+
+def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_path: Path) -> None:
+    folder = save(store, SST).folder
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert store.verify() == 1
+    store.remove(SST)
+    assert not folder.is_symlink()
+    assert (tmp_path / "elsewhere" / MANIFEST).is_file()
+
+
+def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:
+    save_fusion(store)
+    assert [user.manifest.run for user in store.users_of(STS)] == [FUSED]
+    with pytest.raises(PipelineError, match=f"adapter {STS} is part of fusion {FUSED}: remove that first"):
+        store.remove(STS)
+    assert store.find(STS) is not None
+    store.remove(FUSED)
+    store.remove(STS)
+    assert [artifact.manifest.run for artifact in store.artifacts()] == [SST]
+
+
+def test_an_adapter_that_a_fusion_uses_is_not_replaced_by_another(store: Store) -> None:
+    parts = save_fusion(store)
+    before = contents(store.root)
+    with pytest.raises(PipelineError, match=f"adapter {SST} .* differs .* fusion {FUSED} is built on it"):
+        save(store, SST, width=7)
+    assert contents(store.root) == before
+    # The same contents may be written again, even over a damaged manifest, and others once the fusion is gone.
+    (parts[0].folder / MANIFEST).write_text("{}")
+    assert save(store, SST).manifest.digest == parts[0].manifest.digest
+    store.remove(FUSED)
+    save(store, SST, width=7)
+    assert [artifact.manifest.run for artifact in store.artifacts()] == [SST, STS]
+
+
+# What can be fused.
+
+FITS = {"backbone_weights": "hash of nano", "encoding": "siamese", "sites": "houlsby"}
+SIAMESE = Recipe(encoding="siamese")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"task": "sts", "recipe": SIAMESE}, True),
+        ({"task": "sts", "recipe": SIAMESE, "backbone": "the same under another name"}, True),
+        ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, False),
+        ({"task": "sts", "recipe": Recipe(encoding="cross")}, False),
+        ({"task": "sst", "recipe": Recipe(encoding="cross")}, True),
+        ({"task": "sts", "recipe": SIAMESE.model_copy(update={"adapter": "pfeiffer"})}, False),
+        ({"task": "sts", "recipe": SIAMESE.model_copy(update={"train_layernorm": True})}, False),
+        ({"task": "sts", "recipe": SIAMESE, "kind": "fusion"}, False),
+        ({"task": "sts", "recipe": SIAMESE.model_copy(update={"bottleneck": 8})}, True),
+    ],
+)
+def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(
+    changes: dict[str, Any], fits: bool, store: Store
+) -> None:
+    artifact = save(store, SST, **changes)
+    found = fitting_adapters(store.artifacts(), **FITS)
+    assert found == ({changes["task"]: [artifact]} if fits else {})
+
+
+def test_every_reason_not_to_fuse_an_adapter_is_told() -> None:
+    reasons = [
+        why_not_fused(manifest(SST, "sts", recipe=recipe, backbone_weights=weights), **FITS)
+        for recipe, weights in (
+            (SIAMESE, "hash of nano"),
+            (SIAMESE, "another hash"),
+            (Recipe(encoding="cross"), "hash of nano"),
+            (Recipe(encoding="siamese", adapter="pfeiffer"), "hash of nano"),
+            (Recipe(encoding="siamese", train_layernorm=True), "hash of nano"),
+        )
+    ]
+    assert reasons[0] is None
+    for reason, said in zip(reasons[1:], ["backbone", "--encoding", "--adapter", "LayerNorms"], strict=True):
+        assert reason is not None
+        assert said in reason
+
+
+def test_all_fitting_adapters_of_a_task_are_given(store: Store) -> None:
+    save_fusion(store)
+    save(store, OTHER, seed=2)
+    found = fitting_adapters(store.artifacts(), "hash of nano", "cross", "houlsby")
+    assert {task: [a.manifest.run for a in artifacts] for task, artifacts in found.items()} == {
+        "sst": [SST, OTHER],
+        "sts": [STS],
+    }

@@ -1,0 +1,94 @@
+"""The verbs of ``store`` as a person gives them: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.verbs import main
+from pipeline.records.store import HEAD, MANIFEST, Store
+from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, save, save_fusion
+
+Run = Callable[..., tuple[int, list[str], list[str]]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def verb(store: Store, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit status, and the lines of stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, list[str], list[str]]:
+        status = main(["store", *map(str, arguments), "--store", str(store.root)])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err.splitlines()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [(lambda root: None, "no such folder"), (Path.touch, "a file stands where a folder is needed")],
+)
+def test_a_store_that_is_none_is_an_error(make: Callable[[Path], None], reason: str, verb: Run, store: Store) -> None:
+    make(store.root)
+    for arguments in (["list"], ["verify"], ["remove", SST], ["export", SST, store.root.with_name("out.zip")]):
+        status, out, errors = verb(*arguments)
+        assert (status, out) == (2, [])
+        (error,) = errors
+        assert error.startswith(f"error: {store.root}: {reason}")
+    assert not store.root.with_name("out.zip").exists()
+
+
+def test_a_store_without_artifacts_says_so(verb: Run, store: Store) -> None:
+    store.root.mkdir()
+    for name in ("list", "verify"):
+        assert verb(name) == (0, [f"{store.root} holds no artifacts"], [])
+
+
+def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, store: Store) -> None:
+    folder = save_fusion(store)[-1].folder
+    assert verb("verify") == (0, ["3 artifacts are complete and unchanged"], [])
+    (folder / MANIFEST).write_text("{}")
+    (folder.parents[2] / "adapters" / "sst" / SST / HEAD).unlink()
+    status, out, errors = verb("list")
+    assert status == 0
+    assert [line.split()[0] for line in out] == [SST, STS]
+    assert errors[0].startswith(f"warning: left out: {folder / MANIFEST}: cannot be read")
+    status, out, errors = verb("verify")
+    assert (status, out, len(errors)) == (2, [], 3)
+    assert errors[0] == f"error: {store.root}: 2 mistakes"
+    assert verb("remove", FUSED) == (0, [f"removed {folder}"], [])
+
+
+def test_an_import_says_what_is_new_and_what_was_here(verb: Run, store: Store, tmp_path: Path) -> None:
+    save_fusion(store)
+    verb("export", FUSED, tmp_path / "out.zip")
+    verb("remove", FUSED)
+    status, out, errors = verb("import", tmp_path / "out.zip")
+    assert (status, errors) == (0, [])
+    assert out == [
+        f"fusion sts {store.root / 'fusions' / 'sts' / FUSED}",
+        f"adapter sst {store.root / 'adapters' / 'sst' / SST}: already here",
+        f"adapter sts {store.root / 'adapters' / 'sts' / STS}: already here",
+    ]
+    verb("remove", FUSED)
+    verb("remove", SST)
+    save(store, SST, width=7)
+    save(store, OTHER)
+    status, out, errors = verb("import", tmp_path / "out.zip")
+    assert (status, out, len(errors)) == (2, [], 1)
+    assert errors[0].startswith(f"error: {tmp_path / 'out.zip'}: holds adapter {SST} with other contents than")
+
+
+def test_nobody_waits_for_torch_to_see_a_list() -> None:
+    heavy = "{'torch', 'pandas', 'numpy'}"
+    code = f"import sys, pipeline.cli.verbs, pipeline.records.packing; sys.exit(bool({heavy} & {{*sys.modules}}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

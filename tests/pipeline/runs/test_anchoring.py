@@ -1,0 +1,116 @@
+"""An anchored fusion begins as the adapter that does best on the target's dev, and never ends below it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.methods.anchored import ANCHORED_FILE
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.predict import predict
+from stages.prune import prune
+
+Quick = Callable[..., Recipe]
+LEARNED = {"epochs": 10, "batch_size": 8, "learning_rate": 5e-2, "pooling": "cls"}
+FP32: dict[str, Any] = {"batch_size": 64, "precision": "fp32"}
+UNTRAINED = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0, "pooling": "cls"}
+
+
+def stage_one(workspace: Workspace, quick: Quick, seed: int = 0, **by_task: dict[str, object]) -> dict[str, RunRecord]:
+    return {t: extract(t, quick("adapter", **settings), workspace, seed=seed) for t, settings in by_task.items()}
+
+
+def held(workspace: Workspace, quick: Quick, target: str, **settings: object) -> RunRecord:
+    """A fusion that does not leave its start."""
+    return fuse(target, quick("fusion", **UNTRAINED, **settings), workspace, seed=0)
+
+
+def accuracy_on_films(workspace: Workspace, record: RunRecord) -> float:
+    """Of the model of another task with the same labels."""
+    assert workspace.data is not None
+    rows, output = workspace.data / "films" / "dev.csv", workspace.reports / f"{record.run}.csv"
+    predict(record.task, rows, output, dataclasses.replace(workspace), using=record.run, **FP32)
+    return float((pd.read_csv(output)["prediction"] == pd.read_csv(rows)["label"]).mean())
+
+
+@pytest.mark.parametrize(("films", "meals", "better"), [(0, 1, "films"), (1, 0, "meals"), (2, 0, "meals")])
+def test_it_begins_as_the_better_of_those_that_know_its_labels(
+    films: int, meals: int, better: str, workspace: Workspace, quick: Quick
+) -> None:
+    """Untrained adapters and heads, of which the seed makes now one and now the other the better."""
+    found = stage_one(workspace, quick, films, films=UNTRAINED) | stage_one(workspace, quick, meals, meals=UNTRAINED)
+    scores = {task: accuracy_on_films(workspace, record) for task, record in found.items()}
+    assert max(scores, key=scores.__getitem__) == better
+    record = held(workspace, quick, "films", anchor=40.0)
+    assert (record.anchor, record.dev, record.anchor_candidates) == (better, scores[better], scores)
+
+
+def test_labels_of_another_meaning_are_no_anchor(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED, pairs=UNTRAINED)
+    record = held(workspace, quick, "pairs")
+    assert (record.anchor, record.anchor_candidates) == ("pairs", {})
+
+
+@pytest.mark.parametrize("settings", [{"head_start": False}, {"head": "mlp"}])
+def test_without_a_head_to_start_from_it_begins_as_its_own(settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    stage_one(workspace, quick, films=UNTRAINED, meals=LEARNED)
+    assert held(workspace, quick, "films", **settings).anchor == "films"
+
+
+def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED)
+    record = fuse("pairs", quick("fusion", **UNTRAINED), workspace, seed=0, adapters="films,meals")
+    assert record.anchor is None
+    weights = workspace.ledger.attention(record.run)
+    assert weights is not None
+    assert weights["weight"].to_numpy() == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_standard_fusion_has_no_anchor(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED)
+    record = held(workspace, quick, "films", fusion="standard")
+    assert record.anchor is None and record.artifact is not None
+    assert not (Path(record.artifact) / ANCHORED_FILE).exists()
+
+
+def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> None:
+    """Steps far too large ruin it at once; the start is what is kept, and it is what predicts."""
+    own = stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED)["films"]
+    recipe = quick("fusion", anchor=40.0, learning_rate=30.0, max_grad_norm=1e3, pooling="cls")
+    record = fuse("films", recipe, workspace, seed=0)
+    curve = workspace.ledger.curve(record.run)
+    assert curve["dev"].iloc[0] == own.dev > curve["dev"].iloc[1:].max()
+    assert (record.dev, record.best_epoch) == (own.dev, 0)
+    assert workspace.data is not None
+    output = workspace.reports / "films.csv"
+    predict(
+        "films", workspace.data / "films" / "dev.csv", output, dataclasses.replace(workspace), using=record.run, **FP32
+    )
+    kept = workspace.ledger.predictions(own.run)["prediction"]
+    assert [line.split(",")[1] for line in output.read_text().splitlines()[1:]] == [str(value) for value in kept]
+
+
+def test_it_is_pruned_and_predicts_as_any_fusion(workspace: Workspace, quick: Quick) -> None:
+    stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED, pairs=UNTRAINED)
+    record = fuse("films", quick("fusion", epochs=1, pooling="cls", learning_rate=1e-4), workspace, seed=0)
+    pruned = prune("films", workspace, keep=2, using=record.run)
+    assert len(pruned.sources) == 2
+    assert workspace.data is not None
+    found = predict(
+        "films",
+        workspace.data / "films" / "dev.csv",
+        workspace.reports / "out.csv",
+        workspace,
+        using=pruned.run,
+        **FP32,
+    )
+    assert found["rows"] == 40

@@ -1,0 +1,100 @@
+"""Runs with extra data: single and joint ones train on the same rows, and their records say where these came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipeline.data.load import Added
+from pipeline.runs.multitask import multitask_run
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from stages.compare.compare import compare
+
+Quick = Callable[..., Recipe]
+EXTRA = {"meals": {}}
+
+
+def single(workspace: Workspace, recipe: Recipe, limit: int | None = None) -> Run:
+    return Run(RunRequest("full", "films", recipe, seed=1, limit=limit), workspace)
+
+
+def test_a_run_says_how_many_rows_came_from_where(workspace: Workspace, quick: Quick) -> None:
+    record = single(workspace, quick("full", epochs=1, extra=EXTRA), limit=40).get()
+    (source,) = record.added
+    found = record.added[source]
+    assert source == "meals"
+    # The words of the two tasks are few: most sentences of one stand in dev of the other.
+    assert found.in_dev > 0
+    assert 0 < found.rows <= 40
+    assert record.rows["train"] == 40 + found.rows
+    assert workspace.ledger.find(record.run) == record
+    assert workspace.ledger.curve(record.run)["examples"].tolist() == [record.rows["train"]]
+
+
+def test_extra_data_makes_another_run_and_its_labels_too(workspace: Workspace, quick: Quick) -> None:
+    plain, more, turned = (
+        single(workspace, quick("full", extra=extra)).name for extra in ({}, EXTRA, {"meals": {"labels": {0: 1, 1: 0}}})
+    )
+    assert len({plain, more, turned}) == 3
+
+
+def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace, quick: Quick) -> None:
+    recipes = {"films": quick("full", epochs=1, extra=EXTRA), "pairs": quick("full", epochs=1)}
+    joint = multitask_run(tuple(recipes), recipes, workspace, seed=1, limits={"films": 40, "pairs": 30})
+    alone = single(workspace, recipes["films"], limit=40)
+    assert joint.parts["films"].data.fingerprint == alone.data.fingerprint
+    assert joint.parts["pairs"].data.added == {}
+    record = joint.get()
+    assert record.task == "films"
+    assert record.added == alone.data.added
+    assert record.others["pairs"].added == {}
+    recipes = {"meals": quick("full", epochs=1), "pairs": quick("full", epochs=1), "films": recipes["films"]}
+    swapped = multitask_run(("meals", "films"), recipes, workspace, seed=1, limits={"films": 40, "meals": 40}).get()
+    assert swapped.others["meals"].added == {}
+    assert swapped.added == alone.data.added
+
+
+def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspace) -> None:
+    study = Study.parse(
+        {
+            "name": "more",
+            "methods": ["full", "with-meals"],
+            "rows": {"with-meals": {"method": "full", "recipe": {"extra": EXTRA}}},
+            "targets": ["films"],
+            "seeds": [1],
+            "limit": 40,
+            "recipe": {"epochs": 1, "batch_size": 16},
+        },
+        "test",
+    )
+    result, folder = compare(study, workspace)
+    record = workspace.ledger.find(result.entries[1].run or "")
+    assert record is not None
+    found = record.added["meals"]
+    assert isinstance(found, Added)
+    text = (folder / "tables.md").read_text()
+    left_out = found.in_dev + found.in_test
+    assert f"with-meals on films: {found.rows} training rows of meals added, {left_out} left out" in text
+    assert "| with-meals | meals |" in text
+    assert "meals added" in (folder / "index.html").read_text()
+
+
+def test_a_study_that_asks_for_rows_that_do_not_fit_is_refused_before_training(workspace: Workspace) -> None:
+    values = {
+        "name": "bad",
+        "methods": ["full"],
+        "targets": ["films"],
+        "seeds": [1],
+        "recipe": {"extra": {"pairs": {}}},
+    }
+    from pipeline.system.errors import PipelineError
+
+    with pytest.raises(PipelineError, match="its rows are pairs, and those of 'films' are one text"):
+        compare(Study.parse(values, "test"), workspace)
+    assert not Path(workspace.reports / "runs").exists() or not list((workspace.reports / "runs").glob("*/run.json"))

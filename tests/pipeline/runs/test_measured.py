@@ -1,0 +1,133 @@
+"""What a run measures beside its own score: forgetting, what stayed unchanged, attention, an untrained model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from safetensors.torch import load_file
+
+from pipeline.models.backbone import hash_tensors
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import score
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.predict import predict
+
+Quick = Callable[..., Recipe]
+
+
+def full(workspace: Workspace, quick: Quick, task: str, **settings: object) -> RunRecord:
+    return Run(RunRequest("full", task, quick("full", **settings), seed=1), workspace).get()
+
+
+def sequential(workspace: Workspace, quick: Quick, task: str, start: RunRecord, **settings: object) -> RunRecord:
+    return Run(RunRequest("sequential", task, quick("full", **settings), seed=1, start=start), workspace).get()
+
+
+@pytest.mark.parametrize("source_settings", [{"pooling": "mean"}, {"pooling": "cls"}, {"encoding": "siamese"}])
+def test_a_step_too_small_to_matter_forgets_nothing(source_settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    """The source's own model, rows and head: without a change in the weights, its own predictions."""
+    source = "pairs" if "encoding" in source_settings else "films"
+    start = full(workspace, quick, source, **source_settings)
+    record = sequential(workspace, quick, "meals", start, pooling="cls", epochs=1, learning_rate=1e-30, weight_decay=0)
+    other = record.others[source]
+    assert other.before == start.dev
+    assert (other.metric, other.rows, other.train_rows) == (start.metric, 40, None)
+    found, before = (workspace.ledger.predictions(run, source) for run in (record.run, start.run))
+    assert found["id"].tolist() == before["id"].tolist()
+    assert found["prediction"].to_numpy() == pytest.approx(before["prediction"].to_numpy(), abs=1e-5)
+    assert other.dev == pytest.approx(start.dev, abs=1e-5)
+
+
+def test_what_was_forgotten_is_measured_with_the_sources_head(workspace: Workspace, quick: Quick) -> None:
+    settings = {"epochs": 10, "batch_size": 8, "learning_rate": 1e-2}
+    start = full(workspace, quick, "films", **settings)
+    record = sequential(workspace, quick, "pairs", start, **settings)
+    other = record.others["films"]
+    table = workspace.ledger.predictions(record.run, "films")
+    assert score("accuracy", table["prediction"].to_numpy(), table["label"].to_numpy()) == other.dev
+    probabilities = workspace.ledger.predictions(start.run)["probability_1"].to_numpy()
+    assert table["probability_1"].to_numpy() != pytest.approx(probabilities, abs=1e-3)
+    assert record.unchanged == {}
+    # The run's own score is the target's, as without all this.
+    own = workspace.ledger.predictions(record.run)
+    assert score("pearson", own["prediction"].to_numpy(), own["label"].to_numpy()) == record.dev
+
+
+def test_a_source_scored_on_other_rows_than_before_has_no_before(workspace: Workspace, quick: Quick) -> None:
+    start = full(workspace, quick, "films")
+    assert start.dev is not None
+    fewer = dataclasses.replace(workspace, dev_limit=20)
+    other = sequential(fewer, quick, "meals", start).others["films"]
+    assert (other.before, other.rows) == (None, 20)
+
+
+def test_adapter_and_fusion_runs_prove_what_they_left_unchanged(workspace: Workspace, quick: Quick) -> None:
+    backbone = {"backbone": workspace.backbone.weights_hash}
+    adapters = {task: extract(task, quick("adapter"), workspace, seed=1) for task in ("films", "meals")}
+    assert all(record.unchanged == backbone for record in adapters.values())
+    fused = fuse("films", quick("fusion"), workspace, seed=1)
+    files = {
+        task: hash_tensors(load_file(Path(record.artifact or "") / "adapter.safetensors"))
+        for task, record in adapters.items()
+    }
+    assert fused.unchanged == backbone | files
+    assert {source.task: source.tensors for source in fused.sources} == files
+    head = Run(RunRequest("frozen", "films", quick("head"), seed=1), workspace).get()
+    assert head.unchanged == backbone
+    assert full(workspace, quick, "films").unchanged == {}
+    norms = extract("films", quick("adapter", train_layernorm=True), workspace, seed=1)
+    assert norms.unchanged == {}
+
+
+@pytest.mark.parametrize("settings", [{}, {"pooling": "cls"}, {"precision": "bf16"}])
+def test_a_fusion_tells_what_it_listens_to(settings: dict[str, str], workspace: Workspace, quick: Quick) -> None:
+    for task in ("films", "meals"):
+        record = extract(task, quick("adapter"), workspace, seed=1)
+        assert workspace.ledger.attention(record.run) is None
+    fused = fuse("films", quick("fusion", **settings), workspace, seed=1)
+    attention = workspace.ledger.attention(fused.run)
+    assert attention is not None
+    keys = attention[["layer", "site", "adapter"]].apply(tuple, axis=1).tolist()
+    assert keys == [(la, site, name) for la in (0, 1) for site in ("attention", "ffn") for name in ("films", "meals")]
+    assert attention.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("settings", [{"score_start": True}, {"score_start": True, "learning_rate": 1e-30}])
+def test_a_scored_start_is_the_first_point_of_the_curve(settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    for task in ("films", "meals"):
+        extract(task, quick("adapter"), workspace, seed=1)
+    fused = fuse("films", quick("fusion", **settings), workspace, seed=1)
+    curve = workspace.ledger.curve(fused.run)
+    assert curve["epoch"].tolist() == [0, 1, 2]
+    assert curve["loss"].isna().tolist() == [True, False, False]
+    assert fused.dev == curve["dev"].max()
+    assert fused.best_epoch == curve.loc[curve["dev"].idxmax(), "epoch"]
+    # What is kept and predicts is the epoch that is said to be kept.
+    table = workspace.ledger.predictions(fused.run)
+    assert score("accuracy", table["prediction"].to_numpy(), table["label"].to_numpy()) == fused.dev
+
+
+def test_a_cosine_over_a_frozen_backbone_is_scored_as_it_is(workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    run = Run(RunRequest("frozen", "pairs", quick("head", head="cosine", pooling="mean"), seed=1), workspace)
+    record = run.get()
+    assert run.finished() == record
+    assert (record.cost.trainable_parameters, record.best_epoch, record.cost.examples_per_second) == (0, 0, 0.0)
+    assert record.unchanged == {"backbone": workspace.backbone.weights_hash}
+    curve = workspace.ledger.curve(record.run)
+    assert curve[["epoch", "dev", "examples"]].to_dict("records") == [{"epoch": 0, "dev": record.dev, "examples": 0}]
+    # It predicts like any other run.
+    out = tmp_path / "out.csv"
+    predict(
+        "pairs", data_folder / "pairs" / "dev.csv", out, workspace, using=record.run, batch_size=64, precision="fp32"
+    )
+    kept = workspace.ledger.predictions(record.run)
+    assert pd.read_csv(out)["prediction"].to_numpy() == pytest.approx(kept["prediction"].to_numpy(), abs=1e-5)

@@ -1,0 +1,201 @@
+"""Every kind of modules from extract to predict and through the store, and in joint training of several tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from pipeline.models.switching import module_parameter_names
+from pipeline.records.store import Store
+from pipeline.runs.multitask import MultitaskRun, multitask_run
+from pipeline.runs.request import RunRequest
+from pipeline.runs.restore import build_for_training, build_multitask
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from stages.extract import extract
+from stages.fuse import choose_adapters, parse_sources
+from stages.predict import predict
+
+Quick = Callable[..., Recipe]
+KINDS = ["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
+SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4}
+
+
+def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, **settings: Any) -> None:
+    """Predictions of a fresh process on the dev rows are those the ledger keeps."""
+    out = folder / "out.parquet"
+    predict(
+        task, data / task / "dev.csv", out, dataclasses.replace(workspace),
+        using=settings.pop("using", run), batch_size=7, precision="fp32", **settings,
+    )  # fmt: skip
+    found, kept = pd.read_parquet(out), workspace.ledger.predictions(run)
+    column = "prediction" if task == "pairs" else "probability_1"
+    assert found[column].to_numpy() == pytest.approx(kept[column].to_numpy(), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "settings"),
+    [
+        ("pal", "films", {"pooling": "cls"}),
+        ("pal", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
+        ("prefix", "films", {"pooling": "cls", "drop_layers": [0]}),
+        ("prefix", "pairs", {"encoding": "siamese"}),
+        ("prefix-tuning", "films", {"pooling": "cls"}),
+        ("prefix-tuning", "pairs", {"drop_layers": [0]}),
+    ],
+)
+def test_from_extract_to_predict_and_through_an_export(
+    kind: str, task: str, settings: Any, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
+) -> None:
+    record = extract(task, quick("adapter", adapter=kind, epochs=1, **SIZES, **settings), workspace, seed=0)
+    assert set(record.unchanged) == {"backbone"}
+    artifact = workspace.store.find(record.run)
+    assert artifact is not None
+    artifact.verify()
+    names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors"}
+    own = {"adapter_config.json", "adapter.safetensors"} if kind == "prefix-tuning" else {"modules.safetensors"}
+    assert names == own
+    agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
+    workspace.store.export(record.run, tmp_path / "out.zip")
+    workspace.store.remove(record.run)
+    Store(workspace.store.root).import_from(tmp_path / "out.zip")
+    agree(workspace, task, record.run, data_folder, tmp_path)
+
+
+def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, quick: Quick) -> None:
+    record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0)
+    extract("meals", quick("adapter", epochs=1), workspace, seed=0)
+    with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
+        choose_adapters("meals", parse_sources(f"meals,films@{record.run}", workspace), quick("fusion"), workspace, 0)
+    with pytest.raises(PipelineError, match=r"adapter 'pal' cannot be fused: .* \(houlsby or pfeiffer\)"):
+        quick("fusion", adapter="pal").resolve(workspace.task("films"), "fp32")
+
+
+def test_prediction_gives_each_task_a_pass_where_modules_cannot_run_side_by_side(
+    workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
+) -> None:
+    for task in ("films", "meals"):
+        extract(task, quick("adapter", adapter="prefix", epochs=1, **SIZES), workspace, seed=0)
+    result = predict(
+        "films,meals", data_folder / "films" / "dev.csv", tmp_path / "out.csv", workspace,
+        using="adapter", batch_size=64, precision="fp32",
+    )  # fmt: skip
+    assert result["passes"] == 2
+
+
+@pytest.mark.parametrize("kind", ["houlsby", "pal", "prefix"])
+def test_modules_train_with_the_backbone_and_are_kept_with_it(
+    kind: str, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
+) -> None:
+    recipe = quick("full+adapter", adapter=kind, epochs=1, **SIZES)
+    record = Run(RunRequest("full", "films", recipe, seed=0), workspace).get()
+    assert record.cost.trainable_parameters > workspace.backbone.parameters + 66
+    agree(workspace, "films", record.run, data_folder, tmp_path)
+    with pytest.raises(PipelineError, match="only full fine-tuning of one encoder without modules can be gone on from"):
+        Run(RunRequest("sequential", "meals", quick("full", epochs=1), seed=0, start=record), workspace).get()
+
+
+# Joint training.
+
+
+def joint(workspace: Workspace, quick: Quick, tasks: tuple[str, ...], trainable: str, **values: Any) -> MultitaskRun:
+    recipes = dict.fromkeys(tasks, quick(trainable, **{"epochs": 1, **SIZES, **values}))
+    return multitask_run(tasks, recipes, workspace, seed=1, limits=dict.fromkeys(tasks))
+
+
+@pytest.mark.parametrize(
+    ("trainable", "settings"),
+    [
+        ("head", {}),
+        *(("adapter", {"adapter": kind}) for kind in KINDS),
+        ("adapter", {"train_layernorm": True}),
+        ("full+adapter", {"adapter": "pal"}),
+        ("full+adapter", {"train_layernorm": True}),
+    ],
+    ids=str,
+)
+def test_two_tasks_train_over_one_backbone(trainable: str, settings: Any, workspace: Workspace, quick: Quick) -> None:
+    record = joint(workspace, quick, ("films", "pairs"), trainable, **settings).get()
+    assert record.task == "films"
+    assert set(record.others) == {"pairs"}
+    whole = record.cost.trainable_parameters > workspace.backbone.parameters
+    assert whole == (trainable == "full+adapter")
+
+
+@pytest.mark.parametrize(
+    ("trainable", "settings"),
+    [("head", {}), *(("adapter", {"adapter": kind}) for kind in KINDS), ("adapter", {"train_layernorm": True})],
+    ids=str,
+)
+def test_a_task_alone_begins_as_without_joint_training(
+    trainable: str, settings: Any, workspace: Workspace, quick: Quick
+) -> None:
+    """The same names, numbers and flags, bit for bit."""
+    run = joint(workspace, quick, ("films",), trainable, **settings)
+    together = build_multitask(run.parts, workspace, seed=1).of("films")
+    part = run.parts["films"]
+    request = RunRequest("adapter", "films", part.recipe, seed=1)
+    alone = build_for_training(request, part.recipe, part.task, workspace.backbone, workspace.ledger).model
+    found, expected = (dict(model.named_parameters()) for model in (together, alone))
+    assert found.keys() == expected.keys()
+    for name, parameter in expected.items():
+        assert torch.equal(found[name], parameter), name
+        assert found[name].requires_grad == parameter.requires_grad, name
+
+
+@pytest.mark.parametrize("trainable", ["adapter", "full+adapter"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_of_one_task_moves_no_module_and_no_head_of_another(
+    kind: str, trainable: str, workspace: Workspace, quick: Quick
+) -> None:
+    model = build_multitask(joint(workspace, quick, ("films", "pairs"), trainable, adapter=kind).parts, workspace, 1)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.5)
+    modules = module_parameter_names(model)
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+
+    def step(task: str) -> set[str]:
+        before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        optimizer.zero_grad()
+        model(task, input_ids=ids, attention_mask=torch.ones_like(ids)).square().sum().backward()
+        optimizer.step()
+        return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+
+    # Prefixes that come after another task's have their momentum, with which a gradient of zero would move them.
+    for task, other in (("films", "pairs"), ("pairs", "films"), ("films", "pairs")):
+        changed = step(task)
+        heads = {name for name in changed if ".head." in name}
+        assert heads == {f"models.{['films', 'pairs'].index(task)}.head.{name}" for name in head_names(model, task)}
+        assert not any(f".{other}." in name for name in changed & modules)
+        assert any(f".{task}." in name for name in changed & modules)
+
+
+def head_names(model: Any, task: str) -> list[str]:
+    return [name for name, _ in model.of(task).head.named_parameters()]
+
+
+def test_prediction_switches_to_the_task_that_is_asked_for(workspace: Workspace, quick: Quick) -> None:
+    """Whatever was run before, by the model itself or by one of its parts."""
+    model = build_multitask(
+        joint(workspace, quick, ("films", "meals"), "adapter", adapter="prefix").parts, workspace, 1
+    )
+    own = module_parameter_names(model)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name in own and ".meals." in name:
+                parameter.neg_()
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    model.eval()
+    with torch.no_grad():
+        films, meals = (model.of(task).encode(**inputs) for task in ("films", "meals"))
+        assert (films - meals).abs().max() > 1e-3
+        model("meals", **inputs)
+        assert torch.equal(model.of("films").encode(**inputs), films)

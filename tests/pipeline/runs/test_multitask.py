@@ -1,0 +1,410 @@
+"""Joint training: one task is plain training, several share a model, and a stop changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.records.ledger import Ledger
+from pipeline.runs.multitask import MultitaskRun, multitask_run
+from pipeline.runs.request import RunRequest
+from pipeline.runs.restore import build_from_weights, build_multitask
+from pipeline.runs.run import Run
+from pipeline.runs.scoring import scoring_of
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import score
+from pipeline.system.errors import PipelineError
+from pipeline.training.devices import make_accelerator
+from tests.nano import save_backbone
+
+Quick = Callable[..., Recipe]
+TASKS = ("films", "meals", "pairs")
+
+
+def make(workspace: Workspace, quick: Quick, tasks: Any = TASKS, own: Any = None, **settings: Any) -> MultitaskRun:
+    """A run with its tasks' own recipe keys in ``own`` and its limits in ``limits``."""
+    limits = settings.pop("limits", {})
+    seed = settings.pop("seed", 1)
+    recipes = {task: quick(**({"trainable": "full"} | settings | (own or {}).get(task, {}))) for task in tasks}
+    return multitask_run(tasks, recipes, workspace, seed=seed, limits={task: limits.get(task) for task in tasks})
+
+
+def scores(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[["epoch", "loss", "dev", "learning_rate", "examples"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings"),
+    [
+        ("films", {}),
+        ("films", {"pooling": "cls", "head_dropout": 0.3, "gradient_accumulation_steps": 3}),
+        ("pairs", {"encoding": "siamese", "min_steps": 20, "evaluations": 2}),
+        ("pairs", {"head": "cosine", "score_start": True}),
+        ("films", {"trainable": "full+adapter", "backbone_learning_rate": 1e-4, "layer_decay": 0.5}),
+    ],
+)
+def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    recipe = quick(**{"trainable": "full"} | settings)
+    plain = Run(RunRequest("full", task, recipe, seed=1, limit=50), workspace).get()
+    alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
+    ledger = workspace.ledger
+    assert alone.kind == "multitask"
+    assert (alone.dev, alone.best_epoch, alone.rows, alone.cost.trainable_parameters, alone.parameters) == (
+        plain.dev, plain.best_epoch, plain.rows, plain.cost.trainable_parameters, plain.parameters,
+    )  # fmt: skip
+    pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(plain.run), check_exact=True)
+    pd.testing.assert_frame_equal(scores(ledger.curve(alone.run)), scores(ledger.curve(plain.run)), check_exact=True)
+    assert alone.others == {}
+
+
+def test_several_tasks_have_one_run_with_scores_and_predictions_of_each(workspace: Workspace, quick: Quick) -> None:
+    run = make(workspace, quick, ["pairs", "films", "meals"], limits={"pairs": 40})
+    assert run.finished() is None
+    record = run.get()
+    assert run.finished() == record
+    assert (record.task, set(record.others)) == ("films", {"meals", "pairs"})
+    assert (record.others["pairs"].train_rows, record.others["pairs"].rows) == (40, 40)
+    for task in TASKS:
+        table = workspace.ledger.predictions(record.run, task)
+        metric = record.metric_of(task)
+        assert metric == ("pearson" if task == "pairs" else "accuracy")
+        assert score(metric, table["prediction"].to_numpy(), table["label"].to_numpy()) == record.score_of(task)
+    curve = workspace.ledger.curve(record.run).set_index("epoch")
+    columns = [f"dev_{task}" for task in TASKS]
+    assert curve["dev"].to_numpy() == pytest.approx(curve[columns].mean(axis=1).to_numpy())
+    assert record.best_epoch == curve["dev"].idxmax()
+    kept = curve.loc[record.best_epoch, columns]
+    assert kept.tolist() == [record.score_of(task) for task in TASKS]
+    # A pass over the smallest task, 40 rows, is an epoch: three steps of three batches, of which its last has 8 rows.
+    assert curve["examples"].tolist()[0] == 3 * 16 + 3 * 16 + 40
+    heads = 2 * (2 * 32 + 2) + 32 + 1
+    assert record.parameters is not None
+    assert (record.parameters.backbone, record.parameters.head) == (workspace.backbone.parameters, heads)
+    assert record.cost.trainable_parameters == workspace.backbone.parameters + heads
+
+
+def test_what_determines_it_and_nothing_else_names_the_run(workspace: Workspace, quick: Quick) -> None:
+    name = make(workspace, quick).name
+    assert make(workspace, quick, TASKS[::-1]).name == name
+    others = [
+        make(workspace, quick, TASKS[:2]),
+        make(workspace, quick, seed=2),
+        make(workspace, quick, epochs=3),
+        make(workspace, quick, limits={"meals": 50}),
+        make(workspace, quick, own={"pairs": {"encoding": "siamese"}}),
+    ]
+    assert len({name, *(run.name for run in others)}) == 1 + len(others)
+
+
+def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    first = make(workspace, quick, epochs=1).get()
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
+    assert make(dataclasses.replace(workspace), quick, epochs=1).get() == first
+
+
+def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick: Quick) -> None:
+    """Siamese pairs beside single texts, and CLS beside mean pooling: no task sees a backbone cut for another."""
+    own = {"pairs": {"encoding": "siamese", "head": "cosine", "pooling": "mean"}, "meals": {"pooling": "mean"}}
+    run = make(workspace, quick, own=own, pooling="cls")
+    model = build_multitask(run.parts, workspace, seed=1).eval()
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    assert model.of("meals").encode(**inputs).shape == (4, 32)
+    hidden = workspace.backbone.load().eval()(**inputs).last_hidden_state
+    torch.testing.assert_close(model.of("films").encode(**inputs), hidden[:, 0])
+    torch.testing.assert_close(model.of("meals").encode(**inputs), hidden.mean(dim=1))
+    assert model("pairs", **inputs).shape == (2, 1)
+    record = run.get()
+    assert set(record.others) == {"meals", "pairs"}
+
+
+def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
+    model = build_multitask(make(workspace, quick).parts, workspace, seed=1)
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    model("films", input_ids=ids, attention_mask=torch.ones_like(ids)).sum().backward()
+    heads = {name: next(model.of(name).head.parameters()).grad for name in TASKS}
+    assert [gradient is not None for gradient in heads.values()] == [True, False, False]
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Let training stop in optimiser step ``step``, from 1; the list grows by each step that is begun."""
+    from pipeline.training import fit
+
+    original = fit._backward
+    begun: list[int] = []
+
+    def stopping(*arguments: Any) -> Any:
+        begun.append(len(begun) + 1)
+        if begun[-1] == step:
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(fit, "_backward", stopping)
+    return begun
+
+
+def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    settings = {"limits": {"pairs": 50}, "epochs": 3}
+    whole = make(workspace, quick, **settings)
+    record = whole.get()
+    other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
+    begun = stop_at(monkeypatch, 7)  # in the second epoch, in the second pass over none of the larger tasks
+    with pytest.raises(Stopped):
+        make(other, quick, **settings).get()
+    assert other.ledger.checkpoint_file(record.run).is_file()
+    resumed = make(dataclasses.replace(other), quick, **settings).get()
+    assert len(begun) == 1 + 12
+    assert (resumed.run, resumed.dev, resumed.others) == (record.run, record.dev, record.others)
+    for task in TASKS:
+        found = [place.ledger.predictions(record.run, task) for place in (workspace, other)]
+        pd.testing.assert_frame_equal(*found, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "settings", "message"),
+    [
+        ([], {}, "no task to train on"),
+        (["films", "films"], {}, "task 'films' is named more than once"),
+        (TASKS, {"own": {"meals": {"epochs": 3}}}, r"epochs must be the same for all tasks \(films: 2, meals: 3"),
+        (TASKS, {"own": {"meals": {"learning_rate": 1e-4}}}, "learning_rate must be the same"),
+        (TASKS, {"own": {"meals": {"trainable": "adapter"}}}, "trainable must be the same for all tasks"),
+        (TASKS, {"trainable": "fusion"}, "cannot have trainable = 'fusion': use one of 'full',"),
+        (TASKS, {"own": {"meals": {"mixing": "shuffled"}}}, "mixing must be the same"),
+        (TASKS, {"mixing": "annealed", "gradient_surgery": "pcgrad"}, "with mixing = 'annealed' a step has one"),
+        (TASKS, {"own": {"meals": {"head": "cosine", "encoding": "siamese"}}}, "compares two sentences"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused_before_training(tasks, settings, message, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(PipelineError, match=message):
+        make(workspace, quick, tasks, **settings)
+
+
+def test_another_backbone_is_another_run(workspace: Workspace, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
+    assert make(other, quick).name != make(workspace, quick).name
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"mixing": "round-robin"}, {"mixing": "annealed", "steps_per_epoch": 7}, {"gradient_surgery": "pcgrad"}],
+    ids=str,
+)
+def test_a_stopped_run_goes_on_by_its_rule(settings, workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    whole = make(workspace, quick, limits={"pairs": 50}, **settings)
+    record = whole.get()
+    other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
+    stop_at(monkeypatch, 6)
+    with pytest.raises(Stopped):
+        make(other, quick, limits={"pairs": 50}, **settings).get()
+    resumed = make(dataclasses.replace(other), quick, limits={"pairs": 50}, **settings).get()
+    assert resumed.run == record.run
+    columns = ["epoch", "loss", *(f"dev_{task}" for task in TASKS), "examples"]
+    curves = [place.ledger.curve(record.run)[columns] for place in (workspace, other)]
+    pd.testing.assert_frame_equal(*curves, check_exact=True)
+
+
+def test_a_step_without_a_task_leaves_its_head_bit_for_bit_as_it_is(workspace: Workspace, quick: Quick) -> None:
+    """Momentum and weight decay would move it."""
+    run = make(workspace, quick, mixing="round-robin")
+    model = build_multitask(run.parts, workspace, seed=1)
+    from accelerate import Accelerator
+
+    from pipeline.data.batches import Piece, inputs_of
+    from pipeline.training.fit import TrainingData, fit
+
+    ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    order, heads = ["films", "meals", "meals", "films"], []
+
+    def steps(epoch: int, first: int) -> Any:
+        for task in order:
+            heads.append(model.of("films").head.out.weight.detach().clone())
+            yield [Piece({**inputs, "rows": torch.arange(4)}, task)]
+
+    fit(
+        model, recipe=run.first.recipe, seed=1, data=TrainingData(steps, 4, 1),
+        loss=lambda model, piece: model(piece.task, **inputs_of(piece.batch)).square().mean(),
+        evaluate=lambda _: 0.0, metric="mean", accelerator=Accelerator(cpu=True), title="test",
+    )  # fmt: skip
+    start, one, two, three = heads
+    assert not torch.equal(start, one)
+    assert torch.equal(one, two)
+    assert torch.equal(two, three)
+
+
+def test_a_weight_on_the_loss_is_a_weight_on_its_gradient(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The gradients of one step, before clipping and Adam: of all tasks weighted, and of the first alone."""
+    from pipeline.training import fit
+
+    original, found = fit._backward, []
+
+    def kept(model: Any, *arguments: Any) -> Any:
+        total = original(model, *arguments)
+        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        return total
+
+    monkeypatch.setattr(fit, "_backward", kept)
+    for weighted in ((), TASKS, TASKS[:1]):
+        own = {task: {"loss_weight": 3.0} for task in weighted}
+        make(workspace, quick, own=own, epochs=1, limits=dict.fromkeys(TASKS, 16)).get()
+    plain, every, first = found
+    for name, gradient in plain.items():
+        torch.testing.assert_close(every[name], 3 * gradient, atol=1e-6, rtol=1e-4)
+        if ".head." in name:
+            factor = 3 if name.startswith("models.0.") else 1
+            torch.testing.assert_close(first[name], factor * gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_joint_settings_tell_joint_runs_apart(workspace: Workspace, quick: Quick) -> None:
+    settings: list[dict[str, Any]] = [
+        {},
+        {"mixing": "shuffled"},
+        {"mixing": "shuffled", "steps_per_epoch": 3},
+        {"gradient_surgery": "pcgrad"},
+        {"own": {"meals": {"loss_weight": 2.0}}},
+        {"layer_decay": 0.9},
+    ]
+    assert len({make(workspace, quick, **each).name for each in settings}) == len(settings)
+    alone = [make(workspace, quick, ["films"], **each).name for each in settings[:2] + settings[3:4]]
+    assert len(set(alone)) == 1
+
+
+def test_surgery_on_one_task_says_that_it_does_nothing(workspace, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+    plain = make(workspace, quick, ["films"], epochs=1, seed=3).get()
+    operated = make(dataclasses.replace(workspace, reports=workspace.reports / "b"), quick, ["films"], epochs=1, seed=3,
+                    gradient_surgery="upgrad").get()  # fmt: skip
+    assert "gradient surgery has no effect, since there is one task" in capsys.readouterr().err
+    assert (operated.run, operated.dev) == (plain.run, plain.dev)
+
+
+def test_surgery_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="gradient_surgery works in one process only"):
+        make(workspace, quick, gradient_surgery="pcgrad", precision="fp32")
+
+
+@pytest.mark.parametrize(("surgery", "copies"), [("none", 3), ("pcgrad", 5)])
+def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Weights, a gradient (one a task with surgery) and two moments: what trains needs so many times its size more."""
+    needed = copies * 4 * workspace.backbone.parameters
+    monkeypatch.setattr("pipeline.training.cost.available_bytes", lambda: needed - 1)
+    with pytest.raises(PipelineError, match=r"training needs at least .* GiB \(weights .*Adam's moments"):
+        make(workspace, quick, gradient_surgery=surgery).get()
+    heads = copies * 4 * 1000
+    monkeypatch.setattr("pipeline.training.cost.available_bytes", lambda: needed + heads)
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: (_ for _ in ()).throw(Stopped))
+    with pytest.raises(Stopped):
+        make(workspace, quick, gradient_surgery=surgery).get()
+
+
+def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Workspace, quick: Quick) -> None:
+    ledger, settings = workspace.ledger, {"epochs": 1}
+    first = Run(RunRequest("full", "films", quick("full", **settings), seed=1), workspace).get()
+    frozen = quick("full", freeze_embeddings=True, **settings)
+    second = Run(RunRequest("sequential", "meals", frozen, seed=1, start=first, keep_weights=True), workspace).get()
+    before, after = (load_file(ledger.weights_file(record.run)) for record in (first, second))
+    assert {name for name in before if name.startswith("backbone.")} == {n for n in after if n.startswith("backbone.")}
+    embeddings = [name for name in before if ".embeddings." in name]
+    assert embeddings
+    assert all(torch.equal(before[name], after[name]) for name in embeddings)
+    layer = next(name for name in before if name.endswith("layer.0.output.dense.weight"))
+    assert not torch.equal(before[layer], after[layer])
+    assert second.cost.trainable_parameters < first.cost.trainable_parameters
+
+
+_TOGETHER = """
+import sys
+from pathlib import Path
+from pipeline.settings.recipe import Recipe
+from pipeline.runs.multitask import multitask_run
+from pipeline.runs.workspace import Workspace
+
+backbone, data, folder, recipe = sys.argv[1:]
+workspace = Workspace(backbone, Path(data), Path(folder) / "store", Path(folder) / "reports")
+recipes = dict.fromkeys(("films", "pairs"), Recipe.model_validate_json(recipe))
+multitask_run(tuple(recipes), recipes, workspace, seed=1, limits={"films": None, "pairs": 35}).get()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """The halves of each task's batch add up, though a process may end its step with either task."""
+    recipe = Recipe(trainable="full", epochs=2, batch_size=10, learning_rate=1e-3, head_dropout=0.0)
+    recipes, limits = dict.fromkeys(("films", "pairs"), recipe), {"films": None, "pairs": 35}
+    alone = multitask_run(tuple(recipes), recipes, workspace, seed=1, limits=limits).get()
+    script = tmp_path / "train.py"
+    script.write_text(_TOGETHER)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
+    arguments = [str(backbone_folder), str(data_folder), str(tmp_path / "two"), recipe.model_dump_json()]
+    root = str(Path(__file__).parents[3])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, *launch, *arguments], capture_output=True, text=True, timeout=500, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = (Ledger(tmp_path / reports).curve(alone.run) for reports in ("reports", "two/reports"))
+    assert two["loss"].to_numpy() == pytest.approx(one["loss"].to_numpy(), rel=1e-3)
+    assert two["dev_pairs"].to_numpy() == pytest.approx(one["dev_pairs"].to_numpy(), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "encoders"),
+    [({}, 1.0), ({"split_layers": 1}, None), ({"second_encoder": "static"}, 1.0), ({"second_encoder": "tuned"}, 4.0)],
+    ids=str,
+)
+def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
+    record = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1, **settings).get()
+    backbone, head = record.parameters.backbone, record.parameters.head
+    trained = record.cost.trainable_parameters - head
+    if encoders is not None:
+        assert trained == encoders * backbone
+    else:
+        layer = sum(p.numel() for p in workspace.backbone.load().encoder.layer[-1].parameters())
+        assert trained == backbone + 2 * layer
+    plain = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1).get()
+    assert (record.run == plain.run) == (not settings)
+
+
+def test_more_layers_than_the_backbone_has_cannot_be_split(workspace: Workspace, quick: Quick) -> None:
+    with pytest.raises(PipelineError, match="split_layers 9: the backbone has"):
+        make(workspace, quick, split_layers=9)
+
+
+def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:
+    for second in ("static", "tuned"):
+        run = Run(
+            RunRequest("full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32), workspace
+        )
+        record = run.get()
+        model = build_from_weights(record, run.task, workspace.backbone, workspace.ledger)
+        found = scoring_of(run.task, run.data.dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
+        assert found.value(found.predict(model)) == record.dev
+
+
+@pytest.mark.parametrize("mixing", ["simultaneous", "round-robin"])
+def test_a_task_that_trains_nothing_leaves_the_others_to_train(mixing: str, workspace: Workspace, quick: Quick) -> None:
+    """A cosine has no weights, and on a frozen backbone nothing else of its task has: its score stays."""
+    cosine = {"pairs": {"encoding": "siamese", "head": "cosine"}}
+    record = make(workspace, quick, own=cosine, trainable="head", mixing=mixing, epochs=8, learning_rate=3e-2).get()
+    alone = Run(
+        RunRequest("frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1), workspace
+    ).get()
+    assert record.score_of("pairs") == pytest.approx(alone.dev)
+    curve = workspace.ledger.curve(record.run)
+    assert curve["loss"].iloc[-1] < curve["loss"].iloc[0]

@@ -1,0 +1,167 @@
+"""SMART, the proximal point and the order of pairs in whole runs: off is plain training, on is what it says."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from pipeline.data.pair_order import swapped
+from pipeline.runs.multitask import multitask_run
+from pipeline.runs.request import RunRequest
+from pipeline.runs.restore import build_for_training
+from pipeline.runs.run import Run
+from pipeline.runs.scoring import scoring_of
+from pipeline.runs.terms import terms_of
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.training.devices import make_accelerator
+from stages.fuse import fuse
+from stages.predict import predict
+
+Quick = Callable[..., Recipe]
+BOTH = {"smart": 1.0, "bregman": 1.0}
+
+
+def make(workspace: Workspace, quick: Quick, trainable: str, task: str, **settings: Any) -> Run:
+    kind = {"head": "frozen"}.get(trainable, trainable)
+    recipe = quick(trainable, **{"epochs": 1, "learning_rate": 1e-2, **settings})
+    return Run(RunRequest(kind, task, recipe, seed=1, limit=40), workspace)  # type: ignore[arg-type]
+
+
+def test_lambda_zero_and_mu_zero_are_plain_training(workspace: Workspace, quick: Quick) -> None:
+    """The same run, under the same name, and a loss without a term: no random number is drawn for one."""
+    plain = make(workspace, quick, "adapter", "films")
+    off = make(workspace, quick, "adapter", "films", smart=0, smart_direction="gradient", smart_radius=0.1, bregman=0)
+    assert (off.recipe, off.name) == (plain.recipe, plain.name)
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("asked for")
+
+    assert terms_of(off.recipe, torch.nn.Linear(1, 1), never, never, never) == []
+
+
+@pytest.mark.parametrize(
+    ("trainable", "task", "settings", "cosine"),
+    [
+        ("adapter", "films", {"smart_direction": "gradient"}, (-0.9, 0.9)),
+        ("full", "films", {"head_dropout": 0.0, "gradient_accumulation_steps": 2}, (0.999, 1.0001)),
+        ("head", "pairs", {"encoding": "siamese"}, (0.9, 1.0001)),
+        ("full", "pairs", {"head": "cosine"}, (0.9, 1.0001)),
+    ],
+)
+def test_smart_trains_what_trains_and_shows_its_cosine(trainable, task, settings, cosine, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    plain, smooth = (make(workspace, quick, trainable, task, smart=weight, **settings) for weight in (0.0, 5.0))
+    records = [plain.get(), smooth.get()]
+    curves = [workspace.ledger.curve(record.run) for record in records]
+    assert "smart_cosine" not in curves[0]
+    assert curves[1]["smart_cosine"].between(*cosine).all()
+    assert curves[1]["loss"].iloc[0] != curves[0]["loss"].iloc[0]
+    tables = [workspace.ledger.predictions(record.run) for record in records]
+    assert not tables[0].equals(tables[1])
+    assert records[1].cost.trainable_parameters == records[0].cost.trainable_parameters
+
+
+def test_fusion_trains_under_both_and_leaves_frozen_weights_alone(workspace: Workspace, quick: Quick) -> None:
+    for task in ("films", "meals"):
+        make(workspace, quick, "adapter", task).get()
+    record = fuse("films", quick("fusion", epochs=1, **BOTH), workspace, seed=1, limit=40)
+    assert set(record.unchanged) >= {"films", "meals"}  # measured after training
+    curve = workspace.ledger.curve(record.run)
+    assert curve["epoch"].tolist() == [0, 1]
+    assert curve["smart_cosine"].isna().tolist() == [True, False]
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    settings = {**BOTH, "epochs": 2, "pair_order": "random"}
+    record = make(workspace, quick, "full", "pairs", **settings).get()
+    other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
+    from pipeline.training import fit
+
+    original, steps = fit._backward, 0
+
+    def stopping(*arguments: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 5:  # of six, in the second epoch
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(fit, "_backward", stopping)
+    with pytest.raises(Stopped):
+        make(other, quick, "full", "pairs", **settings).get()
+    assert other.ledger.checkpoint_file(record.run).is_file()
+    resumed = make(dataclasses.replace(other), quick, "full", "pairs", **settings).get()
+    assert (steps, resumed.run) == (7, record.run)
+    tables = [place.ledger.predictions(record.run) for place in (workspace, other)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    curves = [place.ledger.curve(record.run).drop(columns="seconds") for place in (workspace, other)]
+    pd.testing.assert_frame_equal(*curves, check_exact=True)
+
+
+def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
+    recipe = quick("full", epochs=1, **BOTH)
+    alone = Run(RunRequest("full", "films", recipe, seed=1, limit=40), workspace).get()
+    jointly = multitask_run(["films"], {"films": recipe}, workspace, seed=1, limits={"films": 40}).get()
+    ledger = workspace.ledger
+    pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
+    curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
+    pd.testing.assert_frame_equal(*curves, check_exact=True)
+
+
+def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace: Workspace, quick: Quick) -> None:
+    tasks = ["films", "pairs"]
+    recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
+    run = multitask_run(tasks, dict.fromkeys(tasks, recipe), workspace, seed=1, limits=dict.fromkeys(tasks, 40))
+    curve = workspace.ledger.curve(run.get().run)
+    assert curve["smart_cosine"].notna().all()
+
+
+def test_averaging_both_orders_makes_an_answer_that_knows_no_order(workspace: Workspace, quick: Quick) -> None:
+    found: dict[bool, list[pd.DataFrame]] = {}
+    task = workspace.task("pairs")
+    for average in (False, True):
+        run = make(workspace, quick, "adapter", "pairs", average_orders=average)
+        model = build_for_training(run.request, run.recipe, task, run.backbone, workspace.ledger).model
+        accelerator = make_accelerator("fp32")
+        rows = run.data.dev
+        found[average] = [
+            scoring_of(task, order, run.recipe, run.backbone, accelerator).predict(model.eval()).values
+            for order in (rows, swapped(rows))
+        ]
+    given, turned = found[False]
+    assert abs(given - turned).max() > 1e-3
+    assert found[True][0] == pytest.approx(found[True][1], abs=1e-6)
+    assert found[True][0] == pytest.approx((given + turned) / 2, abs=1e-5)
+
+
+def test_prediction_reads_rows_as_training_did(workspace: Workspace, quick: Quick, data_folder, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    settings = {"average_orders": True, "pair_order": "random", "epochs": 2, "max_length": 9}
+    record = make(workspace, quick, "adapter", "pairs", **settings).get()
+    out = tmp_path / "out.parquet"
+    source = data_folder / "pairs" / "dev.csv"
+    predict("pairs", source, out, dataclasses.replace(workspace), using="adapter", batch_size=7, precision="fp32")
+    kept = workspace.ledger.predictions(record.run)
+    assert pd.read_parquet(out)["prediction"].to_numpy() == pytest.approx(kept["prediction"].to_numpy(), abs=1e-4)
+
+
+def test_a_random_order_reads_the_same_whether_frozen_layers_are_cached_or_not(workspace, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Both orders of each pair are known, so none is computed with another's."""
+    settings = {"pair_order": "random", "epochs": 2}
+    without = dataclasses.replace(workspace, reports=tmp_path / "without", cache_gb=0.0)
+    tables = []
+    for place in (workspace, without):
+        record = make(place, quick, "head", "pairs", **settings).get()
+        tables.append(place.ledger.predictions(record.run)["prediction"].to_numpy())
+    assert tables[0] == pytest.approx(tables[1], abs=1e-4)
+    given = make(workspace, quick, "head", "pairs", epochs=2).get()
+    assert workspace.ledger.predictions(given.run)["prediction"].to_numpy() != pytest.approx(tables[0], abs=1e-4)

@@ -1,0 +1,194 @@
+"""An adapter may begin as another task's: as which, that it does, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.records.ledger import RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+from stages.compare.check import checked
+from stages.compare.compare import compare
+from stages.extract import extract
+from tests.nano import save_backbone
+
+Quick = Callable[..., Recipe]
+LEARNED = {"epochs": 30, "learning_rate": 1e-2, "bottleneck": 32}
+UNTRAINED = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
+
+
+def artifact(workspace: Workspace, record: RunRecord) -> Artifact:
+    found = workspace.store.find(record.run)
+    assert found is not None
+    return found
+
+
+def weights(workspace: Workspace, record: RunRecord) -> dict[str, torch.Tensor]:
+    """Of the adapter, under names without its task."""
+    tensors = load_file(artifact(workspace, record).folder / "adapter.safetensors")
+    return {name.replace(f".adapters.{record.task}.", "."): tensor for name, tensor in tensors.items()}
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, best: str | None) -> None:
+    """Judge so, whatever the candidates are."""
+    monkeypatch.setattr("pipeline.runs.starting.most_fitting", lambda *_: best)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+def test_it_begins_bit_for_bit_as_the_other(
+    family: str, workspace: Workspace, quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Workspace(
+        str(save_backbone(tmp_path / family, family)), workspace.data, workspace.store_root, workspace.reports
+    )
+    source = extract("meals", quick("adapter", **LEARNED), places, seed=0)
+    chosen(monkeypatch, "meals")
+    begun = extract("films", quick("adapter", bottleneck=32, **UNTRAINED), places, seed=0, start_from="meals")
+    assert begun.anchor == "meals"
+    ours, theirs = weights(places, begun), weights(places, source)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_what_is_left_out_below_is_left(workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch) -> None:
+    extract("meals", quick("adapter", **LEARNED), workspace, seed=0)
+    chosen(monkeypatch, "meals")
+    begun = extract(
+        "films", quick("adapter", bottleneck=32, drop_layers="0", **UNTRAINED), workspace, seed=0, start_from="meals"
+    )
+    assert {name.split("layer.")[1][0] for name in weights(workspace, begun)} == {"1"}
+
+
+def test_the_task_is_best_read_off_the_adapter_of_one_that_is_like_it(workspace: Workspace, quick: Quick) -> None:
+    """films and meals share their words' meaning; pairs is about something else, and hardly trained."""
+    extract("meals", quick("adapter", **LEARNED), workspace, seed=0)
+    extract("pairs", quick("adapter", bottleneck=32, **UNTRAINED), workspace, seed=0)
+    settings = {"epochs": 1, "bottleneck": 32}
+    begun = extract("films", quick("adapter", **settings), workspace, seed=0, start_from="best")
+    assert begun.anchor == "meals"
+    assert [source.task for source in begun.sources] == ["meals", "pairs"]
+    fresh = extract("films", quick("adapter", **settings), workspace, seed=0)
+    assert begun.dev > fresh.dev
+
+
+def test_where_none_is_better_than_the_bare_backbone_it_begins_fresh(
+    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract("meals", quick("adapter"), workspace, seed=0)
+    chosen(monkeypatch, None)
+    begun = extract("films", quick("adapter"), workspace, seed=0, start_from="best")
+    fresh = extract("films", quick("adapter"), workspace, seed=0)
+    assert (begun.anchor, begun.dev) == (None, fresh.dev)
+    assert begun.run != fresh.run
+    one, other = weights(workspace, begun), weights(workspace, fresh)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
+    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = extract("meals", quick("adapter"), workspace, seed=0)
+    begun = extract("films", quick("adapter"), workspace, seed=0, start_from=f"meals@{source.run}")
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
+    assert extract("films", quick("adapter"), workspace, seed=0, start_from="best").run == begun.run
+    assert artifact(workspace, begun).manifest.sources == ()
+    workspace.store.remove(source.run)
+    artifact(workspace, begun).verify()
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "start_from", "message"),
+    [
+        ({}, {}, "sst", "sst: no adapter in"),
+        ({}, {}, "nothing", "unknown task 'nothing'"),
+        ({}, {}, "films", "films: that is the task itself"),
+        ({}, {}, ",", "--start-from names no task"),
+        ({}, {}, "meals,meals", "--start-from names meals more than once"),
+        ({}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
+        ({"bottleneck": 4}, {}, "meals@0123456789ab", "meals: no adapter 0123456789ab in"),
+        ({"bottleneck": 4}, {}, "meals", "meals: adapter [0-9a-f]+ is 4 wide, not 8"),
+        ({"bottleneck": 4}, {}, "best", "--start-from best: no other task's adapter"),
+        ({"adapter": "pfeiffer"}, {}, "meals", "is of kind pfeiffer, not houlsby"),
+        ({"drop_layers": "0"}, {}, "meals", "leaves out layers 0"),
+        ({"train_layernorm": True}, {}, "meals", "trained its own LayerNorms"),
+        ({}, {"adapter": "pal", "pal_size": 8, "pal_heads": 2}, "meals", "an adapter of kind pal begins fresh"),
+    ],
+)
+def test_what_it_cannot_begin_as_is_told(
+    made: dict[str, Any], wanted: dict[str, Any], start_from: str, message: str, workspace: Workspace, quick: Quick
+) -> None:
+    extract("meals", quick("adapter", epochs=1, **made), workspace, seed=0)
+    with pytest.raises(PipelineError, match=message):
+        extract("films", quick("adapter", **wanted), workspace, seed=0, start_from=start_from)
+
+
+def small(**rows: dict[str, Any]) -> Study:
+    values = {
+        "name": "small",
+        "methods": ["adapter", "begun", "fusion"],
+        "reference": "adapter",
+        "targets": ["films"],
+        "sources": ["meals", "pairs"],
+        "seeds": [0],
+        "target_limit": 24,
+        "recipe": {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
+        "rows": {
+            "begun": {"method": "adapter", "of": "adapter", "sources": ["meals"]},
+            "fusion": {"own": ["begun"]},
+            **rows,
+        },
+    }
+    return Study.parse(values, "test")
+
+
+def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Workspace) -> None:
+    result, folder = compare(small(), workspace)
+    assert [entry.error for entry in result.entries] == [None] * 3
+    records = {entry.method: workspace.ledger.find(entry.run) for entry in result.entries if entry.run}
+    begun, fusion = records["begun"], records["fusion"]
+    assert begun is not None and fusion is not None
+    assert [source.task for source in begun.sources] == ["meals"]
+    assert (begun.rows["train"], begun.limit) == (24, 24)
+    assert {source.task: source.run for source in fusion.sources}["films"] == begun.run
+    source = workspace.ledger.find(begun.sources[0].run)
+    assert source is not None and source.rows["train"] > 24 and source.sources == ()
+    seconds = {entry.method: entry.total_seconds for entry in result.entries}
+    assert seconds["begun"] == pytest.approx(begun.cost.seconds + source.cost.seconds)
+    start = begun.anchor or "fresh"
+    told = f"What begun began as, chosen on training rows, and in how many runs: films: {start} 1."
+    assert told in (folder / "tables.md").read_text()
+
+
+def test_a_study_tells_before_training_what_cannot_begin_as_another(workspace: Workspace) -> None:
+    wide = small(begun={"method": "adapter", "of": "adapter", "recipe": {"bottleneck": 4}})
+    with pytest.raises(PipelineError, match=r"begun on films: the adapter of meals \(row adapter\) is 8 wide, not 4"):
+        checked(wide, workspace)
+
+
+@pytest.mark.parametrize("slow", ["adapter", "begun"])
+def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
+    slow: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen(monkeypatch, "meals")
+    rows: dict[str, dict[str, Any]] = {
+        "adapter": {"recipe": {"epochs": 8}},
+        "begun": {"method": "adapter", "of": "adapter", "recipe": {"epochs": 8}},
+        "fusion": {"own": ["adapter", "begun"]},
+    }
+    rows[slow]["recipe"] = UNTRAINED
+    result, _ = compare(small(**rows), workspace)
+    records = {entry.method: found for entry in result.entries if (found := workspace.ledger.find(entry.run or ""))}
+    own = {source.task: source.run for source in records["fusion"].sources}["films"]
+    assert own == max((records["adapter"], records["begun"]), key=lambda record: record.dev).run
+    everything = [workspace.ledger.find(file.parent.name) for file in workspace.ledger.root.glob("*/run.json")]
+    (seconds,) = (entry.total_seconds for entry in result.entries if entry.method == "fusion")
+    assert seconds == pytest.approx(sum(record.cost.seconds for record in everything if record))

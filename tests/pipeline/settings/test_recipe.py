@@ -1,0 +1,606 @@
+"""A resolved recipe says all that determines training and nothing else; a bad one is told all its mistakes at once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.data.tasks import Task, built_in_tasks, find_task
+from pipeline.records.ledger import SCHEMA
+from pipeline.settings.recipe import EPOCHS, LEARNING_RATES, Recipe
+from pipeline.system.atomic import canonical_json
+from pipeline.system.errors import PipelineError
+
+SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
+TRAINABLE = list(LEARNING_RATES)
+SIAMESE = Task.model_validate(
+    STS.model_dump() | {"name": "apart", "encoding": "siamese", "pooling": "cls", "head": "difference"}
+)
+
+
+def resolved(task: Task, **values: Any) -> Recipe:
+    return Recipe.parse(values, "test").resolve(task, "fp32")
+
+
+@pytest.mark.parametrize("trainable", TRAINABLE)
+@pytest.mark.parametrize("task", built_in_tasks().values(), ids=list(built_in_tasks()))
+def test_every_none_is_filled_from_the_task_and_from_what_is_trained(task: Task, trainable: Any) -> None:
+    recipe = resolved(task, trainable=trainable)
+    assert (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length) == (
+        task.encoding,
+        task.pooling,
+        task.head,
+        task.max_length,
+    )
+    assert (recipe.epochs, recipe.learning_rate) == (EPOCHS[trainable], LEARNING_RATES[trainable])
+    assert recipe.precision == "fp32"
+
+
+def test_what_is_given_is_kept() -> None:
+    given = {
+        "encoding": "siamese",
+        "pooling": "cls",
+        "head": "mlp",
+        "max_length": 40,
+        "epochs": 7,
+        "learning_rate": 3e-4,
+        "precision": "bf16",
+    }
+    assert resolved(STS, **given).model_dump(include=set(given)) == given
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(512, STS.max_length), (STS.max_length, STS.max_length), (64, 64)])
+def test_a_backbone_that_reads_less_than_the_task_asks_for_bounds_the_length(longest: int, expected: int) -> None:
+    assert Recipe().resolve(STS, "fp32", longest).max_length == expected
+
+
+def test_a_length_that_was_asked_for_and_that_the_backbone_cannot_read_is_refused() -> None:
+    assert Recipe(max_length=64).resolve(STS, "fp32", 64).max_length == 64
+    with pytest.raises(PipelineError, match=r"max_length 65 is more than the backbone can read \(64\)"):
+        Recipe(max_length=65).resolve(STS, "fp32", 64)
+
+
+def test_resolving_twice_changes_nothing() -> None:
+    for trainable in TRAINABLE:
+        for task in (SST, STS, SIAMESE):
+            recipe = resolved(task, trainable=trainable, bottleneck=8, train_layernorm=True)
+            assert recipe.resolve(task, "bf16") == recipe
+
+
+@pytest.mark.parametrize(
+    ("task", "given", "encoding", "head"),
+    [
+        (STS, {}, "cross", "linear"),
+        (STS, {"head": "cosine"}, "siamese", "cosine"),
+        (STS, {"head": "difference"}, "siamese", "difference"),
+        (STS, {"head": "difference-mlp"}, "siamese", "difference-mlp"),
+        (QUORA, {"head": "cosine"}, "siamese", "cosine"),
+        (STS, {"encoding": "siamese"}, "siamese", "difference"),
+        (STS, {"encoding": "siamese", "head": "linear"}, "siamese", "linear"),
+        (STS, {"head": "mlp"}, "cross", "mlp"),
+        (SIAMESE, {}, "siamese", "difference"),
+        (SIAMESE, {"encoding": "siamese"}, "siamese", "difference"),
+        (SIAMESE, {"encoding": "cross"}, "cross", "linear"),
+        (SIAMESE, {"head": "linear"}, "siamese", "linear"),
+    ],
+)
+def test_a_head_that_compares_sentences_has_them_apart_and_an_encoding_has_its_head(
+    task: Task, given: dict[str, Any], encoding: str, head: str
+) -> None:
+    recipe = resolved(task, **given)
+    assert (recipe.encoding, recipe.head) == (encoding, head)
+
+
+@pytest.mark.parametrize("encoding", ["cross", "siamese"])
+@pytest.mark.parametrize("head", [None, "linear", "mlp"])
+def test_the_encoding_of_a_task_with_one_text_has_no_effect(encoding: str, head: str | None) -> None:
+    assert resolved(SST, encoding=encoding, head=head) == resolved(SST, head=head)
+
+
+@pytest.mark.parametrize("head", ["cosine", "difference", "difference-mlp"])
+@pytest.mark.parametrize("encoding", [None, "siamese"])
+def test_a_task_with_one_text_cannot_have_a_head_that_compares_two(head: str, encoding: str | None) -> None:
+    with pytest.raises(PipelineError, match=f"head '{head}' compares two sentences, but task 'sst' has one"):
+        resolved(SST, head=head, encoding=encoding)
+
+
+def test_a_cosine_alone_has_nothing_to_train_and_is_scored_as_it_is() -> None:
+    plain = resolved(STS, head="cosine", trainable="head")
+    assert plain.score_start
+    settings = {"epochs": 9, "learning_rate": 0.5, "min_steps": 7, "evaluations": 2, "gradient_accumulation_steps": 2}
+    assert resolved(STS, head="cosine", trainable="head", **settings) == plain
+    assert not resolved(STS, head="cosine", trainable="adapter").score_start
+
+
+@pytest.mark.parametrize("epochs", range(1, 12))
+@pytest.mark.parametrize("evaluations", [None, *range(1, 13)])
+def test_evaluations_are_spread_evenly_and_the_last_epoch_has_one(evaluations: int | None, epochs: int) -> None:
+    recipe = Recipe(evaluations=evaluations)
+    scored = [epoch for epoch in range(1, epochs + 1) if recipe.scored(epoch, epochs)]
+    assert len(scored) == min(evaluations or epochs, epochs)
+    assert scored[-1] == epochs
+    gaps = [after - before for before, after in zip([0, *scored], scored, strict=False)]
+    assert max(gaps) - min(gaps) <= 1
+
+
+def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
+    three = Task.model_validate(QUORA.model_dump() | {"classes": ("a", "b", "c")})
+    with pytest.raises(PipelineError, match=r"needs two classes or a score; task 'quora' has 3"):
+        resolved(three, head="cosine")
+
+
+# Equal training, equal recipes: otherwise the same run would be made twice under two names.
+
+
+@pytest.mark.parametrize(
+    ("trainable", "inert"),
+    [
+        ("head", {"adapter": "pfeiffer"}),
+        ("head", {"bottleneck": 8}),
+        ("head", {"train_layernorm": True}),
+        ("head", {"fusion_regularization": 0.5}),
+        ("head", {"head_start": False}),
+        ("full", {"adapter": "pfeiffer"}),
+        ("full", {"bottleneck": 8}),
+        ("full", {"train_layernorm": True}),
+        ("full", {"fusion_regularization": 0.5}),
+        ("full", {"head_start": False}),
+        ("adapter", {"fusion_regularization": 0.5}),
+        ("adapter", {"head_start": False}),
+        *((trainable, {"fusion": "standard"}) for trainable in ("head", "adapter", "full")),
+        *((trainable, {"fusion_rank": 5}) for trainable in ("head", "adapter", "full")),
+        ("fusion", {"bottleneck": 8}),
+        ("fusion", {"train_layernorm": True}),
+        *((trainable, {"pal_size": 24}) for trainable in TRAINABLE),
+        *((trainable, {"pal_heads": 6}) for trainable in TRAINABLE),
+        *((trainable, {"prefix_length": 5}) for trainable in TRAINABLE),
+        *(("adapter", {"adapter": kind, "bottleneck": 8}) for kind in ("pal", "prefix", "prefix-tuning")),
+        *(("adapter", {"adapter": kind, "train_layernorm": True}) for kind in ("pal", "prefix", "prefix-tuning")),
+        *(("adapter", {"adapter": kind, "pal_size": 24}) for kind in ("prefix", "prefix-tuning")),
+        ("adapter", {"adapter": "pal", "prefix_length": 5}),
+        ("full+adapter", {"train_layernorm": True}),
+        ("fusion", {"fusion_regularization": 0.5}),
+        ("fusion", {"fusion": "standard", "anchor": 1.0}),
+        ("fusion", {"fusion": "standard", "fusion_rank": 5}),
+        ("adapter", {"encoding": "siamese", "head": "cosine", "head_dropout": 0.4}),
+        *(
+            (trainable, {"head": head, "cosine_scale": "shifted"})
+            for trainable in TRAINABLE
+            for head in ("linear", "mlp", "difference", "difference-mlp")
+        ),
+        ("head", {"head": "cosine", "extra": {"sick": {}}}),
+        *((trainable, {"smart_direction": "gradient"}) for trainable in TRAINABLE),
+        *((trainable, {"smart_radius": 0.5}) for trainable in TRAINABLE),
+        *((trainable, {"truncation": "head-and-tail"}) for trainable in TRAINABLE),
+        *(("full", {"encoding": "siamese", **one}) for one in ({"pair_order": "random"}, {"average_orders": True})),
+        *(("head", {"head": "cosine", **one}) for one in ({"smart": 1.0}, {"bregman": 1.0})),
+    ],
+    ids=str,
+)
+def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, inert: dict[str, Any]) -> None:
+    without = {key: inert[key] for key in list(inert)[:-1]}
+    assert resolved(STS, trainable=trainable, **inert) == resolved(STS, trainable=trainable, **without)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "effective"),
+    [
+        ("adapter", {"adapter": "pfeiffer"}),
+        ("adapter", {"bottleneck": 8}),
+        ("adapter", {"train_layernorm": True}),
+        ("full+adapter", {"adapter": "pal"}),
+        ("full+adapter", {"bottleneck": 8}),
+        ("full+adapter", {"drop_layers": [0]}),
+        ("adapter", {"adapter": "pal", "pal_size": 24}),
+        ("adapter", {"adapter": "pal", "pal_heads": 6}),
+        ("adapter", {"adapter": "prefix", "prefix_length": 5}),
+        ("adapter", {"adapter": "prefix-tuning", "prefix_length": 5}),
+        ("fusion", {"adapter": "pfeiffer"}),
+        ("fusion", {"fusion": "standard"}),
+        ("fusion", {"fusion_rank": 5}),
+        ("fusion", {"anchor": 1.0}),
+        ("fusion", {"score_start": False}),
+        ("fusion", {"fusion": "standard", "fusion_regularization": 0.5}),
+        ("fusion", {"head_start": False}),
+        ("full", {"head_dropout": 0.4}),
+        ("full", {"batch_size": 8}),
+        ("full", {"weight_decay": 0.5}),
+        ("full", {"warmup_ratio": 0.5}),
+        ("full", {"max_grad_norm": 0.5}),
+        ("full", {"min_steps": 10**4}),
+        ("full", {"early_stopping_patience": 1}),
+        ("full", {"precision": "bf16"}),
+        ("full", {"head": "cosine", "cosine_scale": "shifted"}),
+        ("full", {"extra": {"sick": {}}}),
+        ("head", {"extra": {"sick": {}}}),
+        ("full", {"head": "difference-mlp"}),
+        *((trainable, {"smart": 1.0}) for trainable in TRAINABLE),
+        *((trainable, {"bregman": 1.0}) for trainable in TRAINABLE),
+        ("full", {"smart": 1.0, "smart_direction": "gradient"}),
+        ("full", {"smart": 1.0, "smart_radius": 0.5}),
+        ("full", {"pair_order": "random"}),
+        ("full", {"average_orders": True}),
+    ],
+    ids=str,
+)
+def test_a_setting_with_effect_tells_recipes_apart(trainable: str, effective: dict[str, Any]) -> None:
+    without = {key: effective[key] for key in list(effective)[:-1]}
+    assert resolved(STS, trainable=trainable, **effective) != resolved(STS, trainable=trainable, **without)
+
+
+def test_a_single_text_has_ends_but_no_order() -> None:
+    assert resolved(SST, truncation="head-and-tail") != resolved(SST)
+    assert resolved(SST, pair_order="random", average_orders=True) == resolved(SST)
+
+
+def test_a_cosine_over_classes_has_no_scale() -> None:
+    assert resolved(QUORA, head="cosine", cosine_scale="shifted") == resolved(QUORA, head="cosine")
+
+
+def test_one_logit_is_for_two_classes() -> None:
+    assert resolved(QUORA, one_logit=True) != resolved(QUORA)
+    for task, what in ((SST, "5 classes"), (STS, "a score")):
+        with pytest.raises(PipelineError, match=f"one_logit tells two classes apart; task '{task.name}' has {what}"):
+            resolved(task, one_logit=True)
+    with pytest.raises(PipelineError, match="one_logit: the cosine of 'quora' is one number already"):
+        resolved(QUORA, one_logit=True, head="cosine")
+
+
+def test_extra_data_is_the_same_however_it_is_written() -> None:
+    written = {"sick": {"scale": [1.25, -1.25]}, "quora": {"labels": {1: 4.0, 0: 1}}}
+    again = {"quora": {"labels": {"0": 1.0, "1": 4}}, "sick": {"scale": (1.25, -1.25)}}
+    first, second = resolved(STS, extra=written), resolved(STS, extra=again)
+    assert first == second
+    assert hash(first) == hash(second)
+    assert canonical_json(first.model_dump(mode="json")) == canonical_json(second.model_dump(mode="json"))
+    assert Recipe.model_validate_json(first.model_dump_json()) == first
+    listed = [{"task": name, **source} for name, source in written.items()]
+    assert resolved(STS, extra=listed) == resolved(STS, extra=listed[::-1]) == first
+    assert [str(source) for source in first.extra] == ["quora (0 as 1, 1 as 4)", "sick (1.25 x -1.25)"]
+
+
+def test_a_task_is_no_extra_data_of_its_own() -> None:
+    for name in ("sts", "stsb"):
+        with pytest.raises(PipelineError, match="extra: 'sts' is the task itself"):
+            resolved(STS, extra={name: {}})
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"sick": 1}, "'sick': write a table, such as extra = { sick = {} }"),
+        ({"sick": {"weight": 2}}, "unknown key"),
+        ({"sick": {"labels": {"0": 1}, "scale": [1, 0]}}, "give one of them"),
+        ({"sick": {"labels": {"0": "good"}}}, "valid number"),
+        ({"sick": {"scale": [1, math.inf]}}, "finite number"),
+        ({"Sick!": {}}, "match pattern"),
+        ("sick", "valid tuple"),
+        ([{"task": "sick"}, {"task": "sick"}], "'sick' is named more than once"),
+    ],
+)
+def test_extra_data_that_is_no_table_of_sources_is_refused(extra: Any, message: str) -> None:
+    with pytest.raises(PipelineError, match="extra") as caught:
+        Recipe.parse({"extra": extra}, "test")
+    assert message in str(caught.value)
+
+
+JOINT: list[dict[str, Any]] = [
+    {"mixing": "annealed"},
+    {"steps_per_epoch": 9},
+    {"loss_weight": 2.0},
+    {"gradient_surgery": "pcgrad"},
+]
+BACKBONE: list[dict[str, Any]] = [
+    {"backbone_learning_rate": 1e-6},
+    {"layer_decay": 0.9},
+    {"embedding_learning_rate": 1e-6},
+    {"freeze_embeddings": True},
+]
+
+
+@pytest.mark.parametrize("given", JOINT, ids=str)
+def test_what_is_about_several_tasks_has_no_effect_on_one(given: dict[str, Any]) -> None:
+    plain, other = Recipe(trainable="full"), Recipe.parse({"trainable": "full", **given}, "test")
+    assert other.resolve(STS, "fp32") == plain.resolve(STS, "fp32")
+    assert other.resolve(STS, "fp32", joint=True) != plain.resolve(STS, "fp32", joint=True)
+
+
+@pytest.mark.parametrize("given", BACKBONE, ids=str)
+@pytest.mark.parametrize("trainable", TRAINABLE)
+def test_what_is_about_pretrained_weights_has_no_effect_where_they_are_frozen(
+    trainable: str, given: dict[str, Any]
+) -> None:
+    same = resolved(STS, trainable=trainable, **given) == resolved(STS, trainable=trainable)
+    assert same == ("full" not in trainable)
+
+
+@pytest.mark.parametrize(
+    ("trainable", "given", "expected"),
+    [
+        ("full", {}, (5e-5, None, None)),
+        (
+            "full",
+            {"learning_rate": 1e-4, "backbone_learning_rate": 1e-4, "head_learning_rate": 1e-4},
+            (1e-4, None, None),
+        ),
+        ("full", {"backbone_learning_rate": 1e-5}, (1e-5, None, 5e-5)),
+        ("full", {"learning_rate": 1e-5, "head_learning_rate": 1e-3}, (1e-5, None, 1e-3)),
+        ("full", {"learning_rate": 7, "backbone_learning_rate": 1e-5, "head_learning_rate": 1e-3}, (1e-5, None, 1e-3)),
+        ("head", {"learning_rate": 7, "head_learning_rate": 1e-4}, (1e-4, None, None)),
+        ("adapter", {"learning_rate": 1e-4, "head_learning_rate": 1e-3}, (1e-4, None, 1e-3)),
+    ],
+    ids=str,
+)
+def test_equal_learning_rates_are_equal_however_they_are_written(
+    trainable: str, given: dict[str, Any], expected: tuple[float, ...]
+) -> None:
+    recipe = resolved(STS, trainable=trainable, **given)
+    assert (recipe.learning_rate, recipe.backbone_learning_rate, recipe.head_learning_rate) == expected
+    assert recipe.resolve(STS, "fp32") == recipe
+
+
+def test_a_head_without_weights_has_no_learning_rate() -> None:
+    cosine = {"trainable": "full", "head": "cosine"}
+    assert resolved(STS, head_learning_rate=1e-2, **cosine) == resolved(STS, **cosine)
+
+
+def test_embeddings_that_are_frozen_have_no_learning_rate() -> None:
+    frozen = {"trainable": "full", "freeze_embeddings": True}
+    assert resolved(STS, embedding_learning_rate=1e-6, **frozen) == resolved(STS, **frozen)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"layer_decay": 0.0}, "layer_decay"),
+        ({"layer_decay": 1.01}, "layer_decay"),
+        ({"loss_weight": 0}, "loss_weight"),
+        ({"mixing": "random"}, "mixing"),
+        ({"schedule": "cosine"}, "schedule"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch"),
+        ({"gradient_surgery": "cagrad"}, "gradient_surgery"),
+        ({"gradient_surgery": "pcgrad", "mixing": "shuffled"}, "gradient_surgery: 'pcgrad' combines the gradients of"),
+    ],
+)
+def test_a_bad_rule_is_told_with_its_key(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(PipelineError, match=said):
+        Recipe.parse(values, "test")
+
+
+def test_a_standard_fusion_has_epochs_and_a_learning_rate_of_its_own() -> None:
+    standard, anchored = (resolved(STS, trainable="fusion", fusion=form) for form in ("standard", "anchored"))
+    assert (standard.epochs, standard.learning_rate, standard.score_start) == (2, 5e-4, False)
+    assert (anchored.epochs, anchored.learning_rate) == (EPOCHS["fusion"], LEARNING_RATES["fusion"])
+    assert anchored.score_start
+
+
+def test_automatic_precision_is_what_the_machine_has() -> None:
+    assert resolved(STS) == resolved(STS, precision="fp32")
+    assert Recipe().resolve(STS, "bf16").precision == "bf16"
+    assert Recipe(precision="fp16").resolve(STS, "bf16").precision == "fp16"
+
+
+BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "one of each kind": (
+        {"epoch": 3, "learning_rate": "fast", "batch_size": 0, "encoding": "cross", "head": "cosine"},
+        [
+            "epoch: unknown key",
+            "learning_rate: Input should be a valid number",
+            "batch_size: Input should be greater than or equal to 1 (got 0)",
+            "head: 'cosine' compares two sentence vectors",
+        ],
+    ),
+    "words that are not offered": (
+        {"trainable": "all", "adapter": "lora", "precision": "int8", "pooling": "max", "head": "softmax"},
+        ["trainable: Input", "adapter: Input", "precision: Input", "pooling: Input", "head: Input"],
+    ),
+    "numbers out of bounds": (
+        {
+            "learning_rate": -1e-3,
+            "epochs": 0,
+            "warmup_ratio": 1.5,
+            "head_dropout": 1.0,
+            "weight_decay": -1,
+            "max_grad_norm": 0,
+            "min_steps": -1,
+            "early_stopping_patience": 0,
+            "max_length": 3,
+            "bottleneck": 0,
+            "fusion_regularization": -0.1,
+            "gradient_accumulation_steps": 0,
+            "smart": -1,
+            "smart_radius": 0,
+            "bregman": -0.5,
+        },
+        [
+            "learning_rate",
+            "epochs",
+            "warmup_ratio",
+            "head_dropout",
+            "weight_decay",
+            "max_grad_norm",
+            "min_steps",
+            "early_stopping_patience",
+            "max_length",
+            "bottleneck",
+            "fusion_regularization",
+            "gradient_accumulation_steps",
+            "smart",
+            "smart_radius",
+            "bregman",
+        ],
+    ),
+    "lists where words belong": ({"encoding": "cross", "head": ["cosine"], "epochs": [1]}, ["head: ", "epochs: "]),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), BAD.values(), ids=list(BAD))
+def test_a_bad_recipe_is_told_all_its_mistakes_at_once(values: dict[str, Any], expected: list[str]) -> None:
+    with pytest.raises(PipelineError) as caught:
+        Recipe.parse(values, "mine.toml")
+    heading, *lines = (line.strip() for line in str(caught.value).splitlines())
+    assert heading == f"mine.toml: {len(expected)} mistakes"
+    assert not [start for start in expected if not any(line.startswith(start) for line in lines)], lines
+    assert len(lines) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["learning_rate", "weight_decay", "max_grad_norm", "fusion_regularization", "head_dropout", "warmup_ratio"],
+)
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_no_number_of_a_recipe_is_endless_because_a_run_is_named_by_them_all(key: str, number: float) -> None:
+    with pytest.raises(PipelineError, match=f"{key}: "):
+        canonical_json(Recipe.parse({key: number}, "test").model_dump())
+
+
+def test_a_recipe_file_gives_its_raw_keys(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('trainable = "full"\nepochs = 2\n')
+    assert Recipe.read(file) == {"trainable": "full", "epochs": 2}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "no such file"), (b"epochs =", "write it as TOML"), (b"\xff", "save it as UTF-8")]
+)
+def test_an_unreadable_recipe_file_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PipelineError, match=said) as caught:
+        Recipe.read(file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "epochs", "min_steps", "expected"),
+    [
+        (320, 4, 0, 4),
+        (320, 4, 40, 4),
+        (320, 4, 41, 5),
+        (321, 4, 44, 4),
+        (321, 4, 45, 5),
+        (1, 1, 100, 100),
+        (32, 2, 7, 7),
+        (10**6, 3, 100, 3),
+    ],
+)
+def test_few_rows_are_passed_more_often_until_there_are_enough_steps(
+    rows: int, epochs: int, min_steps: int, expected: int
+) -> None:
+    recipe = resolved(STS, epochs=epochs, min_steps=min_steps, batch_size=32)
+    assert recipe.epochs_over(rows) == expected
+
+
+def test_a_recipe_cannot_be_changed_and_survives_json() -> None:
+    recipe = resolved(STS, trainable="fusion")
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.epochs = 3  # type: ignore[misc]
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+
+
+def test_where_all_trains_only_several_tasks_can_have_layernorms_of_their_own() -> None:
+    alone, joint = (
+        [
+            Recipe(trainable="full+adapter", train_layernorm=own).resolve(STS, "fp32", joint=both)
+            for own in (True, False)
+        ]
+        for both in (False, True)
+    )
+    assert alone[0] == alone[1]
+    assert joint[0] != joint[1]
+
+
+def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
+    with pytest.raises(PipelineError) as told:
+        Recipe.parse({"pal_size": 10, "pal_heads": 4, "prefix_length": 0}, "test")
+    assert "pal_size: 10 does not divide by pal_heads (4)" in str(told.value)
+    assert "prefix_length: Input should be greater than or equal to 1 (got 0)" in str(told.value)
+    with pytest.raises(PipelineError, match=r"does not divide by pal_heads \(5\)"):
+        Recipe.parse({"pal_heads": 5}, "test")
+    recipe = Recipe(adapter="prefix", prefix_length=64)
+    assert recipe.resolve(STS, "fp32", 64).prefix_length == 64
+    with pytest.raises(PipelineError, match=r"prefix_length 64 is more than the backbone can read \(63\)"):
+        recipe.resolve(STS, "fp32", 63)
+    assert Recipe(adapter="pal", prefix_length=64).resolve(STS, "fp32", 63).prefix_length == 10
+
+
+@pytest.mark.parametrize("kind", ["pal", "prefix", "prefix-tuning"])
+def test_fusion_is_over_bottlenecks(kind: str) -> None:
+    with pytest.raises(PipelineError, match=f"adapter '{kind}' cannot be fused"):
+        resolved(STS, trainable="fusion", adapter=kind)
+
+
+# Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/records/ledger.py.
+DEFAULTS = {
+    "trainable": "adapter",
+    "encoding": None,
+    "pooling": None,
+    "head": None,
+    "cosine_scale": "clamped",
+    "one_logit": False,
+    "max_length": None,
+    "extra": {},
+    "adapter": "houlsby",
+    "bottleneck": 64,
+    "drop_layers": [],
+    "train_layernorm": False,
+    "pal_size": 204,
+    "pal_heads": 12,
+    "prefix_length": 10,
+    "fusion": "anchored",
+    "anchor": 5.0,
+    "fusion_rank": 16,
+    "fusion_regularization": 0.01,
+    "fusion_impl": "fast",
+    "head_start": True,
+    "head_dropout": 0.1,
+    "hidden_dropout": None,
+    "epochs": None,
+    "min_steps": 0,
+    "learning_rate": None,
+    "backbone_learning_rate": None,
+    "head_learning_rate": None,
+    "layer_decay": 1.0,
+    "embedding_learning_rate": None,
+    "second_encoder": "none",
+    "freeze_embeddings": False,
+    "batch_size": 32,
+    "gradient_accumulation_steps": 1,
+    "weight_decay": 0.01,
+    "schedule": "linear",
+    "warmup_ratio": 0.1,
+    "max_grad_norm": 1.0,
+    "early_stopping_patience": None,
+    "evaluations": None,
+    "score_start": None,
+    "precision": "auto",
+    "pair_order": "given",
+    "average_orders": False,
+    "truncation": "head",
+    "smart": 0.0,
+    "smart_direction": "reference",
+    "smart_radius": 1.0,
+    "bregman": 0.0,
+    "mixing": "simultaneous",
+    "steps_per_epoch": None,
+    "loss_weight": 1.0,
+    "split_layers": 0,
+    "gradient_surgery": "none",
+}
+
+
+def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
+    assert SCHEMA == 2
+    assert Recipe().model_dump(mode="json") == DEFAULTS
+
+
+def test_a_recipe_is_told_apart_by_what_is_not_at_its_default() -> None:
+    assert Recipe().identity == {}
+    assert Recipe(epochs=3, smart=0.0, bottleneck=64).identity == {"epochs": 3}
+    assert Recipe(extra={"sick": {}}, drop_layers="0-1").identity.keys() == {"extra", "drop_layers"}
+    for key, value in {"smart": 1.0, "adapter": "pal", "trainable": "full", "precision": "fp32"}.items():
+        assert Recipe(**{key: value}).identity == {key: value}

@@ -1,0 +1,436 @@
+"""Every shipped study is valid with all its recipes, and a bad one is told all its mistakes at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stages
+from pipeline.data.tasks import built_in_tasks
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study, read_study, study_names
+from pipeline.settings.study_rows import MAY_TRAIN, TRAINABLE
+from pipeline.system.errors import PipelineError
+
+STUDIES = Path(stages.__file__).parent / "studies"
+SHIPPED = sorted(file.stem for file in STUDIES.iterdir() if file.suffix == ".toml")
+SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targets": ["sst", "sts"], "seeds": [1, 2]}
+
+
+def parse(**changes: Any) -> Study:
+    return Study.parse(SMALL | changes, "small.toml")
+
+
+def test_the_default_the_demo_and_the_published_study_are_shipped() -> None:
+    assert {"default", "demo", "xu-2024"} <= set(SHIPPED)
+    assert study_names(STUDIES) == SHIPPED
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_study_parses_with_all_its_recipes(name: str) -> None:
+    study = read_study(name, STUDIES, {})
+    assert study.name == name
+    assert study.description
+    assert study.reference in study.methods
+    assert set(study.all_tasks) <= {*built_in_tasks(), "gadgets", "reviews", "paraphrase", "similarity"}
+    for row in study.methods:
+        assert study.targets_of(row)
+        for task in study.all_tasks:
+            for curve in (False, True):
+                method = study.row(row).method
+                assert study.recipe_for(row, task, curve).trainable in MAY_TRAIN.get(method, (TRAINABLE[method],))
+
+
+@pytest.mark.parametrize("name", sorted({*SHIPPED} - {"demo"}))
+def test_the_recipes_of_a_shipped_study_fit_its_tasks(name: str) -> None:
+    study = read_study(name, STUDIES, {})
+    for row in study.methods:
+        tasks = study.all_tasks if study.row(row).method == "multitask" else study.targets_of(row)
+        for task in tasks:
+            recipe = study.recipe_for(row, task).resolve(built_in_tasks()[task], "fp32", longest=512, depth=6)
+            assert None not in (recipe.encoding, recipe.pooling, recipe.head, recipe.epochs, recipe.learning_rate)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_study_survives_json(name: str) -> None:
+    study = read_study(name, STUDIES, {})
+    assert Study.model_validate_json(study.model_dump_json()) == study
+
+
+def test_of_recipes_the_rows_is_over_the_tasks_and_that_over_the_studys() -> None:
+    study = parse(
+        recipe={"epochs": 3, "batch_size": 8, "max_length": 20},
+        tasks={"sts": {"batch_size": 9, "max_length": 30}},
+        rows={
+            "full": {"recipe": {"max_length": 40}},
+            "short": {"method": "full", "tasks": {"sts": {"max_length": 50}}},
+        },
+        curve={"recipe": {"epochs": 7}},
+    )
+    assert [study.recipe_for("short", task).max_length for task in ("sst", "sts")] == [20, 50]
+    assert study.with_recipe(max_length=9).recipe_for("short", "sts").max_length == 9
+    assert study.recipe_for("full", "sst") == Recipe(trainable="full", epochs=3, batch_size=8, max_length=40)
+    assert study.recipe_for("full", "sts") == Recipe(trainable="full", epochs=3, batch_size=9, max_length=40)
+    assert study.recipe_for("adapter", "sts") == Recipe(trainable="adapter", epochs=3, batch_size=9, max_length=30)
+    assert study.recipe_for("adapter", "sts", curve=True).epochs == 7
+
+
+def test_what_a_method_trains_is_not_for_a_recipe_to_say_but_where_it_has_a_choice() -> None:
+    study = parse(recipe={"trainable": "adapter"})
+    assert study.recipe_for("full", "sst").trainable == "full"
+    assert study.recipe_for("frozen", "sst").trainable == "head"
+    assert study.recipe_for("multitask", "sst").trainable == "adapter"
+
+
+def test_values_put_over_a_study_hold_for_every_row_task_and_point() -> None:
+    study = parse(
+        recipe={"epochs": 3},
+        tasks={"sts": {"epochs": 6}},
+        rows={"full": {"recipe": {"epochs": 5, "batch_size": 4}}},
+        curve={"recipe": {"epochs": 9}},
+    )
+    changed = study.with_recipe(epochs=1)
+    for row in ("full", "adapter"):
+        assert {changed.recipe_for(row, task, curve).epochs for task in ("sst", "sts") for curve in (0, 1)} == {1}
+    assert changed.recipe_for("full", "sst").batch_size == 4
+    recipes = {"recipe", "tasks", "rows", "curve"}
+    assert changed.model_dump(exclude=recipes) == study.model_dump(exclude=recipes)
+    assert study.recipe_for("full", "sst").epochs == 5
+
+
+def test_bad_values_put_over_a_study_are_refused() -> None:
+    with pytest.raises(PipelineError, match="study small.*\n.*epochs"):
+        parse().with_recipe(epochs=0)
+
+
+def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
+    rows = {
+        "wide": {"method": "adapter", "title": "wide adapter"},
+        "cls": {"method": "full"},
+        "fusion": {"of": "wide"},
+        "sequential": {"published": {"sst": "SST first"}},
+        "full": {"published": "full FT"},
+    }
+    study = parse(methods=["full", "cls", "wide", "fusion", "sequential"], rows=rows)
+    titles = [study.title(label) for label in ("full", "cls", "wide", "sequential:sst", "fusion", "adapter")]
+    assert titles == ["full fine-tuning", "cls", "wide adapter", "sequential, from sst", "fusion", "adapter"]
+    assert [study.row(name).of for name in ("fusion", "sequential", "full")] == ["wide", "full", None]
+    names = [study.published_names(label) for label in ("full", "cls", "sequential:sst", "sequential:sts")]
+    assert names == [("full FT",), (), ("SST first",), ()]
+
+
+def test_the_curve_has_the_points_below_the_main_tables_rows() -> None:
+    assert parse().curve_points == ()
+    assert parse(curve={}).curve_points == (100, 300, 1000)
+    assert parse(curve={"rows": [300, 100]}, limit=300).curve_points == (100,)
+    assert parse(curve={"rows": [300, 100]}, limit=300, target_limit=50).curve_points == ()
+    of = parse(curve={"methods": ["full", "fusion"], "targets": ["sts"]})
+    assert of.curve_rows() == {"full": ("sts",)}
+
+
+def test_aliases_become_their_tasks_everywhere() -> None:
+    aliases = {"qqp": "quora", "lmrd": "imdb"}
+    study = parse(
+        targets=["qqp", "sts"], sources=["lmrd"], tasks={"qqp": {"epochs": 2}}, methods=["full", "s", "sequential"],
+        rows={
+            "s": {"method": "full", "targets": ["qqp"]},
+            "sequential": {"sources": ["lmrd"], "published": {"lmrd": "LMRD first"}},
+        },
+        curve={"targets": ["qqp"]}, published={"report": "Xu", "table": "1", "tasks": {"a": "qqp"}},
+    ).with_task_names(lambda name: aliases.get(name, name))  # fmt: skip
+    assert (study.targets, study.sources, study.targets_of("s")) == (("quora", "sts"), ("imdb",), ("quora",))
+    assert study.recipe_for("full", "quora").epochs == 2
+    assert study.published_names("sequential:imdb") == ("LMRD first",)
+    assert study.curve_rows()["full"] == ("quora",)
+    assert study.published is not None
+    assert study.published.tasks == {"a": "quora"}
+    with pytest.raises(PipelineError, match="targets: a value stands twice"):
+        parse(targets=["qqp", "quora"]).with_task_names(lambda name: aliases.get(name, name))
+
+
+def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> None:
+    study = read_study("xu-2024", STUDIES, {"targets": ["sst", "sts"], "seeds": [1], "limit": 300})
+    assert study.recipe_for("full", "sts").head == "cosine"
+    assert study.all_tasks == ("sst", "sts", "imdb", "quora")
+    alone = read_study("default", STUDIES, {"targets": ["sst"], "methods": ["frozen", "full"]})
+    assert alone.targets_of("siamese") == ()
+    assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
+
+
+def test_other_methods_than_the_files_have_another_reference(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["full", "frozen"]\nreference = "frozen"\ntargets = ["sst"]\nseeds = [1]\n')
+    assert read_study(str(file), STUDIES, {}).reference == "frozen"
+    assert read_study(str(file), STUDIES, {"methods": ["frozen", "full"]}).reference == "frozen"
+    assert read_study(str(file), STUDIES, {"methods": ["adapter"]}).reference == "adapter"
+    assert read_study(str(file), STUDIES, {"reference": "full"}).reference == "full"
+    assert read_study(str(file), STUDIES, {"methods": ["full", "frozen"], "reference": "full"}).reference == "full"
+    with pytest.raises(PipelineError, match="reference: 'adapter' must be one of the methods"):
+        read_study(str(file), STUDIES, {"reference": "adapter"})
+
+
+def test_the_curve_is_switched_on_and_off(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
+    assert read_study(str(file), STUDIES, {}).curve is None
+    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (100, 300, 1000)
+    file.write_text(file.read_text() + "[curve]\nrows = [7]\n")
+    assert read_study(str(file), STUDIES, {"curve": True}).curve_points == (7,)
+    assert read_study(str(file), STUDIES, {"curve": False}).curve is None
+    assert read_study(str(file), STUDIES, {"curve_rows": [3, 9]}).curve_points == (3, 9)
+    with pytest.raises(PipelineError, match="--curve-rows with --no-curve"):
+        read_study(str(file), STUDIES, {"curve_rows": [3], "curve": False})
+
+
+def test_overrides_stand_in_place_of_the_files_keys() -> None:
+    study = read_study("default", STUDIES, {"targets": ["sst", "sts"], "seeds": [9], "limit": 100})
+    assert (study.targets, study.seeds, study.limit) == (("sst", "sts"), (9,), 100)
+    assert study.methods == read_study("default", STUDIES, {}).methods
+
+
+def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["full"]\ntargets = ["sst"]\ncolour = 1\n')
+    with pytest.raises(PipelineError) as caught:
+        read_study(str(file), STUDIES, {"seeds": [1, 1]})
+    message = str(caught.value)
+    assert message.startswith(f"{file}: 2 mistakes")
+    assert "colour: unknown key" in message
+    assert "seeds: a value stands twice (got [1, 1])" in message
+
+
+def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["full"]\ntargets = ["sst"]\nseeds = [1]\n')
+    assert read_study(str(file), STUDIES, {}).name == "mine"
+    file.write_text('name = "other"\n' + file.read_text())
+    assert read_study(str(file), STUDIES, {}).name == "other"
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.toml"])
+def test_an_unknown_study_is_answered_with_those_there_are(name: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        read_study(name, STUDIES, {})
+    assert f"unknown study '{name}'" in str(caught.value)
+    assert ", ".join(SHIPPED) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "remedy"), [(b"seeds = [", "write it as TOML"), (b'name = "\xff"', "save it as UTF-8")]
+)
+def test_an_unreadable_study_file_is_named(content: bytes, remedy: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(content)
+    with pytest.raises(PipelineError, match=remedy) as caught:
+        read_study(str(file), STUDIES, {})
+    assert str(file) in str(caught.value)
+
+
+BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "nothing at all": (
+        dict.fromkeys(SMALL, ()),
+        ["name: ", "methods: Tuple should have at least 1 item", "targets: Tuple", "seeds: Tuple"],
+    ),
+    "one of each kind": (
+        {"colour": 1, "limit": 0, "methods": ["full", "lo ra"], "seeds": [1, 2, 1], "targets": ["sst", "../sts"]},
+        [
+            "colour: unknown key",
+            "limit: Input",
+            "methods.1: String",
+            "targets.1: String",
+            "seeds: a value stands twice",
+        ],
+    ),
+    "values that stand twice": (
+        {"methods": ["full", "full"], "targets": ["sst", "sst"], "sources": ["imdb", "imdb"], "seeds": [3, 3]},
+        [f"{key}: a value stands twice" for key in ("methods", "targets", "sources", "seeds")],
+    ),
+    "values that stand twice further down": (
+        {"curve": {"rows": [5, 5], "targets": ["sst", "sst"]}, "rows": {"full": {"targets": ["sts", "sts"]}}},
+        [f"{key}: a value stands twice" for key in ("curve.rows", "curve.targets", "rows.full.targets")],
+    ),
+    "too few tasks": (
+        {"methods": ["fusion", "sequential", "multitask"], "targets": ["sst"]},
+        [
+            "targets: fusion needs at least two tasks",
+            "targets: sequential tuning needs at least two",
+            "targets: joint training needs at least two",
+        ],
+    ),
+    "an order of tasks that cannot be": (
+        {
+            "methods": ["full", "a", "b"],
+            "rows": {
+                "a": {"method": "multitask", "order": ["sst", "sts"]},
+                "b": {"method": "sequential", "order": ["sst", "sts"], "sources": ["sst"], "after": ["sts"]},
+            },
+        },
+        [
+            "rows.a.order: only sequential tuning goes through tasks in turn, not multitask",
+            "rows.b: order says what comes before each task",
+            "rows.b.after: only joint training",
+        ],
+    ),
+    "an order of too few tasks": (
+        {
+            "rows": {
+                "a": {"method": "sequential", "order": ["sst"]},
+                "b": {"method": "multitask", "after": ["sts", "sts"]},
+                "c": {"method": "sequential", "order": ["sst", "quora"]},
+            }
+        },
+        [
+            "rows.a.order: Tuple should have at least 2",
+            "rows.b.after: a value stands twice",
+            "rows.c.order: 'quora' is neither a target nor a source",
+        ],
+    ),
+    "a row that trains what its method does not": (
+        {"methods": ["full", "a"], "rows": {"a": {"method": "adapter", "recipe": {"trainable": "full"}}}},
+        ["rows.a.recipe: a row of adapter trains adapter"],
+    ),
+    "an empty grid": (
+        {"methods": ["full"], "rows": {"full": {"targets": ["imdb"]}}, "sources": ["imdb"]},
+        ["methods: no row has one of the targets"],
+    ),
+    "empty lists": (
+        {"rows": {"full": {"targets": []}}, "curve": {"rows": [], "methods": []}, "published": {"report": "Xu"}},
+        [
+            "rows.full.targets: Tuple",
+            "curve.rows: Tuple",
+            "curve.methods: Tuple",
+            "published.table: missing",
+            "published.tasks: missing",
+        ],
+    ),
+    "a row that is no method": (
+        {"methods": ["full", "lora"], "curve": {"methods": ["full", "rola"]}},
+        ["methods: 'lora' is no method (frozen, full,", "curve.methods: 'rola' is no method"],
+    ),
+    "a row that does not say what it is": (
+        {"methods": ["full", "cls"], "rows": {"cls": {"pooling": "cls"}, "other": {"method": "lora"}}},
+        ["rows.cls.method: missing", "rows.cls.pooling: unknown key", "rows.other.method: Input"],
+    ),
+    "rows built on what is not there": (
+        {"rows": {"fusion": {"of": "nothing"}, "sequential": {"of": "adapter"}, "full": {"of": "adapter"}}},
+        [
+            "rows.fusion.of: there is no row 'nothing'",
+            "rows.sequential.of: 'adapter' is a row of adapter, but sequential is built on full",
+            "rows.full.of: full is built on no other row",
+        ],
+    ),
+    "adapters that begin as what is none, or as what began as others": (
+        {
+            "methods": ["full", "a", "b"],
+            "rows": {
+                "a": {"method": "adapter", "of": "adapter"},
+                "b": {"method": "adapter", "of": "a"},
+                "c": {"method": "adapter", "of": "full", "own": ["adapter"]},
+                "fusion": {"own": ["full", "adapter"]},
+            },
+        },
+        [
+            "rows.b.of: 'a' is built on other adapters itself",
+            "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
+            "rows.c.own: only a fusion has an adapter of its own target, not adapter",
+            "rows.fusion.own: 'full' is no row of adapters",
+        ],
+    ),
+    "a backbone without a name": ({"rows": {"full": {"backbone": ""}}}, ["rows.full.backbone: String"]),
+    "rows built on rows of another backbone": (
+        {
+            "rows": {
+                "read": {"method": "adapter", "backbone": "backbones/read"},
+                "fusion": {"of": "read", "own": ["adapter", "read"], "backbone": "backbones/other"},
+                "sequential": {"backbone": "backbones/read"},
+            }
+        },
+        [
+            "rows.fusion.backbone: 'backbones/other', but 'read', which it is built on, has 'backbones/read': give",
+            "rows.fusion.backbone: 'backbones/other', but 'adapter', which it is built on, has the study's",
+            "rows.sequential.backbone: 'backbones/read', but 'full', which it is built on, has the study's",
+        ],
+    ),
+    "a row whose usual base is another method here": (
+        {"rows": {"adapter": {"method": "full"}, "fusion": {}}},
+        ["rows.fusion.of: 'adapter' is a row of full"],
+    ),
+    "tasks that are misspelt": (
+        {
+            "tasks": {"stts": {"epochs": 2}},
+            "rows": {"full": {"targets": ["sst", "qoura"], "published": {"lmdr": "a"}}, "adapter": {"sources": ["x"]}},
+            "curve": {"targets": ["tss"]},
+            "published": {"report": "Xu", "table": "1", "tasks": {"sst": "ssst"}},
+        },
+        [
+            "tasks: 'stts' is neither a target nor a source (sst, sts)",
+            "rows.full.targets: 'qoura'",
+            "rows.full.published: 'lmdr'",
+            "rows.adapter.sources: 'x'",
+            "curve.targets: 'tss'",
+            "published.tasks: 'ssst'",
+        ],
+    ),
+    "a reference that is not compared": ({"reference": "fusion"}, ["reference: 'fusion' must be one of the methods"]),
+    "a sequential reference": (
+        {"methods": ["full", "sequential"], "reference": "sequential"},
+        ["reference: 'sequential' must be one of the methods, and not sequential"],
+    ),
+    "mistakes in recipes": (
+        {
+            "rows": {
+                "full": {"recipe": {"epochs": 0, "epoch": 1}},
+                "adapter": {"recipe": {"bottleneck": "wide"}},
+            },
+            "tasks": {"sts": {"batch_size": 0}},
+            "curve": {"recipe": {"min_steps": -1}},
+        },
+        [
+            "rows.full.recipe: epochs: Input",
+            "rows.full.recipe: epoch: unknown key",
+            "rows.adapter.recipe: bottleneck: Input",
+            "tasks.sts: batch_size: Input",
+            "curve.recipe: min_steps: Input",
+        ],
+    ),
+    "a mistake of the study and one of a recipe": (
+        {"colour": 1, "rows": {"full": {"recipe": {"epochs": 0}}}},
+        ["colour: unknown key", "rows.full.recipe: epochs: Input"],
+    ),
+    "a recipe whose keys do not go together": (
+        {"rows": {"adapter": {"recipe": {"encoding": "cross", "head": "cosine"}}}},
+        ["rows.adapter.recipe: head: 'cosine' compares two sentence vectors"],
+    ),
+    "recipes of a row and a task that do not go together": (
+        {"rows": {"adapter": {"recipe": {"encoding": "cross"}}}, "tasks": {"sts": {"head": "cosine"}}},
+        ["rows.adapter.recipe on sts: head: 'cosine' compares two sentence vectors"],
+    ),
+    "tables that are none": (
+        {"recipe": 3, "target_limit": -1, "rows": [1], "tasks": {"sts": 1}, "curve": 5},
+        ["recipe: Input", "target_limit: Input", "rows: Input", "tasks.sts: Input", "curve: Input"],
+    ),
+    "seeds that no generator takes": ({"seeds": [-1, 2], "limit": 0}, ["seeds", "limit: Input"]),
+    "a target with more rows than every task": ({"limit": 9, "target_limit": 10}, ["target_limit: 10 is more than"]),
+    "too few dev rows for a score": ({"dev_limit": 1}, ["dev_limit: Input"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), BAD.values(), ids=list(BAD))
+def test_a_bad_study_is_told_all_its_mistakes_at_once(changes: dict[str, Any], expected: list[str]) -> None:
+    with pytest.raises(PipelineError) as caught:
+        parse(**changes)
+    heading, *lines = (line.strip() for line in str(caught.value).splitlines())
+    assert heading == f"small.toml: {len(lines)} mistake{'s' if len(lines) > 1 else ''}"
+    assert not [start for start in expected if not any(line.startswith(start) for line in lines)], lines
+    assert len(lines) == len(expected), lines
+
+
+def test_a_mistake_in_the_shared_recipe_is_told_once_and_not_for_every_method() -> None:
+    with pytest.raises(PipelineError, match="1 mistake\n.*epochs"):
+        parse(recipe={"epochs": 0})
+
+
+def test_sources_make_fusion_possible_with_one_target() -> None:
+    assert parse(methods=["fusion"], targets=["sst"], sources=["imdb"], reference="fusion").sources == ("imdb",)

@@ -1,0 +1,62 @@
+"""Grids of a study: a row stands for every combination of its values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+
+SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "sweep"], "targets": ["sst"], "seeds": [1]}
+
+
+def parse(row: dict[str, Any], **changes: Any) -> Study:
+    return Study.parse(SMALL | {"rows": {"sweep": {"method": "full", **row}}} | changes, "small.toml")
+
+
+def test_a_grid_is_a_row_for_every_combination_the_last_key_fastest() -> None:
+    study = parse({"grid": {"epochs": [2, 4], "head_dropout": [0.0, 0.3]}, "recipe": {"epochs": 9, "batch_size": 8}})
+    assert study.methods == ("full", "sweep-1", "sweep-2", "sweep-3", "sweep-4")
+    recipes = [study.recipe_for(name, "sst") for name in study.methods[1:]]
+    assert [(r.epochs, r.head_dropout, r.batch_size) for r in recipes] == [
+        (2, 0.0, 8), (2, 0.3, 8), (4, 0.0, 8), (4, 0.3, 8),
+    ]  # fmt: skip
+    assert study.title("sweep-2") == "sweep, epochs 2, head_dropout 0.3"
+    # What is kept of a study has no grid any more, and is the same study.
+    assert Study.parse(study.model_dump(), "again") == study
+
+
+def test_a_row_of_a_grid_keeps_its_title_targets_and_published_names() -> None:
+    row = {"title": "wide", "targets": ["sst"], "published": ["two", ""], "grid": {"epochs": [2, 4]}}
+    study = parse(row, targets=["sst", "sts"], curve={"methods": ["sweep"], "rows": [5]})
+    assert study.title("sweep-1") == "wide, epochs 2"
+    assert study.targets_of("sweep-2") == ("sst",)
+    assert [study.published_names(name) for name in ("sweep-1", "sweep-2")] == [("two",), ()]
+    assert study.curve_rows() == {"sweep-1": ("sst",), "sweep-2": ("sst",)}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"grid": {}}, "rows.sweep.grid: write a table"),
+        ({"grid": [1, 2]}, "rows.sweep.grid: write a table"),
+        ({"grid": {"epochs": 3}}, "rows.sweep.grid.epochs: write a list of values"),
+        ({"grid": {"epochs": []}}, "rows.sweep.grid.epochs: write a list of values"),
+        ({"grid": {"epochs": [2, 0]}}, "rows.sweep-2.recipe: epochs: Input should be greater"),
+        ({"grid": {"eponchs": [2]}}, "rows.sweep-1.recipe: eponchs"),
+        ({"grid": {"epochs": [2, 3]}, "published": ["a"]}, "rows.sweep.published: 1 names for 2 cells"),
+    ],
+    ids=str,
+)
+def test_a_bad_grid_is_told(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        parse(row)
+    assert told in str(caught.value)
+
+
+def test_a_cell_does_not_take_the_place_of_a_row() -> None:
+    rows = {"sweep": {"method": "full", "grid": {"epochs": [2]}}, "sweep-1": {"method": "adapter"}}
+    with pytest.raises(PipelineError, match="its cell sweep-1 has the name of another row"):
+        parse({}, rows=rows)

@@ -1,0 +1,81 @@
+"""Scores agree with scikit-learn and SciPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import accuracy_score
+
+from pipeline.stats.metrics import Metric, load_metric, overall, pearson, score
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_agree_with_sklearn_and_scipy(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    classes, predicted = generator.integers(0, 5, (2, 301))
+    assert score("accuracy", predicted, classes) == accuracy_score(classes, predicted)
+    scores = generator.normal(2.5, 1, 301)
+    guessed = scores + generator.normal(0, 2, 301)
+    assert score("pearson", guessed, scores) == pytest.approx(stats.pearsonr(guessed, scores).statistic, abs=1e-12)
+
+
+def test_pearson_is_over_the_whole_split_and_not_a_mean_over_batches() -> None:
+    generator = np.random.default_rng(0)
+    labels, predictions = generator.normal(size=(2, 64))
+    batches = [pearson(predictions[i : i + 8], labels[i : i + 8]) for i in range(0, 64, 8)]
+    assert score("pearson", predictions, labels) != pytest.approx(np.mean(batches), abs=1e-3)
+
+
+def test_pearson_reads_scores_unclipped() -> None:
+    labels = np.array([0.0, 5.0, 2.0, 3.0])
+    predictions = np.array([-3.0, 9.0, 2.0, 3.0])
+    assert pearson(predictions, labels) != pytest.approx(pearson(predictions.clip(0, 5), labels), abs=1e-3)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 3.0, -1e9])
+def test_predictions_that_never_change_have_correlation_0(constant: float) -> None:
+    varied = np.linspace(0, 5, 101)
+    assert score("pearson", np.full(101, constant), varied) == 0
+    assert score("pearson", varied, np.full(101, constant)) == 0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "pearson"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_predictions_that_are_not_finite_are_never_scored(metric: Metric, bad: float) -> None:
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        score(metric, np.array([1.0, bad]), np.array([1.0, 0.0]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_whole_classes_are_compared_whatever_their_dtype(dtype: str) -> None:
+    assert score("accuracy", np.array([0, 1, 2, 2], dtype=dtype), np.array([0, 1, 1, 2])) == 0.75
+
+
+def test_the_metrics_are_evaluate_metrics() -> None:
+    import evaluate
+
+    metric = load_metric("accuracy")
+    assert isinstance(metric, evaluate.Metric)
+    assert metric.compute(predictions=[1.0, 0.0], references=[1.0, 1.0]) == {"accuracy": 0.5}
+    # Nothing of one call is left for the next.
+    assert metric.compute(predictions=[1.0], references=[1.0]) == {"accuracy": 1.0}
+    metric.add_batch(predictions=[1.0, 0.0], references=[1.0, 1.0])
+    metric.add_batch(predictions=[1.0, 1.0], references=[1.0, 1.0])
+    assert metric.compute() == {"accuracy": 0.75}
+
+
+METRICS: dict[str, Metric] = {"sst": "accuracy", "quora": "accuracy", "sts": "pearson"}
+
+
+def test_both_overall_scores_are_those_that_the_papers_print() -> None:
+    # Xu 2024, table 2 (test) prints the normalised one, Liu & Shen 2023, table 5 (dev) the plain one.
+    _, normalised = overall({"sst": 0.548, "quora": 0.735, "sts": 0.815}, METRICS)
+    assert normalised == pytest.approx(0.7302, abs=5e-5)
+    plain, _ = overall({"sst": 0.518, "quora": 0.831, "sts": 0.858}, METRICS)
+    assert plain == pytest.approx(0.736, abs=5e-4)
+
+
+def test_both_overall_scores_agree_where_nothing_is_a_correlation() -> None:
+    assert overall({"sst": 0.5, "quora": 0.7}, METRICS) == pytest.approx((0.6, 0.6))
+    assert overall({"sts": -1.0}, METRICS) == (-1.0, 0.0)

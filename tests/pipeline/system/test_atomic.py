@@ -1,0 +1,375 @@
+"""A file or folder stands under its name complete or not at all, whatever stops the writer."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import math
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from pipeline.system.atomic import (
+    canonical_json,
+    check_writable,
+    clear_leftovers,
+    make_folder,
+    new_file,
+    new_folder,
+    sha256_file,
+    sha256_text,
+    write_json,
+    write_text,
+)
+from pipeline.system.errors import PipelineError
+from tests.processes import WITH_WIDE_GAPS, in_a_process, line_of
+
+INTERRUPTIONS = [ValueError("bug"), KeyboardInterrupt(), SystemExit(1)]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_file_has_its_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "er" / "file"
+    with new_file(file) as temporary:
+        temporary.write_text("new")
+        assert not file.exists()
+    assert file.read_text() == "new"
+    assert names(file.parent) == ["file"]
+
+
+@pytest.mark.parametrize("old", [None, "old"])
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_a_failure_while_writing_a_file_leaves_what_was_there(
+    old: str | None, error: BaseException, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    if old is not None:
+        file.write_text(old)
+    with pytest.raises(type(error)), new_file(file) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert names(tmp_path) == ([] if old is None else ["file"])
+    assert old is None or file.read_text() == old
+
+
+def fill(folder: Path, *files: str) -> None:
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_a_new_folder_has_its_files_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "a" / "b") as temporary:
+        fill(temporary, "one", "sub/two")
+        assert not (tmp_path / "a" / "b").exists()
+    assert (tmp_path / "a" / "b" / "sub" / "two").read_text() == "sub/two"
+    assert names(tmp_path / "a") == ["b"]
+
+
+def test_a_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    fill(tmp_path / "folder", "old", "both")
+    with new_folder(tmp_path / "folder") as temporary:
+        fill(temporary, "new", "both")
+        assert names(tmp_path / "folder") == ["both", "old"]
+    assert names(tmp_path / "folder") == ["both", "new"]
+    assert names(tmp_path) == ["folder"]
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_a_failure_while_writing_a_folder_leaves_what_was_there(
+    old: bool, error: BaseException, tmp_path: Path
+) -> None:
+    if old:
+        fill(tmp_path / "folder", "old")
+    with pytest.raises(type(error)), new_folder(tmp_path / "folder") as temporary:
+        fill(temporary, "half")
+        raise error
+    assert names(tmp_path) == (["folder"] if old else [])
+    assert not old or names(tmp_path / "folder") == ["old"]
+
+
+def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "name").write_text("a file")
+    with pytest.raises(PipelineError, match="a file stands where a folder is needed"), new_folder(tmp_path / "name"):
+        pass
+    assert names(tmp_path) == ["name"]
+    assert (tmp_path / "name").read_text() == "a file"
+
+
+KILLED_AT_EVERY_STEP = """
+from pipeline.system import atomic
+
+def write():
+    with getattr(atomic, "new_" + kind)(ROOT / "target") as new:
+        if kind == "file":
+            new.write_text("new")
+        else:
+            for name in ("one", "two"):
+                (new / name).write_text("new")
+
+def die_at(step):
+    events = 0
+    def count(event, _):
+        nonlocal events
+        events += event.split(".")[0] in ("open", "os", "shutil", "tempfile")
+        if events == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(count)
+
+kind, exchange = ARGUMENTS
+if exchange == "no":
+    atomic._exchange = lambda *_: False
+step, status = 0, None
+while status != 0:
+    step += 1
+    if not (child := os.fork()):
+        die_at(step)
+        write()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    print(step, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize(("kind", "exchange"), [("file", "yes"), ("folder", "yes"), ("folder", "no")])
+def test_a_writer_may_be_killed_at_any_step(kind: str, exchange: str, tmp_path: Path) -> None:
+    """At each call that touches the disk: what stands is whole, and the next writer leaves nothing else."""
+    target = tmp_path / "target"
+
+    def put(text: str) -> None:
+        if kind == "file":
+            write_text(target, text)
+            return
+        with new_folder(target) as new:
+            for name in ("one", "two"):
+                (new / name).write_text(text)
+
+    def contents() -> list[str]:
+        return [target.read_text()] if kind == "file" else [(target / name).read_text() for name in names(target)]
+
+    whole = {"old": ["old"], "new": ["new"]} if kind == "file" else {"old": ["old"] * 2, "new": ["new"] * 2}
+    put("old")
+    found, left = [], 0
+    with in_a_process(KILLED_AT_EVERY_STEP, tmp_path, kind, exchange) as process:
+        assert process.stdin is not None
+        while line_of(process):
+            left += len(names(tmp_path)) > 1
+            clear_leftovers(tmp_path)
+            assert names(tmp_path) == ["target"]
+            assert contents() in whole.values()
+            found.append(contents())
+            put("old")
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait() == 0
+    assert found[0] == whole["old"]
+    assert found[-1] == whole["new"]
+    assert left >= 5
+
+
+@pytest.mark.parametrize("write", [new_file, new_folder])
+@pytest.mark.parametrize("name", ["*", "?????", "[a-z]*", ".x", "a.b", "two\nlines"])
+def test_a_writer_leaves_alone_what_is_not_its_own(name: str, write: Writer, tmp_path: Path) -> None:
+    """Files of other programs, what others are writing, and what was left of other names, whatever the name is."""
+    fill(tmp_path / ".cache.tmp", "another program's")
+    left_by_a_killed_process(tmp_path, "other")
+    before = names(tmp_path)
+    with write(tmp_path / "live") as live, write(tmp_path / name) as new:
+        assert live.parent.is_dir()
+        new.mkdir(exist_ok=True) if write is new_folder else new.write_text("")
+        live.mkdir(exist_ok=True) if write is new_folder else live.write_text("")
+    assert names(tmp_path) == sorted([*before, "live", name])
+
+
+Writer = Callable[[Path], AbstractContextManager[Path]]
+
+
+def left_by_a_killed_process(parent: Path, name: str) -> Path:
+    """The hidden folder in which a process that is no more was writing ``name``."""
+    code = "from pipeline.system.atomic import new_folder\nwith new_folder(ROOT): os.kill(os.getpid(), signal.SIGKILL)"
+    with in_a_process(code, parent / name) as process:
+        assert process.wait() == -signal.SIGKILL
+    (left,) = parent.glob(f".{name}.*.tmp")
+    return left
+
+
+def test_what_may_be_in_use_is_not_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = left_by_a_killed_process(tmp_path, "target")
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", refuse)
+        write_text(tmp_path / "target", "written without locks")
+        assert names(tmp_path) == [left.name, "target"]
+    # Made on another machine, whose locks may not show here.
+    elsewhere = left.rename(left.with_name(".target.00000001234567.tmp"))
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == [elsewhere.name, "target"]
+    os.utime(elsewhere, (0, 0))
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == ["target"]
+
+
+WRITE_AGAIN = """
+from pipeline.system import atomic
+if "exchange" not in ARGUMENTS:
+    atomic._exchange = lambda *_: False
+for round in range(int(ARGUMENTS[0])):
+    with atomic.new_folder(ROOT / "folder") as new:
+        for name in ("one", "two"):
+            (new / name).write_text(f"{os.getpid()} {round}")
+"""
+
+
+@pytest.mark.parametrize("how", ["exchange", "two renames"])
+def test_processes_that_write_one_folder_at_once_all_succeed(how: str, tmp_path: Path) -> None:
+    code = WITH_WIDE_GAPS + WRITE_AGAIN
+    with in_a_process(code, tmp_path, 150, how) as one, in_a_process(code, tmp_path, 150, how) as two:
+        assert (one.wait(), two.wait()) == (0, 0)
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder" / "one").read_text() == (tmp_path / "folder" / "two").read_text()
+    assert (tmp_path / "folder" / "one").read_text().endswith(" 149")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="two names are exchanged on Linux alone")
+def test_a_reader_never_misses_a_folder_that_is_replaced(tmp_path: Path) -> None:
+    with new_folder(tmp_path / "folder") as new:
+        for name in ("one", "two"):
+            (new / name).write_text("before 0")
+    reads = rounds = 0
+    with in_a_process(WITH_WIDE_GAPS + WRITE_AGAIN, tmp_path, 10**9, "exchange"):
+        while reads < 4000 or rounds < 200:
+            contents = [(tmp_path / "folder" / name).read_text() for name in ("one", "two")]
+            assert tmp_path / "folder" in list(tmp_path.iterdir())
+            reads, rounds = reads + 1, int(contents[0].split()[-1])
+
+
+def test_what_a_library_writes_for_its_owner_alone_comes_out_as_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with new_folder(tmp_path / "folder") as new:
+            (new / "sub").mkdir(mode=0o700)
+            for file in (new / "private", new / "sub" / "private", new / "program"):
+                file.touch(mode=0o700 if file.name == "program" else 0o600)
+        with new_file(tmp_path / "file") as temporary:
+            temporary.touch(mode=0o600)
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.filemode(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {
+        "file": "-rw-rw-r--",
+        "folder": "drwxrwxr-x",
+        "sub": "drwxrwxr-x",
+        "private": "-rw-rw-r--",
+        "program": "-rwxrw-r--",
+    }
+
+
+def test_a_link_keeps_pointing_at_what_is_replaced(tmp_path: Path) -> None:
+    fill(tmp_path / "elsewhere" / "folder", "old")
+    for name in ("folder", "file"):
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere" / name)
+    with new_folder(tmp_path / "folder") as new:
+        fill(new, "new")
+    write_text(tmp_path / "file", "new")
+    assert all((tmp_path / name).is_symlink() for name in ("folder", "file"))
+    assert names(tmp_path / "elsewhere") == ["file", "folder"]
+    assert names(tmp_path / "elsewhere" / "folder") == ["new"]
+
+
+def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
+    fill(tmp_path / "folder", "kept")
+    check_writable(tmp_path / "folder")
+    check_writable(tmp_path / "new")
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["kept"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "replaced folder"])
+def test_a_name_never_outlives_its_bytes(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is new is flushed to disk before the rename, and the rename before the writer returns."""
+    target, fsync = tmp_path / "target", os.fsync
+    before, after = set[int](), set[int]()
+
+    def stands() -> bool:
+        return (target if kind == "file" else target / "new").exists()
+
+    def watched(descriptor: int) -> None:
+        (after if stands() else before).add(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    if kind == "replaced folder":
+        fill(target, "old")
+    with (new_file if kind == "file" else new_folder)(target) as temporary:
+        if kind == "file":
+            temporary.write_text("new")
+        else:
+            fill(temporary, "new", "sub/two")
+    assert stands()
+    assert {path.stat().st_ino for path in ([target] if kind == "file" else target.rglob("*"))} <= before
+    assert tmp_path.stat().st_ino in after
+
+
+def test_two_writers_of_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
+    with new_file(tmp_path / "target") as first, new_file(tmp_path / "target") as second:
+        first.write_text("first")
+        second.write_text("second")
+    # The outer one finished last.
+    assert (tmp_path / "target").read_text() == "first"
+    assert names(tmp_path) == ["target"]
+
+
+@pytest.mark.parametrize("write", [new_file, new_folder])
+def test_a_place_that_cannot_be_written_is_named(write: object, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    opened = new_file if write is new_file else new_folder
+    with (
+        pytest.raises(PipelineError, match="cannot write .*file: a file stands where a folder is needed"),
+        opened(tmp_path / "file" / "below"),
+    ):
+        pass
+
+
+def test_a_number_json_does_not_know_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    write_json(file, {"b": 1, "a": [2.5, None]})
+    before = file.read_text()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(file, {"a": math.nan})
+    assert file.read_text() == before
+    assert before.index('"a"') < before.index('"b"')
+
+
+def test_text_is_written_as_utf8_and_hashed_as_it_stands(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "é\n")
+    expected = hashlib.sha256("é\n".encode()).hexdigest()
+    assert sha256_file(tmp_path / "file") == sha256_text("é\n") == expected
+
+
+def test_canonical_json_is_equal_for_equal_values_and_only_for_them() -> None:
+    assert canonical_json({"b": (1, 2), "a": "é"}) == canonical_json({"a": "é", "b": [1, 2]})
+    different = [{"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": None}, {"a": True}, {"a": [1]}, {"b": 1}, {}, []]
+    assert len({canonical_json(value) for value in different}) == len(different)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json({"a": math.inf})
+
+
+def test_a_folder_that_is_there_is_made_again_without_harm(tmp_path: Path) -> None:
+    fill(tmp_path / "a", "file")
+    assert make_folder(tmp_path / "a") == tmp_path / "a"
+    assert make_folder(tmp_path / "b" / "c").is_dir()
+    assert names(tmp_path / "a") == ["file"]

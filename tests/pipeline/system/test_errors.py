@@ -1,0 +1,132 @@
+"""What a user can mend is said with its place and reason; what nobody can mend by reading it stays a bug."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from safetensors import SafetensorError
+
+from pipeline.system.errors import PipelineError, raise_all, validation_problems, writing
+
+REASONS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOTDIR: "a file stands where a folder is needed",
+    errno.EEXIST: "a file stands where a folder is needed",
+    errno.EISDIR: "a folder stands where a file is needed",
+    errno.ENOENT: "nothing can be made there",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ELOOP: "its links go round in a circle",
+    errno.EIO: "the disk fails",
+}
+UNKNOWN = [errno.EINTR, errno.ENOMEM, errno.EBUSY, errno.EBADF]
+FORMS = [
+    'Error while serializing: IoError(Os {{ code: {number}, kind: Other, message: "no" }})',
+    "Error while serializing: I/O error: no (os error {number})",
+]
+
+
+def said(error: Exception) -> str:
+    with pytest.raises(PipelineError) as caught, writing(Path("/some/file")):
+        raise error
+    assert caught.value.__cause__ is error
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
+def test_the_systems_refusal_to_write_is_told_with_path_and_reason(number: int) -> None:
+    assert said(OSError(number, os.strerror(number))).startswith(f"cannot write /some/file: {REASONS[number]}.")
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
+def test_safetensors_own_form_of_it_is_told_alike(number: int, form: str) -> None:
+    error = SafetensorError(form.format(number=number))
+    assert said(error) == said(OSError(number, ""))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(OSError(number, os.strerror(number)) for number in UNKNOWN),
+        *(SafetensorError(form.format(number=number)) for form in FORMS for number in UNKNOWN),
+        SafetensorError("Error while deserializing header: InvalidHeader"),
+        ValueError("code: 28, os error 28"),
+        KeyboardInterrupt(),
+        PipelineError("already said"),
+    ],
+    ids=repr,
+)
+def test_anything_else_goes_through_as_it_is(error: BaseException) -> None:
+    with pytest.raises(type(error)) as caught, writing(Path("/some/file")):
+        raise error
+    assert caught.value is error
+
+
+def test_writing_that_works_says_nothing(tmp_path: Path) -> None:
+    with writing(tmp_path):
+        (tmp_path / "file").write_text("x")
+    assert (tmp_path / "file").read_text() == "x"
+
+
+class Inner(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    size: int = Field(gt=0)
+
+
+class Outer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: str
+    parts: tuple[Inner, ...] = ()
+
+    @field_validator("name")
+    @classmethod
+    def _short(cls, name: str) -> str:
+        if len(name) > 3:
+            raise ValueError("too long")
+        return name
+
+
+def test_each_mistake_is_one_line_with_its_key_and_value() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate({"name": "long name", "parts": [{"size": 0}, {"size": "big"}, {}, {"size": 1, "x": 2}]})
+    assert validation_problems(caught.value) == [
+        "name: too long (got 'long name')",
+        "parts.0.size: Input should be greater than 0 (got 0)",
+        "parts.1.size: Input should be a valid integer, unable to parse string as an integer (got 'big')",
+        "parts.2.size: missing",
+        "parts.3.x: unknown key",
+    ]
+
+
+def test_a_mistake_of_the_whole_file_has_no_key() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate_json("{")
+    (problem,) = validation_problems(caught.value)
+    assert problem.startswith("(file): Invalid JSON")
+
+
+@pytest.mark.parametrize(
+    ("problems", "message"),
+    [(["a"], "file: 1 mistake\n  a"), (["a", "b: c"], "file: 2 mistakes\n  a\n  b: c")],
+)
+def test_all_problems_are_raised_in_one_error(problems: list[str], message: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        raise_all("file", problems)
+    assert str(caught.value) == message
+
+
+def test_no_problem_raises_nothing() -> None:
+    raise_all("file", [])
+    with pytest.raises(PipelineError):
+        raise_all("file", ["one"])

@@ -1,0 +1,143 @@
+"""Ctrl-C and SIGTERM end a command with one line and 128 + the signal, whatever it is doing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+RESUME = "interrupted: what was finished is kept; run the same command again to resume"
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
+
+# Stand-ins for modules that take long to import; each waits once it has left its mark.
+SLEEPS = "import time, pathlib\npathlib.Path({mark!r}).touch()\ntime.sleep(60)\n"
+SLEEPS_IN_DESTRUCTOR = """
+import time, pathlib
+
+class Waiting:
+    def __del__(self):
+        pathlib.Path({mark!r}).touch()
+        time.sleep(60)
+
+Waiting()
+pathlib.Path({mark!r}).with_name("swallowed").touch()
+"""
+SLEEPS_TWICE = """
+import time, pathlib
+
+try:
+    pathlib.Path({mark!r}).touch()
+    time.sleep(60)
+finally:
+    pathlib.Path({mark!r}).with_name("again").touch()
+    time.sleep(60)
+"""
+
+
+def start(arguments: Sequence[str], modules: Path | None = None, ignored: bool = False) -> subprocess.Popen[str]:
+    """``python -m pipeline``, with the stand-ins in ``modules``; Ctrl-C reaches it even where it does not reach us."""
+    handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+    paths = [str(modules)] if modules is not None else []
+    return subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments],
+        cwd=modules or ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 100
+    while not condition() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert process.poll() is None, process.communicate()
+
+
+def stand_in(folder: Path, module: str, source: str) -> Path:
+    """Write a module that leaves the mark returned."""
+    mark = folder / "mark"
+    (folder / f"{module}.py").write_text(source.format(mark=str(mark)))
+    return mark
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "line"),
+    [
+        ("cyclopts", ["extract", "--task", "sst"], RESUME),
+        ("torch", ["extract", "--task", "sst"], RESUME),
+        ("torch", ["compare", "--dry-run"], RESUME),
+        ("torch", ["predict", "--target", "sst", "--input", "in.csv", "--output", "out.csv"], "interrupted"),
+    ],
+    ids=["before main", "extract", "compare", "predict"],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_an_import_is_interrupted_in_one_line(
+    number: signal.Signals, module: str, arguments: list[str], line: str, tmp_path: Path
+) -> None:
+    mark = stand_in(tmp_path, module, SLEEPS)
+    process = start(arguments, tmp_path)
+    wait_for(mark.exists, process)
+    process.send_signal(number)
+    assert process.communicate(timeout=30) == ("", f"{line}\n")
+    assert process.returncode == 128 + number
+
+
+def test_an_interrupt_that_python_would_drop_ends_the_command(tmp_path: Path) -> None:
+    mark = stand_in(tmp_path, "torch", SLEEPS_IN_DESTRUCTOR)
+    process = start(["extract", "--task", "sst"], tmp_path)
+    wait_for(mark.exists, process)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", f"{RESUME}\n")
+    assert process.returncode == 130
+    assert not (tmp_path / "swallowed").exists()
+
+
+def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:
+    mark = stand_in(tmp_path, "torch", SLEEPS_TWICE)
+    process = start(["extract", "--task", "sst"], tmp_path)
+    wait_for(mark.exists, process)
+    process.send_signal(signal.SIGINT)
+    wait_for((tmp_path / "again").exists, process)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGINT
+
+
+def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
+    mark = stand_in(tmp_path, "torch", SLEEPS)
+    process = start(["extract", "--task", "sst"], tmp_path, ignored=True)
+    wait_for(mark.exists, process)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.communicate(timeout=30) == ("", f"{RESUME}\n")
+
+
+@pytest.mark.slow
+def test_training_is_interrupted_in_one_line_and_keeps_its_checkpoint(
+    backbone_folder: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    places = {"backbone": backbone_folder, "data": data_folder, "store": tmp_path, "reports": tmp_path}
+    options = {**places, "task": "films", "bottleneck": 8, "epochs": 100000, "checkpoint-seconds": 0.1}
+    checkpoint = "runs/*/checkpoint/state.safetensors"
+    process = start(["extract", *(f"--{name}={value}" for name, value in options.items())])
+    wait_for(lambda: any(tmp_path.glob(checkpoint)), process)
+    process.send_signal(signal.SIGINT)
+    output, error = process.communicate(timeout=60)
+    assert (output, process.returncode) == ("", 130)
+    assert error.splitlines()[-1] == RESUME
+    assert error.count("interrupted") == 1
+    assert "Traceback" not in error
+    assert any(tmp_path.glob(checkpoint))

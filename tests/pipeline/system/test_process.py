@@ -1,0 +1,89 @@
+"""A process that trains keeps memory between steps and hands it back between runs."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.system import process
+
+# 64 MB, twice as much as glibc ever keeps of its own accord, in pages that are resident once written.
+PROGRAM = """
+import json, os
+from pathlib import Path
+from pipeline.system import process
+
+process.set_up()
+import numpy as np
+
+def resident_mb():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+before = resident_mb()
+block = np.ones(2**23)
+del block
+freed = resident_mb() - before
+process.give_back_memory()
+print(json.dumps({"kept": freed, "given back": resident_mb() - before, "spin": os.environ.get("GOMP_SPINCOUNT")}))
+"""
+
+
+def measured(**variables: str) -> dict[str, float | str | None]:
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GOMP_", "OMP_")) and name != "GLIBC_TUNABLES"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=own | variables, capture_output=True, text=True, check=True
+    )
+    found: dict[str, float | str | None] = json.loads(done.stdout)
+    return found
+
+
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+
+
+@glibc
+def test_freed_memory_is_kept_until_it_is_given_back() -> None:
+    found = measured()
+    assert found["kept"] > 60
+    assert found["given back"] < 8
+
+
+@glibc
+@pytest.mark.parametrize(
+    "variables",
+    [{"MALLOC_ARENA_MAX": "2"}, {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=1000"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_the_users_settings_of_memory_hold(variables: dict[str, str]) -> None:
+    assert measured(**variables)["kept"] < 8
+
+
+@pytest.mark.parametrize(
+    ("variables", "spin"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5"), ({"OMP_WAIT_POLICY": "passive"}, None)],
+    ids=["default", "count", "policy"],
+)
+def test_threads_spin_for_a_moment_unless_the_user_says_otherwise(variables: dict[str, str], spin: str | None) -> None:
+    assert measured(**variables)["spin"] == spin
+
+
+@pytest.mark.parametrize("platform", ["darwin", "win32", "linux"])
+def test_where_the_c_library_lacks_the_functions_the_rest_is_still_set(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object() if platform == "linux" else pytest.fail("no such library"))
+    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GOMP_", "OMP_")) or "TUNABLES" in name]:
+        monkeypatch.delenv(name)
+    process.set_up()
+    process.give_back_memory()
+    assert os.environ["GOMP_SPINCOUNT"] == "10000"

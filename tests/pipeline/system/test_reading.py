@@ -1,0 +1,109 @@
+"""Whatever is wrong with a file that somebody else wrote is one line with the file's name."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import read_json, read_model, read_text, read_toml
+
+
+class Point(BaseModel):
+    x: int
+
+
+def toml(file: Path) -> object:
+    return read_toml(file)
+
+
+def json(file: Path) -> object:
+    return read_json(file, "write it again")
+
+
+def model(file: Path) -> object:
+    return read_model(Point, file, "write it again")
+
+
+def fifo(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def circle(file: Path) -> None:
+    file.symlink_to(file)
+
+
+BAD: dict[str, tuple[Callable[[Path], object], bytes | Callable[[Path], None] | None, str]] = {
+    "missing": (toml, None, "no such file"),
+    "a folder": (json, Path.mkdir, "a folder stands where a file is needed"),
+    "a pipe nobody writes to": (json, fifo, "not a regular file"),
+    "a circle of links": (json, circle, "its links go round in a circle"),
+    "not UTF-8": (toml, b'a = "\xff"', "not UTF-8 text (byte 5)"),
+    "not TOML": (toml, b"a = = 1", "cannot be read (Invalid value (at line 1, column 5)): write it as TOML"),
+    "TOML nested 10^5 deep": (toml, b"a = " + b"[" * 10**5 + b"]" * 10**5, "cannot be read"),
+    "a number of 5,000 digits": (toml, b"a = " + b"9" * 5000, "cannot be read (Exceeds the limit"),
+    "JSON nested 10^5 deep": (json, b"[" * 10**5 + b"]" * 10**5, "nested too deeply): write it again"),
+    "JSON cut off": (json, b'{"x": ', "cannot be read (Expecting value"),
+    "another model": (model, b'{"x": "one"}', "x: Input should be a valid integer"),
+    "a model nested 10^5 deep": (model, b'{"x": ' + b"[" * 10**5 + b"]" * 10**5 + b"}", "write it again"),
+    "a model with a number of 5,000 digits": (model, b'{"x": ' + b"9" * 5000 + b"}", "write it again"),
+}
+
+
+@pytest.mark.timeout(20)  # an opened pipe would wait for ever
+@pytest.mark.parametrize("name", BAD)
+def test_one_line_with_the_files_name(name: str, tmp_path: Path) -> None:
+    read, content, expected = BAD[name]
+    file = tmp_path / "given"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        content(file)
+    with pytest.raises(PipelineError) as caught:
+        read(file)
+    message = str(caught.value)
+    assert message.startswith(f"{file}: ") and expected in message
+    assert "\n" not in message and len(message) < len(str(file)) + 400
+
+
+def test_an_unreadable_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may read everything, so the refusal is made.
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    file = tmp_path / "given"
+    file.write_text("x")
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(PipelineError, match="permission denied: make it readable"):
+        read_text(file)
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    file = tmp_path / "given"
+    file.write_bytes(b"\xef\xbb\xbfa = 1")
+    assert read_toml(file) == {"a": 1}
+
+
+def test_a_bug_stays_a_bug(tmp_path: Path) -> None:
+    class Broken(BaseModel):
+        def __init__(self) -> None:
+            raise ZeroDivisionError
+
+    file = tmp_path / "given"
+    file.write_text("{}")
+    with pytest.raises(ZeroDivisionError):
+        read_model(Broken, file, "")
+
+
+def nested() -> object:
+    value: list[object] = []
+    for _ in range(10**5):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", ["a" * 5000, int("1" + "0" * 4000) ** 2, nested()], ids=["text", "number", "list"])
+def test_a_value_in_a_message_is_short(value: object) -> None:
+    assert len(shortened(value)) < 100

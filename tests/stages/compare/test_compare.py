@@ -1,0 +1,396 @@
+"""compare on generated data: the cells a study gets, what is trained once, what is refused, what fails alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.reporting.forgetting import changes
+from pipeline.reporting.runs import StudyRuns
+from pipeline.runs.forgetting import lineage
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+from stages.compare.compare import compare, dry_run
+from stages.pretrain import pretrain
+from stages.report import report
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3}
+
+
+def again(workspace: Workspace) -> Workspace:
+    """The same places as a later command sees them, with nothing remembered."""
+    return dataclasses.replace(workspace)
+
+
+def study(**values: Any) -> Study:
+    given = {"name": "small", "methods": ["full"], "targets": ["films"], "seeds": [0], "recipe": QUICK}
+    return Study.parse(given | values, "test")
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
+    root = tmp_path_factory.mktemp("compared")
+    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
+    small = study(
+        methods=["frozen", "full", "sequential", "multitask", "adapter", "fusion"],
+        targets=["films", "pairs"],
+        sources=["meals"],
+        seeds=[1, 2],
+        limit=64,
+        target_limit=48,
+        dev_limit=30,
+        curve={"rows": [24, 48], "methods": ["full", "multitask", "fusion"]},
+    )
+    return small, workspace, *compare(small, workspace)
+
+
+@pytest.mark.slow
+def test_a_study_has_every_row_target_and_seed(compared) -> None:  # type: ignore[no-untyped-def]
+    _, _, result, folder = compared
+    assert {entry.error for entry in result.entries} == {None}
+    main = [(entry.method, entry.target) for entry in result.entries if entry.rows is None and entry.seed == 1]
+    rows = ("frozen", "full", "sequential:pairs", "sequential:meals", "multitask", "adapter", "fusion")
+    assert [method for method, target in main if target == "films"] == list(rows)
+    assert [method for method, target in main if target == "pairs"] == [r.replace("pairs", "films") for r in rows]
+    curve = {(entry.method, entry.target, entry.rows) for entry in result.entries if entry.rows is not None}
+    assert curve == {(row, target, 24) for row in ("full", "multitask", "fusion") for target in ("films", "pairs")}
+    assert len(result.entries) == 2 * (len(main) + len(curve))
+    for name in ("study.json", "results.csv", "tables.md", "tables.tex", "index.html"):
+        assert (folder / name).is_file()
+    assert list((folder / "figures").glob("*.svg"))
+
+
+def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped-def]
+    _, workspace, result, _ = compared
+    for entry in result.entries:
+        record = workspace.ledger.find(entry.run)
+        size = entry.rows or 48
+        if record.task == entry.target:
+            found = record.rows
+        else:
+            found = {"train": record.others[entry.target].train_rows, "dev": record.others[entry.target].rows}
+        assert (found["train"], found["dev"]) == (size, 30)
+        for source in record.sources:
+            base = workspace.ledger.find(source.run)
+            assert base.rows["train"] == (size if source.task == record.task else 64)
+            assert base.seed == record.seed
+
+
+def test_all_runs_of_a_task_are_scored_on_the_same_dev_rows(compared) -> None:  # type: ignore[no-untyped-def]
+    _, workspace, result, _ = compared
+    for target in ("films", "pairs"):
+        tables = []
+        for entry in result.entries:
+            record = workspace.ledger.find(entry.run)
+            if entry.target == target:
+                tables.append(workspace.ledger.predictions(record.run, target if target != record.task else None))
+        assert len({tuple(table["id"]) for table in tables}) == 1
+
+
+def test_joint_training_on_all_targets_is_one_run_where_no_target_is_limited(workspace: Workspace) -> None:
+    both = study(methods=["full", "multitask"], targets=["films", "pairs"], recipe=QUICK | {"epochs": 1})
+    result, _ = compare(both, workspace)
+    joint = [entry for entry in result.entries if entry.method == "multitask"]
+    assert len({entry.run for entry in joint}) == 1
+    record = workspace.ledger.find(joint[0].run or "")
+    assert record is not None
+    assert {record.task, *record.others} == {"films", "pairs"}
+
+
+def test_a_second_compare_trains_nothing(compared, no_training) -> None:  # type: ignore[no-untyped-def]
+    small, workspace, result, folder = compared
+    before = (folder / "results.csv").read_bytes()
+    repeated, _ = compare(small, again(workspace))
+    assert repeated == result
+    assert (folder / "results.csv").read_bytes() == before
+
+
+def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: ignore[no-untyped-def]
+    _, workspace, _, folder = compared
+    kept = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "index.html"}
+    for file in kept:
+        if file.name != "study.json":
+            file.unlink()
+    assert report("small", workspace.reports) == folder
+    assert {file: file.read_bytes() for file in kept} == kept
+    with pytest.raises(PipelineError, match="compare --study nothing"):
+        report("nothing", workspace.reports)
+
+
+def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # type: ignore[no-untyped-def]
+    _, workspace, result, _ = compared
+    entry = next(entry for entry in result.entries if entry.method == "sequential:pairs")
+    record = workspace.ledger.find(entry.run)
+    (source,) = record.sources
+    start = workspace.ledger.find(source.run)
+    assert (start.kind, start.task, source.digest) == ("full", "pairs", start.weights_sha256)
+    assert entry.total_seconds == pytest.approx(record.cost.seconds + start.cost.seconds)
+
+
+def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "in-turn"],
+        rows={"in-turn": {"method": "sequential", "order": ["films", "meals", "pairs"]}},
+        targets=["films", "pairs"],
+        sources=["meals"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    cells = {entry.target: entry for entry in result.entries if entry.method == "in-turn"}
+    assert cells["films"].run == cells["pairs"].run
+    record = workspace.ledger.find(cells["pairs"].run)
+    assert (record.task, set(record.others)) == ("pairs", {"films", "meals"})
+    steps = lineage(record, workspace.ledger)
+    assert [(step.kind, step.task) for step in steps] == [
+        ("full", "films"), ("sequential", "meals"), ("sequential", "pairs"),
+    ]  # fmt: skip
+    assert record.others["films"].before == steps[0].dev
+    assert cells["films"].total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
+    found = changes(StudyRuns(result, workspace.ledger))
+    assert [(change.source, change.target) for change in found] == [("films", "pairs"), ("meals", "pairs")]
+    assert all(change.comparison is not None for change in found)
+
+
+def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "multitask", "later"],
+        rows={"later": {"method": "multitask", "after": ["meals", "films"]}},
+        targets=["films", "pairs"],
+        sources=["meals"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    (run,) = {entry.run for entry in result.entries if entry.method == "later"}
+    (plain,) = {entry.run for entry in result.entries if entry.method == "multitask"}
+    record, first = workspace.ledger.find(run), workspace.ledger.find(plain)
+    steps = lineage(record, workspace.ledger)
+    assert [(step.kind, step.task) for step in steps[:2]] == [("full", "meals"), ("sequential", "films")]
+    assert steps[1].weights_sha256 == record.sources[0].digest
+    # What it begins with counts: same recipe, rows and seed, another model.
+    assert record.recipe == first.recipe
+    assert workspace.ledger.curve(run)["loss"].tolist() != workspace.ledger.curve(plain)["loss"].tolist()
+    assert compare(small, again(workspace))[0] == result
+
+
+def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) -> None:  # type: ignore[no-untyped-def]
+    small, workspace, result, _ = compared
+    before = {path: path.stat().st_mtime_ns for path in workspace.reports.rglob("*")}
+    planned = dry_run(small, again(workspace))
+    assert {path: path.stat().st_mtime_ns for path in workspace.reports.rglob("*")} == before
+    # Beside the entries' runs: full and the adapter of the source, full and the adapters of targets as sources.
+    assert planned.summary()["runs"] > len({entry.run for entry in result.entries})
+    runs = planned.summary()["runs"]
+    assert planned.summary() == {"study": "small", "runs": runs, "done": runs, "to_do": 0, "seconds": 0.0}
+    more = dry_run(small.model_copy(update={"seeds": (1, 2, 3)}), again(workspace)).summary()
+    assert more["done"] == runs
+    assert more["to_do"] * 2 == more["done"]
+    assert more["seconds"] > 0
+
+
+def test_a_dry_run_trains_and_writes_nothing_and_owns_that_it_cannot_tell_the_time(
+    workspace: Workspace, no_training: None
+) -> None:
+    planned = dry_run(study(methods=["full", "adapter", "fusion"], targets=["films", "meals"]), workspace)
+    assert planned.summary() == {"study": "small", "runs": 6, "done": 0, "to_do": 6, "seconds": None}
+    lines = planned.text().splitlines()
+    assert [line.split()[:4] for line in lines if line.startswith("  adapter")] == [["adapter", "2", "0", "2"]]
+    assert "unknown" in planned.text()
+    assert not workspace.reports.exists()
+
+
+def test_progress_counts_the_runs_of_the_whole_study(workspace: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    two = study(methods=["full", "adapter"], seeds=[0, 1], recipe=QUICK | {"epochs": 1})
+    compare(two, workspace)
+    error = capsys.readouterr().err
+    assert "study small: 0 of 4 runs done" in error
+    lines = [line for line in error.splitlines() if line.startswith("[")]
+    assert [line.partition(" runs")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
+    assert " left] full films seed 0: films accuracy 0." in lines[0]
+    assert "left" not in lines[-1]
+    compare(two, again(workspace))
+    error = capsys.readouterr().err
+    assert "study small: 4 of 4 runs done" in error
+    assert "[" not in error
+
+
+def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
+    broken = study(
+        methods=["adapter", "full", "sequential"],
+        targets=["films", "meals"],
+        reference="adapter",
+        rows={"full": {"recipe": {"learning_rate": 1e30, "max_grad_norm": 1e30}}},
+    )
+    result, folder = compare(broken, workspace)
+    failed = {(entry.method, entry.target) for entry in result.entries if entry.error}
+    # What builds on a failed run fails with its reason.
+    assert failed == {
+        ("full", "films"), ("full", "meals"), ("sequential:meals", "films"), ("sequential:films", "meals"),
+    }  # fmt: skip
+    assert "no longer a finite number" in (folder / "tables.md").read_text()
+    kept = json.loads((folder / "study.json").read_text())["entries"]
+    assert [entry["run"] is None for entry in kept] == [False, False, True, True, True, True]
+    assert capsys.readouterr().err.count("failed: ") == 4
+
+
+def test_an_alias_and_its_task_are_one_target(workspace: Workspace) -> None:
+    with pytest.raises(PipelineError, match="targets: a value stands twice"):
+        compare(study(targets=["qqp", "quora"]), workspace)
+
+
+def test_everything_that_can_be_known_is_told_before_training(
+    workspace: Workspace, data_folder: Path, tmp_path: Path, no_training: None
+) -> None:
+    data = shutil.copytree(data_folder, tmp_path / "data")
+    rows = pd.read_csv(data / "meals" / "train.csv", dtype=object)
+    rows.loc[3, "label"] = "7"
+    rows.to_csv(data / "meals" / "train.csv", index=False)
+    wrong = study(
+        methods=["full", "cosine", "adapter", "fusion", "other", "long"],
+        targets=["films", "pairs"],
+        sources=["meals", "nothing"],
+        recipe=QUICK | {"bottleneck": 64},
+        rows={
+            "cosine": {"method": "full", "recipe": {"head": "cosine"}},
+            "layered": {"method": "adapter", "recipe": {"train_layernorm": True, "bottleneck": 8}},
+            "fusion": {"of": "layered"},
+            "other": {"method": "fusion", "recipe": {"adapter": "pfeiffer", "encoding": "siamese"}},
+            "long": {"method": "full", "recipe": {"max_length": 999}},
+        },
+    )
+    for command in (compare, dry_run):
+        with pytest.raises(PipelineError) as caught:
+            command(wrong, dataclasses.replace(workspace, data=data))
+        message = str(caught.value)
+        for expected in (
+            "unknown task 'nothing'",
+            "meals/train.csv",
+            "row 4: 7",
+            "cosine on films: head 'cosine' compares two sentences",
+            "adapter on films: bottleneck 64 is wider than the backbone (32)",
+            "fusion on pairs: the adapter of films (row layered) trained its own LayerNorms",
+            "other on films: the adapter of films (row adapter) is of kind houlsby, not pfeiffer",
+            "long on pairs: max_length 999",
+        ):
+            assert expected in message
+        lines = message.splitlines()
+        assert len(lines) == len(set(lines))
+
+
+def test_adapters_that_encode_pairs_in_another_way_are_not_fused(workspace: Workspace, no_training: None) -> None:
+    mixed = study(
+        methods=["fusion"], targets=["films", "pairs"], tasks={"pairs": {"encoding": "siamese", "head": "cosine"}}
+    )
+    with pytest.raises(PipelineError) as caught:
+        compare(mixed, workspace)
+    assert "fusion on films: the adapter of pairs (row adapter) encodes pairs as siamese, not cross" in str(
+        caught.value
+    )
+    assert "fusion on pairs" not in str(caught.value)
+
+
+def test_adapters_that_leave_out_different_layers_are_not_fused(workspace: Workspace, no_training: None) -> None:
+    with pytest.raises(PipelineError, match="leave out different layers"):
+        compare(study(methods=["fusion"], targets=["films", "pairs"], tasks={"pairs": {"drop_layers": [0]}}), workspace)
+
+
+@pytest.mark.parametrize("limit", [{"limit": 1}, {"dev_limit": 2, "recipe": QUICK}])
+def test_a_sample_of_one_class_is_told_before_training(limit, workspace: Workspace, tmp_path, no_training) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    assert workspace.data is not None
+    shutil.copytree(workspace.data, data)
+    dev = pd.read_csv(data / "films" / "dev.csv")
+    dev["label"] = [int(row < 2) for row in range(len(dev))]
+    dev.to_csv(data / "films" / "dev.csv", index=False)
+    with pytest.raises(PipelineError, match="leaves a single class of task 'films'"):
+        compare(study(**limit), dataclasses.replace(workspace, data=data))
+
+
+def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    data = tmp_path / "data"
+    assert workspace.data is not None
+    shutil.copytree(workspace.data, data)
+    meals, films = (pd.read_csv(data / name / "train.csv") for name in ("meals", "films"))
+    dev = pd.read_csv(data / "films" / "dev.csv")
+    leaked = dev.head(7).assign(id=[f"leaked {row}" for row in range(7)])
+    leaked["sentence"] = leaked["sentence"].str.upper() + " !"
+    meals = meals[~meals["sentence"].isin(dev["sentence"])].reset_index(drop=True)
+    pd.concat([leaked, meals]).to_csv(data / "meals" / "train.csv", index=False)
+    workspace = dataclasses.replace(workspace, data=data)
+    # Over the limit a sample is drawn of what is left; a task that is scored itself keeps its own rows.
+    small = study(methods=["full", "sequential"], sources=["meals"], recipe=QUICK | {"epochs": 1}, dev_limit=20)
+    result, _ = compare(small, workspace)
+    record = workspace.ledger.find(next(e.run for e in result.entries if e.method == "sequential:meals"))
+    source = workspace.ledger.find(record.sources[0].run)
+    assert (record.rows["train"], source.rows["train"]) == (len(films), len(meals))
+    assert "meals: 7 training rows that also stand in dev of films are left out" in capsys.readouterr().err
+
+    dev.assign(sentence=meals["sentence"].head(len(dev))).to_csv(data / "films" / "dev.csv", index=False)
+    meals.head(len(dev)).to_csv(data / "meals" / "train.csv", index=False)
+    with pytest.raises(PipelineError, match="task 'meals': without the rows that stand in dev of 'films', 0 training"):
+        compare(small, dataclasses.replace(workspace))
+
+
+def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspace: Workspace) -> None:
+    result, _ = compare(study(methods=["frozen"], targets=["pairs"], recipe=QUICK | {"head": "cosine"}), workspace)
+    (entry,) = result.entries
+    record = workspace.ledger.find(entry.run or "")
+    assert record is not None
+    assert (record.cost.trainable_parameters, record.best_epoch) == (0, 0)
+
+
+def on_read_backbone(folder: Path, **values: Any) -> Study:
+    """Adapters and fusion on the study's backbone and on another one."""
+    rows = {
+        "read-adapter": {"method": "adapter", "backbone": str(folder)},
+        "read-fusion": {"method": "fusion", "of": "read-adapter", "backbone": str(folder)},
+    }
+    methods = ["adapter", "read-adapter", "read-fusion"]
+    return study(methods=methods, targets=["films", "meals"], limit=32, dev_limit=30, rows=rows, **values)
+
+
+def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-untyped-def]
+    tmp_path: Path, backbone_folder, data_folder
+) -> None:
+    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
+    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
+    read = pretrain(["films", "meals"], tmp_path / "read", reading, workspace, seed=0, limit=32)
+    result, folder = compare(on_read_backbone(tmp_path / "read", cross_task=True), again(workspace))
+    assert {entry.error for entry in result.entries} == {None}
+    records = {(e.method, e.target): (e, workspace.ledger.find(e.run)) for e in result.entries}
+    weights = {record.identity["backbone"]["weights"] for _, record in records.values()}
+    assert len(weights) == 2
+    for (method, target), (entry, record) in records.items():
+        name = str(backbone_folder) if method == "adapter" else str(tmp_path / "read")
+        assert record.backbone == name
+        assert record.others, "each is scored on the other task by its own backbone"
+        own = [workspace.ledger.find(source.run) for source in record.sources]
+        assert {source.backbone for source in own} <= {name}
+        trained = sum(each.cost.seconds for each in (record, *own))
+        expected = trained if method == "adapter" else trained + read["seconds"]
+        assert entry.total_seconds == pytest.approx(expected), (method, target)
+    tables = (folder / "tables.md").read_text()
+    assert "| method | backbone |" in tables
+    assert "read-adapter: read; read-fusion: read" in tables
+
+
+def test_a_backbone_of_a_row_that_is_not_there_is_told_once(  # type: ignore[no-untyped-def]
+    tmp_path: Path, backbone_folder, data_folder, no_training
+) -> None:
+    workspace = Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
+    with pytest.raises(PipelineError) as error:
+        compare(on_read_backbone(tmp_path / "nowhere"), workspace)
+    assert str(error.value).count("nowhere") == 1
+    assert "rows.read-adapter.backbone:" in str(error.value)

@@ -1,0 +1,182 @@
+"""Commands that want the same runs at the same time: each run is trained once, and no cell fails for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.cli.verbs import main
+from pipeline.records.ledger import Ledger
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.study import Study
+from stages.compare.compare import compare
+
+ROOT = Path(__file__).parents[3]
+QUICK = {"epochs": 1, "batch_size": 16, "bottleneck": 8}
+
+
+def study(*methods: str) -> Study:
+    values = {"name": "small", "methods": methods, "targets": ["films", "meals"], "seeds": [0], "recipe": QUICK}
+    return Study.parse(values, "test")
+
+
+@contextmanager
+def trained_by_another(run: str, ledger: Ledger, *, until: int, finishes: bool = True) -> Iterator[None]:
+    """Somebody else holds the finished run ``run`` as if still training it, until ``until`` others are finished.
+
+    Args:
+        finishes: whether it has finished the run then, or was killed.
+    """
+    file, aside = ledger.folder(run) / "run.json", ledger.root / "aside.json"
+    locked, ended = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with ledger.lock(run):
+            file.rename(aside)
+            locked.set()
+            while len(list(ledger.root.glob("*/run.json"))) < until and not ended.is_set():
+                time.sleep(0.01)
+            if finishes:
+                aside.rename(file)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    locked.wait()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finishes", [True, False], ids=["finishes", "is killed"])
+def test_cells_that_another_command_trains_come_last(
+    finishes: bool, workspace: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.compare.jobs._POLL_SECONDS", 0.01)
+    first, _ = compare(study("full"), workspace)
+    run = first.entries[0].run
+    assert run is not None
+    capsys.readouterr()
+    with trained_by_another(run, workspace.ledger, until=2, finishes=finishes):
+        result, folder = compare(study("full", "sequential"), workspace)
+    assert [entry.error for entry in result.entries] == [None] * 4
+    error = capsys.readouterr().err
+    told = [line for line in error.splitlines() if line.startswith(("[", "waiting for"))]
+    assert [line.partition("] ")[2].partition(":")[0] for line in told if line.startswith("[")] == [
+        "sequential films from meals seed 0",
+        "full films seed 0",
+        "sequential meals from films seed 0",
+    ]
+    assert told[1] == f"waiting for run {run} (full films seed 0): another command is training it"
+    assert ("full films seed 0 epoch 1/1" in error) == (not finishes)
+    assert (folder / "index.html").is_file()
+
+
+def test_a_single_run_that_another_command_trains_is_refused_at_once(
+    workspace: Workspace, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("epochs = 1\nbatch_size = 16\nbottleneck = 8\n")
+    extract = ["extract", "--task=films", f"--recipe={recipe}", "--json", *places(workspace)]
+    assert main(extract) == 0
+    run = json.loads(capsys.readouterr().out.splitlines()[-1])["run"]
+    with workspace.ledger.lock(run):
+        assert main(extract) == 0  # what is finished needs no lock
+        assert main([*extract, "--force"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: run {run} is being trained by another process")
+
+
+def test_what_is_finished_can_be_used_where_nothing_can_be_written(workspace: Workspace, tmp_path: Path) -> None:
+    recipe, rows = tmp_path / "recipe.toml", tmp_path / "rows.csv"
+    recipe.write_text("epochs = 1\nbatch_size = 16\nbottleneck = 8\n")
+    rows.write_text("sentence\nthe film is good\n")
+    extract = ["extract", "--task=films", f"--recipe={recipe}", *places(workspace)]
+    predict = ["predict", "--target=films", f"--input={rows}", f"--output={tmp_path / 'out.csv'}", *places(workspace)]
+    assert main(extract) == 0
+    before = {
+        path: path.stat().st_mtime_ns for root in (workspace.reports, workspace.store_root) for path in root.rglob("*")
+    }
+    assert (main(extract), main(predict)) == (0, 0)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def places(workspace: Workspace) -> list[str]:
+    return [
+        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}",
+        f"--store={workspace.store_root}", f"--reports={workspace.reports}",
+    ]  # fmt: skip
+
+
+def start(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "pipeline", *map(str, arguments)],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Path:
+    file = tmp_path / "both.toml"
+    file.write_text(
+        'methods = ["full", "adapter"]\ntargets = ["films", "meals"]\nseeds = [1]\ncross_task = true\nlimit = 64\n'
+        "[recipe]\nbottleneck = 8\nepochs = 2\nbatch_size = 8\n"
+    )
+    return file
+
+
+@pytest.mark.slow
+def test_two_commands_share_the_runs_of_a_study_and_both_report_all_of_it(
+    workspace: Workspace, both: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", "--study", str(both), "--json", *places(workspace)]
+    other = start(*arguments)
+    while other.poll() is None and not list(workspace.reports.glob("runs/*/.lock")):
+        time.sleep(0.01)
+    assert main(arguments) == 0
+    (out, error), (other_out, other_error) = capsys.readouterr(), other.communicate(timeout=200)
+    assert other.returncode == 0, other_error
+    assert out == other_out
+    assert json.loads(out.splitlines()[-1])["failed"] == 0
+    trained = [line for line in (error + other_error).splitlines() if "epoch 2/2" in line]
+    assert len(trained) == 4
+    results = pd.read_csv(workspace.reports / "both" / "results.csv")
+    assert results["run"].nunique() == 4
+    for run in results["run"]:
+        record = workspace.ledger.find(run)
+        assert record is not None
+        assert set(record.others) == {"films", "meals"} - {record.task}
+    assert not list(workspace.reports.rglob("*.tmp"))
+    modes = {file.stat().st_mode & 0o777 for root in (workspace.reports, workspace.store_root)
+             for file in root.rglob("*") if file.is_file()}  # fmt: skip
+    umask = os.umask(0)
+    os.umask(umask)
+    assert modes == {0o666 & ~umask}
+
+
+@pytest.mark.slow
+def test_processes_that_train_together_wait_together(workspace: Workspace, both: Path) -> None:
+    """One of them asks whether a run is free; the others must not go on without it."""
+    compare_both = ["compare", "--study", str(both), *places(workspace)]
+    assert main([*compare_both, "--methods=full"]) == 0
+    run = str(pd.read_csv(workspace.reports / "both" / "results.csv")["run"][0])
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    with trained_by_another(run, workspace.ledger, until=3):
+        command = start(*compare_both, launcher=launcher)
+        output, error = command.communicate(timeout=200)
+    assert command.returncode == 0, error
+    assert error.count(f"waiting for run {run} (full films seed 1)") == 1
+    assert "[3/3 runs] full films seed 1" in error
+    assert output.count("page: ") == 1

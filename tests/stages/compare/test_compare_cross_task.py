@@ -1,0 +1,198 @@
+"""A model of one task is read on others where its outputs allow, once, and the report rebuilds it from the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.data.tasks import Task
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.request import RunRequest
+from pipeline.runs.run import Run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from pipeline.stats.metrics import score
+from pipeline.training.objectives import Prediction
+from stages.compare.compare import compare
+from stages.compare.cross_task import score_across, way_of
+from stages.report import report
+
+Quick = Callable[..., Recipe]
+
+
+def task(name: str, **keys: Any) -> Task:
+    classes = {"kind": "classes", "metric": "accuracy", "classes": ["no", "yes"]}
+    return Task.parse({"name": name, "text": ["a", "b"], "label": "label", **classes, **keys}, name)
+
+
+SCORE = {"kind": "score", "metric": "pearson", "classes": [], "range": [1.0, 5.0]}
+YES, GRADED = task("yes"), task("graded", **SCORE)
+
+
+def test_a_probability_is_read_as_a_score_over_its_whole_range() -> None:
+    way = way_of(YES, GRADED)
+    assert way is not None
+    assert way.reading == "probability"
+    one = np.array([0.0, 0.25, 1.0])
+    read = way.read(Prediction(np.array([0, 0, 1]), np.stack([1 - one, one], axis=-1)))
+    assert read.values == pytest.approx([1.0, 2.0, 5.0])
+    assert read.probabilities is None
+
+
+def test_a_score_is_read_as_a_class_by_the_middle_of_its_own_range() -> None:
+    way = way_of(GRADED, YES)
+    assert way is not None
+    assert way.reading == "middle"
+    read = way.read(Prediction(np.array([-9.0, 2.9, 3.0, 3.1, 9.0]), None))
+    assert read.values.tolist() == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("trained", "target", "reading"),
+    [
+        (YES, task("other"), "same"),
+        (GRADED, task("other", **SCORE), "same"),
+        (YES, task("named", classes=["a", "b"]), None),
+        (task("three", classes=["a", "b", "c"]), GRADED, None),
+        (GRADED, task("three", classes=["a", "b", "c"]), None),
+        (GRADED, task("other", **SCORE | {"range": [0.0, 5.0]}), None),
+        (task("one", text=["a"]), task("two", text=["a"]), "same"),
+        (task("one", text=["a"]), YES, None),
+        (YES, task("one", text=["a"]), None),
+        (task("one", text=["a"]), task("two", text=["a"], **SCORE), None),
+        (task("one", text=["a"], **SCORE), task("two", text=["a"]), None),
+    ],
+)
+def test_what_the_outputs_do_not_allow_is_not_read(trained: Task, target: Task, reading: str | None) -> None:
+    way = way_of(trained, target)
+    assert (way.reading if way is not None else None) == reading
+
+
+@pytest.fixture
+def place(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Workspace:
+    """Also ``alike``, pairs with two classes for the same sentences as ``pairs``."""
+    data = tmp_path / "data"
+    shutil.copytree(data_folder, data)
+    (data / "alike").mkdir()
+    for split in ("train", "dev"):
+        table = pd.read_csv(data / "pairs" / f"{split}.csv")
+        table.assign(label=(table["score"] > 2.5).astype(int)).to_csv(data / "alike" / f"{split}.csv", index=False)
+    (data / "alike" / "task.toml").write_text(
+        'name = "alike"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\n'
+        'classes = ["no", "yes"]\nmetric = "accuracy"\nmax_length = 24\n'
+    )
+    return dataclasses.replace(workspace, data=data)
+
+
+def trained(place: Workspace, kind: Any, task: str, recipe: Recipe) -> RunRecord:
+    return Run(RunRequest(kind, task, recipe, seed=1), place).get()
+
+
+def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: Workspace, quick: Quick) -> None:
+    runs = {
+        ("full", "films"): trained(place, "full", "films", quick("full")),
+        ("adapter", "meals"): trained(place, "adapter", "meals", quick("adapter")),
+        ("frozen", "alike"): trained(place, "frozen", "alike", quick("head", one_logit=True)),
+        ("full", "pairs"): trained(place, "full", "pairs", quick("full", encoding="siamese", head="cosine")),
+    }
+    score_across((record.run for record in runs.values()), ["films", "meals", "alike", "pairs"], place)
+    readings = {}
+    for (kind, name), before in runs.items():
+        record = place.ledger.find(before.run)
+        assert record is not None
+        assert record.model_copy(update={"others": {}}) == before.model_copy(update={"others": {}})
+        for other, found in record.others.items():
+            readings[kind, name, other] = found.reading
+            table = place.ledger.predictions(record.run, other)
+            assert len(table) == found.rows == 40
+            assert found.dev == score(found.metric, table["prediction"].to_numpy(), table["label"].to_numpy())
+    assert readings == {
+        ("full", "films", "meals"): "same",
+        ("adapter", "meals", "films"): "same",
+        ("frozen", "alike", "pairs"): "probability",
+        ("full", "pairs", "alike"): "middle",
+    }
+
+
+def test_a_model_read_as_it_is_answers_what_predict_answers(place: Workspace, quick: Quick, tmp_path: Path) -> None:
+    """The head and the backbone are the kept ones: its own dev rows under another task's name have its own score."""
+    record = trained(place, "full", "films", quick("full"))
+    twin = place.data / "twin" if place.data else tmp_path
+    shutil.copytree(twin.parent / "films", twin)
+    (twin / "task.toml").write_text((twin / "task.toml").read_text().replace('"films"', '"twin"'))
+    score_across([record.run], ["twin"], place)
+    found = place.ledger.find(record.run)
+    assert found is not None
+    assert found.others["twin"].dev == record.dev
+    pd.testing.assert_frame_equal(place.ledger.predictions(record.run, "twin"), place.ledger.predictions(record.run))
+
+
+def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    record = trained(place, "full", "films", quick("full"))
+    score_across([record.run], ["films", "meals"], place)
+    first = place.ledger.find(record.run)
+    monkeypatch.setattr("stages.compare.cross_task.kept_model", lambda *_: pytest.fail("built again"))
+    score_across([record.run], ["films", "meals"], dataclasses.replace(place))
+    assert place.ledger.find(record.run) == first
+    monkeypatch.undo()
+    dev = place.data / "meals" / "dev.csv"
+    pd.read_csv(dev)[:30].to_csv(dev, index=False)
+    score_across([record.run], ["films", "meals"], dataclasses.replace(place))
+    again = place.ledger.find(record.run)
+    assert again is not None
+    assert again.others["meals"].rows == 30
+
+
+def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
+    record = trained(place, "full", "films", quick("full"))
+    place.ledger.weights_file(record.run).unlink()
+    score_across([record.run], ["meals"], place)
+    assert f"run {record.run} is not scored on other tasks" in capsys.readouterr().err
+    assert place.ledger.find(record.run) == record
+
+
+def study(**keys: Any) -> Study:
+    values = {
+        "name": "across",
+        "methods": ["adapter"],
+        "targets": ["films", "alike", "pairs"],
+        "seeds": [1],
+        "limit": 40,
+        "recipe": {"epochs": 1, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
+        **keys,
+    }
+    return Study.parse(values, "test")
+
+
+def test_a_study_has_the_table_and_report_writes_it_again_byte_for_byte(place: Workspace) -> None:
+    _, folder = compare(study(cross_task=True), place)
+    table = pd.read_csv(folder / "tables" / "cross-task.csv", keep_default_na=False)
+    lines = {(row["method"], row["trained on"]): row for _, row in table.iterrows()}
+    assert set(lines) == {("adapter", "alike"), ("adapter", "pairs")}
+    # One text on its own: nothing can be read on pairs, nor the other way round.
+    assert {row["films (accuracy)"] for row in lines.values()} == {"-"}
+    graded = lines["adapter", "alike"]
+    assert graded["pairs (pearson)"] != "-"
+    assert graded["pairs (pearson), verdict"] in ("better", "worse", "not significant")
+    assert "its probability of class 1" in graded["pairs (pearson), test"]
+    shown = {name: (folder / name).read_bytes() for name in ("tables.md", "tables.tex", "results.csv")}
+    assert b"Trained on one task, scored on all" in shown["tables.md"]
+    report("across", place.reports)
+    assert {name: (folder / name).read_bytes() for name in shown} == shown
+
+
+def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("stages.compare.compare.score_across", lambda *_: pytest.fail("scored"))
+    _, folder = compare(study(methods=["frozen"], reference="frozen", targets=["alike"]), place)
+    assert not (folder / "tables" / "cross-task.csv").exists()
+    assert all(
+        not entry.others for entry in map(place.ledger.find, (f.name for f in place.ledger.root.iterdir())) if entry
+    )

@@ -1,0 +1,150 @@
+"""The time that a study will take, against runs with known times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.records.ledger import Cost, OtherScore, RunRecord
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from stages.compare.estimate import Duration, Estimate
+from stages.compare.plan import Job, Part
+
+
+def record(workspace: Workspace, kind: str, task: str, **changes: Any) -> RunRecord:
+    """A run over 96 training and 40 dev rows for two epochs at 32 rows a second, and 10 dev rows a second."""
+    values: dict[str, Any] = {
+        "run": f"{kind}-{task}",
+        "kind": kind,
+        "task": task,
+        "seed": 0,
+        "limit": None,
+        "recipe": Recipe(trainable="adapter" if kind == "adapter" else "full", epochs=2),
+        "identity": {"backbone": workspace.backbone.identity},
+        "backbone": "nano",
+        "metric": "accuracy",
+        "dev": 0.5,
+        "best_epoch": 1,
+        "rows": {"train": 96, "dev": 40, "dev_in_train": 0},
+        "cost": Cost(trainable_parameters=1, seconds=14.0, examples_per_second=32.0, peak_memory_mb=1.0),
+        "provenance": {},
+    }
+    return RunRecord(**values | changes)
+
+
+def job(kind: Any, *tasks: str, limit: int | None = None, **recipe: Any) -> Job:
+    found = Recipe(trainable="adapter" if kind == "adapter" else "full", **recipe)
+    return Job(kind, tuple(Part(task, found, limit) for task in tasks), seed=0)
+
+
+@pytest.fixture
+def estimate(workspace: Workspace) -> Estimate:
+    found = Estimate(workspace)
+    found.learn(record(workspace, "full", "films"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        (job("full", "films", epochs=2), 2 * 3 + 2 * 4),
+        (job("full", "films", epochs=4), 4 * 3 + 4 * 4),
+        (job("full", "films"), 4 * 3 + 4 * 4),  # as many as the method has
+        (job("full", "films", epochs=2, limit=48), 2 * 1.5 + 2 * 4),
+        (job("full", "films", epochs=4, evaluations=1), 4 * 3 + 4),
+        (job("full", "films", epochs=1, min_steps=12), 4 * 3 + 4 * 4),
+        (job("full", "films", epochs=2, smart=1.0), 8 / 3 * 2 * 3 + 2 * 4),
+        (job("full", "films", epochs=2, bregman=1.0), 4 / 3 * 2 * 3 + 2 * 4),
+        (job("full", "meals", epochs=2), 2 * 3 + 2 * 4),  # another task: the same, where it has no run of its own
+    ],
+)
+def test_time_goes_with_the_rows_trained_on_and_scored(estimate: Estimate, asked: Job, seconds: float) -> None:
+    assert estimate.seconds(asked) == pytest.approx(seconds)
+
+
+def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
+    workspace: Workspace, estimate: Estimate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=16.0, peak_memory_mb=1.0)
+    for _ in range(3):
+        estimate.learn(record(workspace, "full", "films", run="slow", cost=slow))
+    assert estimate.known == 2
+    assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
+    monkeypatch.setattr("stages.compare.estimate._work", lambda _: pytest.fail("a record is looked at again"))
+    assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
+
+
+def test_a_run_of_the_same_task_counts_before_those_of_others(workspace: Workspace, estimate: Estimate) -> None:
+    slow = Cost(trainable_parameters=1, seconds=140.0, examples_per_second=3.2, peak_memory_mb=1.0)
+    estimate.learn(record(workspace, "full", "pairs", cost=slow))
+    assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(14)
+    assert estimate.seconds(job("full", "pairs", epochs=2)) == pytest.approx(140)
+    assert estimate.seconds(job("full", "meals", epochs=2)) == pytest.approx(77)
+
+
+def test_runs_with_smart_tell_of_plain_ones_too(workspace: Workspace) -> None:
+    found = Estimate(workspace)
+    found.learn(record(workspace, "full", "films", recipe=Recipe(trainable="full", epochs=2, smart=1.0)))
+    assert found.seconds(job("full", "films", epochs=2, smart=5.0)) == pytest.approx(14)
+    assert found.seconds(job("full", "films", epochs=2)) == pytest.approx(6 * 3 / 8 + 8)
+
+
+def test_joint_training_counts_the_rows_of_all_its_tasks(workspace: Workspace, estimate: Estimate) -> None:
+    others = {"meals": OtherScore(metric="accuracy", dev=0.5, rows=40, train_rows=96)}
+    cost = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=32.0, peak_memory_mb=1.0)
+    estimate.learn(record(workspace, "multitask", "films", others=others, cost=cost))
+    assert estimate.seconds(job("multitask", "films", "meals", epochs=2)) == pytest.approx(28)
+    assert estimate.seconds(job("multitask", "films", "meals", "pairs", epochs=2)) == pytest.approx(42)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rows"),
+    [
+        ({}, 2 * 3 * 96),
+        ({"mixing": "round-robin"}, 2 * 3 * 96),
+        ({"mixing": "shuffled"}, 2 * 3 * 96),
+        ({"mixing": "annealed", "steps_per_epoch": 6}, 2 * 6 * 32),
+        ({"steps_per_epoch": 6}, 2 * 6 * 96),
+    ],
+    ids=str,
+)
+def test_joint_training_takes_as_long_as_its_rule_has_steps(
+    recipe: dict[str, Any], rows: int, workspace: Workspace, estimate: Estimate
+) -> None:
+    """Three tasks of 96 rows in three batches each, at 32 rows a second; the scores of 120 rows take 12 seconds."""
+    others = {task: OtherScore(metric="accuracy", dev=0.5, rows=40, train_rows=96) for task in ("meals", "pairs")}
+    cost = Cost(trainable_parameters=1, seconds=2 * 9 + 2 * 12, examples_per_second=32.0, peak_memory_mb=1.0)
+    estimate.learn(record(workspace, "multitask", "films", others=others, cost=cost))
+    asked = job("multitask", "films", "meals", "pairs", epochs=2, **recipe)
+    assert estimate.seconds(asked) == pytest.approx(rows / 32 + 2 * 12)
+
+
+def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) -> None:
+    assert estimate.seconds(job("adapter", "films")) is None
+    estimate.learn(record(workspace, "adapter", "films", identity={"backbone": {"weights": "another"}}))
+    assert estimate.seconds(job("adapter", "films")) is None
+    both = [job("adapter", "films"), job("full", "films", epochs=2)]
+    assert estimate.total(both) == Duration(pytest.approx(14), 1)
+
+
+def test_a_model_that_was_only_scored_took_no_training(workspace: Workspace) -> None:
+    scored = Cost(trainable_parameters=0, seconds=4.0, examples_per_second=0.0, peak_memory_mb=1.0)
+    estimate = Estimate(workspace)
+    estimate.learn(record(workspace, "frozen", "pairs", cost=scored, recipe=Recipe(epochs=1)))
+    assert estimate.seconds(job("frozen", "pairs", epochs=1)) == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (Duration(0), "about 0:00 min"),
+        (Duration(61.4), "about 1:01 min"),
+        (Duration(3 * 3600 + 125), "about 3 h 02 min"),
+        (Duration(30, unknown=2), "more than 0:30 min"),
+        (Duration(0, unknown=2), "unknown time"),
+    ],
+)
+def test_a_time_is_said_in_words(duration: Duration, text: str) -> None:
+    assert str(duration) == text

@@ -1,0 +1,240 @@
+"""Cells of a study and the jobs behind them: who trains on what, and what is shared. Nothing is trained."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline.data.tasks import Task
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.study import Study
+from stages.compare.compare import dry_run
+from stages.compare.plan import Cell, Job, in_order, job_of, jobs_of, plan
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "methods": ["full", "sequential", "multitask", "adapter", "fusion"],
+    "targets": ["sst", "sts"],
+    "sources": ["imdb"],
+    "seeds": [1, 2],
+    "limit": 500,
+}
+
+
+def study(**changes: Any) -> Study:
+    return Study.parse(SMALL | changes, "test")
+
+
+def limits(job: Job) -> dict[str, int | None]:
+    return {part.task: part.limit for part in job.parts}
+
+
+def jobs(of: Study) -> list[Job]:
+    return in_order(job_of(of, cell) for cell in plan(of))
+
+
+def test_a_study_has_every_row_target_and_seed_and_whole_seeds_first() -> None:
+    cells = plan(study())
+    assert len(cells) == 2 * (4 * 2 + 2 * 2)
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    sequential = [(cell.label, cell.target) for cell in cells if cell.row == "sequential" and cell.seed == 1]
+    assert sequential == [
+        ("sequential:sts", "sst"), ("sequential:imdb", "sst"), ("sequential:sst", "sts"), ("sequential:imdb", "sts"),
+    ]  # fmt: skip
+
+
+def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end() -> None:
+    of = study(methods=["full", "sequential"], targets=["sst", "quora", "sts"], seeds=[1])
+    pairs = {(cell.source, cell.target) for cell in plan(of) if cell.source}
+    every = ("imdb", "sst", "quora", "sts")
+    assert pairs == {(a, b) for a in every for b in every if a != b and b != "imdb"}
+
+
+def test_a_row_keeps_to_its_targets_and_sources() -> None:
+    of = study(rows={"full": {"targets": ["sts"]}, "sequential": {"sources": ["imdb"]}, "fusion": {"sources": ["sst"]}})
+    cells = [cell for cell in plan(of) if cell.seed == 1]
+    assert [cell.target for cell in cells if cell.row == "full"] == ["sts"]
+    assert {(cell.source, cell.target) for cell in cells if cell.source} == {("imdb", "sst"), ("imdb", "sts")}
+    fused = job_of(of, Cell("fusion", "sts", 1))
+    assert [need.task for need in fused.needs] == ["sst", "sts"]
+
+
+def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
+    rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
+    of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
+    cells = [cell for cell in plan(of) if cell.row == "in-turn"]
+    assert [(cell.target, cell.source) for cell in cells] == [("sst", None), ("sts", None)]
+    last, other = (job_of(of, cell) for cell in cells)
+    assert last == other
+    (before,) = last.needs
+    (first,) = before.needs
+    assert [(job.kind, job.task) for job in (first, before, last)] == [
+        ("full", "imdb"), ("sequential", "sts"), ("sequential", "sst"),
+    ]  # fmt: skip
+    assert in_order([last]) == [first, before, last]
+
+
+def test_joint_training_may_come_after_other_tasks() -> None:
+    rows = {"later": {"method": "multitask", "after": ["imdb", "sts"], "sources": ["sts"], "targets": ["sst"]}}
+    of = study(methods=["full", "later"], rows=rows, seeds=[1])
+    job = job_of(of, Cell("later", "sst", 1))
+    assert (job.kind, [part.task for part in job.parts]) == ("multitask", ["sst", "sts"])
+    (before,) = job.needs
+    (first,) = before.needs
+    assert (before.kind, before.task, first.kind, first.task) == ("sequential", "sts", "full", "imdb")
+
+
+def test_the_target_alone_is_limited_further() -> None:
+    of = study(target_limit=50)
+    assert limits(job_of(of, Cell("full", "sst", 1))) == {"sst": 50}
+    sequential = job_of(of, Cell("sequential", "sst", 1, "imdb"))
+    assert (limits(sequential), limits(sequential.needs[0])) == ({"sst": 50}, {"imdb": 500})
+    fused = job_of(of, Cell("fusion", "sst", 1))
+    assert [limits(need) for need in fused.needs] == [{"imdb": 500}, {"sst": 50}, {"sts": 500}]
+    assert limits(job_of(of, Cell("multitask", "sst", 1))) == {"imdb": 500, "sst": 50, "sts": 500}
+
+
+def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> None:
+    for changes, expected in (({}, 1), ({"target_limit": 50}, 2)):
+        of = study(**changes, seeds=[1])
+        assert len({job_of(of, Cell("multitask", target, 1)) for target in of.targets}) == expected
+
+
+def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> None:
+    of = study(curve={"rows": [100, 30], "recipe": {"min_steps": 70}}, recipe={"epochs": 2})
+    cells = [cell for cell in plan(of) if cell.rows is not None and cell.seed == 1]
+    assert {cell.rows for cell in cells} == {30, 100}
+    assert len(cells) == 2 * (4 * 2 + 2 * 2)
+    main, point = (job_of(of, Cell("fusion", "sst", 1, rows=rows)) for rows in (None, 30))
+    own = {need.task: need for need in point.needs}
+    assert limits(own["sst"]) == {"sst": 30}
+    assert own["sst"].parts[0].recipe.min_steps == 70
+    for source in ("imdb", "sts"):
+        assert own[source] in main.needs
+    sequential = job_of(of, Cell("sequential", "sst", 1, "sts", rows=30))
+    assert sequential.needs == (job_of(of, Cell("full", "sts", 1)),)
+    joint = job_of(of, Cell("multitask", "sst", 1, rows=30))
+    assert limits(joint) == {"imdb": 500, "sst": 30, "sts": 500}
+    assert {part.recipe.min_steps for part in joint.parts} == {70}
+
+
+def test_a_point_of_the_curve_with_all_rows_is_the_main_tables_cell() -> None:
+    of = study(limit=None, curve={"rows": [100, 300, 1000]})
+    cells = plan(of, {"sst": 300, "sts": 5000, "imdb": 20000})
+    assert {cell.rows for cell in cells if cell.target == "sst"} == {None, 100}
+    assert {cell.rows for cell in cells if cell.target == "sts"} == {None, 100, 300, 1000}
+    assert {cell.rows for cell in plan(study(curve={}))} == {None, 100, 300}
+    assert {cell.rows for cell in plan(study(curve={}, target_limit=100))} == {None}
+
+
+def test_cells_share_jobs_and_jobs_come_after_what_they_need() -> None:
+    of = study()
+    found = jobs(of)
+    # Per seed: full of 3 tasks, 4 sequential, 1 joint, adapters of 3 tasks, 2 fusions.
+    assert len(found) == 2 * (3 + 4 + 1 + 3 + 2)
+    for position, job in enumerate(found):
+        assert all(need in found[:position] for need in job.needs)
+
+
+def test_rows_with_one_recipe_are_one_job_and_with_two_are_two() -> None:
+    rows = {"again": {"method": "full"}, "other": {"method": "full", "recipe": {"pooling": "cls"}}}
+    of = study(methods=["full", "again", "other"], rows=rows, seeds=[1], targets=["sst"])
+    assert [job.row for job in jobs(of)] == ["full", "other"]
+
+
+def test_a_row_is_built_on_the_row_it_names() -> None:
+    rows = {
+        "small": {"method": "adapter", "recipe": {"bottleneck": 4}},
+        "fusion": {"of": "small"},
+        "cls": {"method": "full", "recipe": {"pooling": "cls"}},
+        "sequential": {"of": "cls"},
+    }
+    of = study(methods=["full", "fusion", "sequential"], rows=rows)
+    fused = job_of(of, Cell("fusion", "sst", 1))
+    assert {need.parts[0].recipe.bottleneck for need in fused.needs} == {4}
+    assert job_of(of, Cell("sequential", "sst", 1, "sts")).needs[0].parts[0].recipe.pooling == "cls"
+
+
+EVERY_ROW: dict[str, Any] = {
+    "methods": ["full", "sequential", "multitask", "adapter", "fusion", "begun", "in-turn", "later"],
+    "rows": {
+        "begun": {"method": "adapter", "of": "adapter"},
+        "in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]},
+        "later": {"method": "multitask", "after": ["imdb"], "sources": ["sts"]},
+        "fusion": {"own": ["adapter", "begun"]},
+    },
+    "curve": {"rows": [30, 100]},
+    "target_limit": 200,
+}
+
+
+def test_the_jobs_of_all_cells_are_those_of_each() -> None:
+    of = study(**EVERY_ROW, seeds=[3, 1, 2])
+    cells = plan(of)
+    assert jobs_of(of, cells) == {cell: job_of(of, cell) for cell in cells}
+
+
+def test_equal_jobs_of_a_study_are_one_object() -> None:
+    of = study(**EVERY_ROW)
+    found = [job for root in jobs_of(of, plan(of)).values() for job in (root, *root.needs)]
+    assert len({id(job) for job in found}) == len({*found}) < len(found)
+
+
+def test_the_hash_of_a_job_is_that_of_what_it_is_compared_by() -> None:
+    job = job_of(study(), Cell("fusion", "sst", 1))
+    assert hash(job) == hash(replace(job, row="another"))
+    for change in ({"seed": 2}, {"kind": "adapter"}, {"parts": ()}, {"needs": ()}, {"backbone": "other"}):
+        assert hash(job) != hash(replace(job, **change))
+
+
+def test_a_job_is_the_same_job_in_another_process() -> None:
+    """Processes that train together share what the ledger has, and each hashes texts in its own way."""
+    job = job_of(study(), Cell("fusion", "sst", 1))
+    hash(job)
+    code = (
+        "import dataclasses, pickle, sys; known, job = pickle.load(sys.stdin.buffer);"
+        " print(known[dataclasses.replace(job)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(({job: "known"}, job)),
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout == b"known\n"
+
+
+@pytest.mark.parametrize("count", ["files of tasks read", "recipes resolved", "recipes of a study made"])
+def test_planning_more_seeds_costs_no_more_than_their_runs(
+    count: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks and recipes are the same for every seed."""
+    owner, name = {
+        "files of tasks read": (Task, "read"),
+        "recipes resolved": (Workspace, "_resolve"),
+        "recipes of a study made": (Study, "recipe_for"),
+    }[count]
+    calls, original = [0], getattr(owner, name)
+
+    def counted(*arguments: Any) -> Any:
+        calls[0] += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(owner, name, counted)
+
+    def needed(seeds: int) -> int:
+        calls[0] = 0
+        values = {"methods": ["frozen", "full", "sequential", "multitask", "adapter", "fusion"], "limit": 50}
+        tasks = {"targets": ["films", "meals"], "sources": ["pairs"], "recipe": {"bottleneck": 8}}
+        of = Study.parse({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
+        assert sum(row.runs for row in dry_run(of, replace(workspace)).rows) == 15 * seeds
+        return calls[0]
+
+    assert needed(5) == needed(1) > 0
