@@ -525,9 +525,10 @@ def store_export(run: str, file: FileOrFolder, *, store: StoreFolder = Path("ada
     file
         The zip file to write.
     """
+    from pipeline.records.packing import export_artifact
     from pipeline.records.store import Store
 
-    for artifact in Store(store).export(run, file):
+    for artifact in export_artifact(Store(store), run, file):
         print(f"{artifact.manifest.kind} {artifact.manifest.task} {artifact.manifest.run}")
 
 
@@ -540,9 +541,10 @@ def store_import(file: FileOrFolder, *, store: StoreFolder = Path("adapters_stor
     file
         The zip file.
     """
+    from pipeline.records.packing import import_artifacts
     from pipeline.records.store import Store
 
-    imported = Store(store).import_from(file)
+    imported = import_artifacts(Store(store), file)
     for artifact in imported.added:
         print(f"{artifact.manifest.kind} {artifact.manifest.task} {artifact.folder}")
     for artifact in imported.already_here:
