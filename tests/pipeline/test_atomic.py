@@ -85,6 +85,17 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
     assert names(tmp_path) == ["folder"]
 
 
+def test_a_folder_is_replaced_where_the_c_library_exchanges_no_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.atomic._renameat2", lambda: None)
+    for name in ("old", "new"):
+        with new_folder(tmp_path / "folder") as temporary:
+            fill(temporary, name)
+    assert names(tmp_path / "folder") == ["new"]
+    assert names(tmp_path) == ["folder"]
+
+
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
 def test_a_failure_while_writing_a_folder_leaves_what_was_there(

@@ -310,6 +310,7 @@ def test_adapters_that_a_site_lacks_go_to_stock() -> None:
         None,
     )
     assert site(setup, "state", 2) == (setup, "state", 2)  # type: ignore[arg-type, comparison-overlap]
+    assert site(setup, "state") == (setup, "state", 0)  # type: ignore[arg-type, comparison-overlap]
 
 
 def test_attention_is_precise_where_states_are_not() -> None:
