@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,9 +19,7 @@ from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, value_of
 from pipeline.system.errors import PipelineError, raise_all
-
-if TYPE_CHECKING:
-    from pipeline.training.objectives import Prediction
+from pipeline.training.objectives import Prediction
 
 
 def ensemble(
@@ -235,16 +233,12 @@ def _tables(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> dict[s
 
 
 def _prediction(table: pd.DataFrame) -> Prediction:
-    from pipeline.training.objectives import Prediction
-
     columns = [name for name in table if str(name).startswith("probability_")]
     probabilities = table[columns].to_numpy() if columns else None
     return Prediction(table["prediction"].to_numpy(), probabilities)
 
 
 def _rows(prediction: Prediction, rows: np.ndarray) -> Prediction:
-    from pipeline.training.objectives import Prediction
-
     probabilities = prediction.probabilities
     return Prediction(prediction.values[rows], None if probabilities is None else probabilities[rows])
 

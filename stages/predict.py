@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
+from accelerate import Accelerator
 
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
@@ -26,11 +27,9 @@ from pipeline.settings.recipe import BOTTLENECKS, Precision, Recipe
 from pipeline.stats.ensembling import combine
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, raise_all, writing
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-
-    from pipeline.training.objectives import Prediction
+from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
+from pipeline.training.objectives import Prediction, objective_of
+from pipeline.training.predict import mean_outputs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,8 +82,6 @@ def predict(
     Raises:
         PipelineError: no such model, unfit rows, or a file that cannot be read or written; the input is not written.
     """
-    from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
-
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
     _check_output(output_file, input_file)
@@ -207,8 +204,6 @@ def _outputs(
     accelerator: Accelerator,
 ) -> list[Prediction]:
     """One forward pass over the rows, as the objective of each target reads it."""
-    from pipeline.training.objectives import objective_of
-    from pipeline.training.predict import mean_outputs
 
     tokenizer, recipe = workspace.backbone.tokenizer, targets[0].recipe
     outputs = mean_outputs(

@@ -10,16 +10,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from transformers import PreTrainedModel
 
 from pipeline.data.load import TaskData
 from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.models.backbone import load_masked_lm
 from pipeline.records.ledger import run_name
 from pipeline.runs.once import get_or_train
 from pipeline.runs.workspace import Workspace, provenance
@@ -27,11 +30,9 @@ from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.system.atomic import check_writable, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_text
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from pipeline.training.fit import Fitted
+from pipeline.training.devices import make_accelerator, resolve_precision
+from pipeline.training.fit import Fitted
+from pipeline.training.masked_lm import Masking, fit_masked
 
 RESULT = "pretraining.json"
 ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3
@@ -58,8 +59,6 @@ def pretrain(
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
             length that the backbone cannot read, or a folder that holds something else or cannot be written.
     """
-    from pipeline.training.devices import resolve_precision
-
     check_seed(seed)
     found = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
     if not found or len({task.name for task in found}) < len(found):
@@ -98,8 +97,6 @@ class _Pretraining:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        from pipeline.training.masked_lm import Masking
-
         return {
             "kind": "pretrain",
             "tasks": {name: rows.fingerprint for name, rows in self.data.items()},
@@ -140,11 +137,6 @@ class _Pretraining:
         return found
 
     def train(self) -> dict[str, Any]:
-        import torch
-
-        from pipeline.models.backbone import load_masked_lm
-        from pipeline.training.devices import make_accelerator
-        from pipeline.training.masked_lm import Masking, fit_masked
 
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))

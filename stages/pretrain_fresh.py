@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.data.pair_order import joined
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import new_folder
-
-if TYPE_CHECKING:
-    from transformers import BertConfig
-
-    from pipeline.training.masked_lm import Masking
+from pipeline.training.devices import make_accelerator
+from pipeline.training.masked_lm import Masking, fit_masked
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -41,11 +39,6 @@ def pretrain_fresh(
     Returns:
         The share of masked tokens of the held-out texts that the kept epoch guesses right.
     """
-    import torch
-    from transformers import BertForMaskedLM
-
-    from pipeline.training.devices import make_accelerator
-    from pipeline.training.masked_lm import fit_masked
 
     with new_folder(folder) as temporary:
         tokenizer = word_tokenizer(texts, temporary, config.max_position_embeddings)
@@ -65,8 +58,6 @@ def pretrain_fresh(
 
 def word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: int) -> Tokenizer:
     """A BERT tokenizer whose vocabulary is every word of ``texts``; fit for a small, closed language."""
-    from transformers import BertTokenizerFast
-
     words = sorted({word for text in texts for sentence in text for word in sentence.split()})
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.data.tasks import Task
+from pipeline.methods.pruning import prune_fusion, source_shares
+from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import Cost, RunRecord, SourceRun, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.artifacts import save_artifact
@@ -14,9 +16,8 @@ from pipeline.runs.restore import restore_artifact
 from pipeline.runs.scoring import scoring_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.system.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pipeline.models.transfer_model import TransferModel
+from pipeline.training.cost import peak_memory_mb, reset_peak_memory
+from pipeline.training.devices import make_accelerator, process_count
 
 
 def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False) -> RunRecord:
@@ -30,8 +31,6 @@ def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion"
     Raises:
         PipelineError: there is no such fusion, or it has not more sources than ``keep``.
     """
-    from pipeline.training.devices import process_count
-
     if process_count() > 1:
         raise PipelineError("prune trains nothing and runs in one process: start it without accelerate launch")
     task = workspace.task(target)
@@ -87,9 +86,6 @@ class Pruning:
 
     def make(self) -> RunRecord:
         """Score the sources, leave the others out, score the task, and keep all of it."""
-        from pipeline.methods.pruning import prune_fusion, source_shares
-        from pipeline.training.cost import peak_memory_mb, reset_peak_memory
-        from pipeline.training.devices import make_accelerator
 
         manifest, workspace = self.fusion.manifest, self.workspace
         accelerator = make_accelerator("fp32")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.data.tables import write_table
@@ -14,9 +15,6 @@ from pipeline.stats.ensembling import Rule
 from pipeline.system.atomic import new_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ChosenOn = Literal["half", "all"]
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
@@ -121,11 +121,16 @@ class RunRecord(BaseModel):
     provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
+    @field_validator("rows")
+    @classmethod
+    def _check_rows(cls, rows: dict[str, int]) -> dict[str, int]:
+        if missing := {"train", "dev"} - rows.keys():
+            raise ValueError(f"{' and '.join(sorted(missing))} missing")
+        return {"dev_in_train": 0, **rows}
+
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """Check what every reader counts on, and the types of the fields do not say."""
-        if missing := {"train", "dev"} - self.rows.keys():
-            raise ValueError(f"rows: {' and '.join(sorted(missing))} missing")
         parts = (self.identity, *(self.identity.get("others") or ()))
         if not all(isinstance(part, dict) and _has_name(part.get("task", {"name": ""})) for part in parts):
             raise ValueError("identity: a task without a name")

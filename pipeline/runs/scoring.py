@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pandas as pd
+from accelerate import Accelerator
+from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
+from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import OtherScore
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
-    from torch import Tensor
-
-    from pipeline.models.backbone import Backbone
-    from pipeline.training.curve import Scores
-    from pipeline.training.fit import Fitted
-    from pipeline.training.objectives import Objective, Prediction
-    from pipeline.training.predict import Encoder, Extend
+from pipeline.training.curve import Scores
+from pipeline.training.fit import Fitted
+from pipeline.training.objectives import Objective, Prediction, objective_of
+from pipeline.training.predict import Encoder, Extend, predict_split
 
 P = TypeVar("P")
 
@@ -46,8 +43,6 @@ class Scoring:
 
     def predict(self, model: Encoder) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
-        from pipeline.training.predict import predict_split
-
         return predict_split(
             model,
             self.splits,
@@ -98,8 +93,6 @@ class Evaluations(Generic[P]):
 
 def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> Scoring:
     """How a model of a resolved ``recipe`` is scored on ``rows``."""
-    from pipeline.training.objectives import objective_of
-
     return Scoring(
         task=task,
         rows=rows,

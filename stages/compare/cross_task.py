@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import OtherScore, Reading, RunRecord
@@ -18,10 +19,8 @@ from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import scored_again, scoring_of
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
+from pipeline.training.devices import is_main_process, make_accelerator, on_main_process, wait_for_everyone
 from pipeline.training.objectives import Objective, Prediction, objective_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _ONE_TASK = ("frozen", "full", "adapter", "fusion")
 """Kinds of runs that answer the task that they were trained on and keep what answers it."""
@@ -32,8 +31,6 @@ def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspa
 
     Scores and predictions are kept with the run. A model that cannot be had is told on stderr and left out.
     """
-    from pipeline.training.devices import is_main_process, on_main_process, wait_for_everyone
-
     tasks = [workspace.task(name) for name in targets]
     for name in dict.fromkeys(runs):
         record = on_main_process(partial(workspace.ledger.find, name))
@@ -104,7 +101,6 @@ def _missing_scores(
             wanted[target.name] = (target, way, data)
     if not wanted:
         return {}
-    from pipeline.training.devices import make_accelerator
 
     accelerator = make_accelerator(record.recipe.precision)
     backbone = workspace.backbone

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.atomic import sha256_text
-from pipeline.errors import PipelineError
-from pipeline.recipe import Recipe
-from pipeline.store import MANIFEST, Artifact, Manifest
+from pipeline.records.store import MANIFEST, Artifact, Manifest
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import sha256_text
+from pipeline.system.errors import PipelineError
 from stages.fuse import SourceName, choose_adapters, dropped_layers, fuse, fusion_run, pair_encoding, parse_sources
-from stages.run import Run
-from stages.workspace import Workspace
 
 FUSION = Recipe(trainable="fusion")
 
@@ -200,7 +200,8 @@ def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspa
     run = fusion_run("films", FUSION, workspace, listed, seed=3, limit=7)
     assert run.recipe.drop_layers == (1,)
     request = run.request
-    assert (request.kind, request.task, request.seed, request.limit) == ("fusion", "films", 3, 7)
+    (part,) = request.parts
+    assert (request.kind, part.task, request.seed, part.limit) == ("fusion", "films", 3, 7)
     assert request == fusion_run("films", FUSION, workspace, tuple(listed), seed=3, limit=7).request
     assert list(request.adapters) == listed
     with pytest.raises(PipelineError) as raised:
@@ -226,9 +227,11 @@ def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypa
     """Anew only where that is said, and on the rows that the target's own adapter read, not another's."""
     asked: list[tuple[list[str], int | None, bool]] = []
     monkeypatch.setattr(
-        Run,
+        TrainingRun,
         "get",
-        lambda run, force: asked.append(([a.manifest.run for a in run.request.adapters], run.request.limit, force)),
+        lambda run, force: asked.append(
+            ([a.manifest.run for a in run.request.adapters], run.request.parts[0].limit, force)
+        ),
     )
     for run, task, limit in (("a", "films", 50), ("b", "meals", 40), ("c", "pairs", 30)):
         keep(workspace, run, task, limit=limit)
@@ -244,7 +247,7 @@ def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypa
 def test_other_rows_than_stage_ones_are_said(
     limit: int | None, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Run, "get", lambda run, force: run.data.fingerprint["train"])
+    monkeypatch.setattr(TrainingRun, "get", lambda run, force: run.data[run.task.name].fingerprint["train"])
     keep(workspace, "b", "meals")
     keep(workspace, "a", "films", limit=limit)
     read: Any = fuse("films", FUSION, workspace, seed=1)

@@ -88,7 +88,7 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
 def test_a_folder_is_replaced_where_the_c_library_exchanges_no_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.atomic._renameat2", lambda: None)
+    monkeypatch.setattr("pipeline.system.atomic._renameat2", lambda: None)
     for name in ("old", "new"):
         with new_folder(tmp_path / "folder") as temporary:
             fill(temporary, name)
@@ -320,7 +320,7 @@ def test_a_place_that_takes_no_new_name_is_said_before_anything_is_written(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("pipeline.atomic._locked_staging", refuse)
+    monkeypatch.setattr("pipeline.system.atomic._locked_staging", refuse)
     with pytest.raises(PipelineError, match="cannot write .*new"):
         check_writable(tmp_path / "new")
 
