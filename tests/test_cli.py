@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from tests.nano import save_backbone
 
 ROOT = Path(__file__).parent.parent
@@ -160,7 +160,7 @@ def test_the_lists_show_what_there_is(run) -> None:  # type: ignore[no-untyped-d
 
 def test_help_needs_no_heavy_import() -> None:
     code = (
-        "import sys; from pipeline.cli.verbs import main; main(['extract', '--help']); main(['tasks', 'list']);"
+        "import sys; from pipeline.cli.app import main; main(['extract', '--help']); main(['tasks', 'list']);"
         "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy'} & set(sys.modules); assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

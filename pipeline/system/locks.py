@@ -1,4 +1,4 @@
-"""Locks between processes. The kernel drops a lock with the process that holds it, however that ends."""
+"""Locks between processes. The kernel releases a lock when the process that holds it ends, however it ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _HELD_ELSEWHERE = (errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 _warned: set[int] = set()
-"""File systems without locks that the user has been warned of, by device number."""
+"""Device numbers of the file systems without locks that the user has been warned of."""
 
 
 def open_lock(file: Path) -> int:
-    """A descriptor of the lock file ``file``, which is made if need be."""
-    # Network file systems lock only what is open for writing.
+    """A descriptor of the lock file ``file``, which is created if it is missing."""
+    # Network file systems lock only files that are open for writing.
     return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
 
 
@@ -42,13 +42,13 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 @contextmanager
 def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
-    """Hold the lock of ``file``, which stays behind.
+    """Hold the lock of ``file``; the file itself stays behind.
 
-    Where the file system has no locks, work goes on without one, after a warning: whatever is written appears whole, so
-    two commands at once cost time, not results.
+    On a file system without locks, work goes on after a warning. Everything is written atomically, so two commands at
+    once cost time, not results.
 
     Args:
-        if_held: raised when another process holds the lock; None waits for it, and says so on stderr.
+        if_held: raised if another process holds the lock; None waits for it, and says so on stderr.
 
     Raises:
         PipelineError: ``if_held``, or the file cannot be written.
@@ -62,7 +62,7 @@ def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
             yield
         finally:
             if supported:
-                # Closing is not enough: a child that was forked meanwhile has the file open too.
+                # Closing is not enough: a child process forked in the meantime has the file open too.
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
@@ -73,7 +73,7 @@ def is_held(file: Path) -> bool:
     with suppress(OSError):
         descriptor = os.open(file, os.O_RDONLY)
         try:
-            # Shared, so that those who only ask do not hold each other up.
+            # Shared, so that those who only ask do not block each other.
             return not try_lock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)

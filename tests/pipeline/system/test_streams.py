@@ -55,7 +55,7 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(verb: list[str], nobody
 
 
 def test_a_full_disk_behind_standard_output_is_one_line(full: int) -> None:
-    expected = "error: cannot print the result: the disk is full. What was finished is kept\n"
+    expected = "error: cannot print the result: the disk is full. Finished work is kept\n"
     assert command("tasks", "list", stdout=full) == (2, "", expected)
 
 
