@@ -13,7 +13,7 @@ from pipeline.settings.recipe import Precision, Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
 
 STORE, REPORTS = Path("adapters_store"), Path("reports")

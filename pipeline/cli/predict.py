@@ -72,8 +72,9 @@ def ensemble(
         runs: Runs to choose from, such as RUN,RUN,RUN (every finished run of the task, on any backbone).
         rule: mean: of members added best first, as long as the score does not fall; weighted: with weights that add up
             to one; mode: the most frequent class; median: of scores.
-        choose_on: half: choose members and weights on one half of dev and score on the other, on which the members'
-            epochs were still chosen. all: choose and score on all of dev, which flatters more.
+        choose_on: half: choose members and weights on one half of dev and score on the other, which is not free of
+            choice: the members' epochs were chosen on all of dev. all: choose and score on all of dev, which flatters
+            more.
         best: mode, median: how many members, the best on dev (5; all that --runs names).
         seed: Determines the halves.
     """

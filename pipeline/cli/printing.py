@@ -1,10 +1,14 @@
 """The one printer of results: as text and, with ``--json``, as one JSON object on the last line."""
 
-import json
-from typing import Any
+from __future__ import annotations
 
-from pipeline.records.ledger import RunRecord
+import json
+from typing import TYPE_CHECKING, Any
+
 from pipeline.system.process import is_main_process
+
+if TYPE_CHECKING:  # it loads pandas
+    from pipeline.records.ledger import RunRecord
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipeline.system.errors import writing
 from pipeline.system.locks import open_lock, try_lock
@@ -129,42 +129,34 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
     with writing(path):
         clear_leftovers(target.parent, target.name)
         staging, lock = _locked_staging(target)
-        try:
-            yield target, staging
-        finally:
-            _dispose(staging, target)
-            os.close(lock)
+        with lock:
+            try:
+                yield target, staging
+            finally:
+                _dispose(staging, target)
 
 
-def _locked_staging(target: Path) -> tuple[Path, int]:
+def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
     while True:
         staging = target.with_name(f".{target.name}.{_MACHINE}{uuid.uuid4().hex[:8]}.tmp")
         staging.mkdir()
         with suppress(FileNotFoundError):  # another process cleared it before it was locked
             file = _lock_of(target, staging)
-            lock = open_lock(file)
-            if _lock_or_go_without(lock) and file.exists():
+            lock, locked = open_lock(file), True
+            with suppress(OSError):  # no locks here, so nobody else clears this either
+                locked = try_lock(lock)
+            if locked and file.exists():
                 return staging, lock
-            os.close(lock)
-
-
-def _lock_or_go_without(lock: int) -> bool:
-    try:
-        return try_lock(lock)
-    except OSError:  # no locks here, so nobody else clears this either
-        return True
+            lock.close()
 
 
 def _clear(staging: Path, target: Path, same_machine: bool) -> None:
     with suppress(OSError):
         if not same_machine and time.time() - staging.stat().st_mtime < _DAY:
             return
-        lock = open_lock(_lock_of(target, staging))
-        try:
+        with open_lock(_lock_of(target, staging)) as lock:
             if try_lock(lock):
                 _dispose(staging, target)
-        finally:
-            os.close(lock)
 
 
 def _dispose(staging: Path, target: Path) -> None:
