@@ -6,7 +6,6 @@ folder while it works. A staging folder whose lock is free was therefore left by
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import json
@@ -14,17 +13,16 @@ import os
 import re
 import shutil
 import stat
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.system.errors import writing
 from pipeline.system.locks import open_lock, try_lock
+from pipeline.system.process import c_library
 
 
 def canonical_json(value: Any) -> str:
@@ -224,12 +222,6 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 def _exchange(first: Path, second: Path) -> bool:
     """Swap two names in one step; False if the C library, the system or the file system cannot (NFS, FUSE, macOS)."""
-    rename = _renameat2()
-    return rename is not None and (
-        rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0
-    )
-
-
-@cache
-def _renameat2() -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    paths = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second)
+    rename = getattr(c_library(), "renameat2", None)
+    return rename is not None and rename(*paths, _RENAME_EXCHANGE) == 0

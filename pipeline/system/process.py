@@ -31,16 +31,16 @@ def set_up() -> None:
     # which then clears every page anew: up to 240 MB a step with SMART, an eighth of its time.
     if not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         with suppress(AttributeError):
-            _c_library().mallopt(_MMAP_MAX, 0)
-            _c_library().mallopt(_TRIM_THRESHOLD, -1)
+            c_library().mallopt(_MMAP_MAX, 0)
+            c_library().mallopt(_TRIM_THRESHOLD, -1)
 
 
 def give_back_memory() -> None:
     """Return freed memory to the kernel, at the end of a training: the next one may need far less."""
     with suppress(AttributeError):
-        _c_library().malloc_trim(0)
+        c_library().malloc_trim(0)
 
 
-def _c_library() -> Any:
+def c_library() -> Any:
     """The C library. Its attributes raise AttributeError where it lacks glibc's functions."""
     return ctypes.CDLL(None) if sys.platform == "linux" else None
