@@ -46,8 +46,7 @@ def compare(
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
         dry_run: Check everything, show what would be run and how long it would take, and train nothing.
     """
-    from stages.compare.compare import compare as run
-    from stages.compare.compare import dry_run as plan
+    from stages.compare import compare as stage
 
     chosen = find_study(
         study,
@@ -64,10 +63,10 @@ def compare(
     ).with_recipe(**training.values())
     workspace = places.workspace(running)
     if dry_run:
-        planned = plan(chosen, workspace)
+        planned = stage.dry_run(chosen, workspace)
         print_result(planned.text(), planned.summary(), running.json)
         return 0
-    result, folder = run(chosen, workspace)
+    result, folder = stage.compare(chosen, workspace)
     if not is_main_process():
         return 0
     cells, failed = len(result.entries), sum(entry.error is not None for entry in result.entries)

@@ -78,9 +78,10 @@ def ensemble(
         best: mode, median: how many members, the best on dev (5; all that --runs names).
         seed: Determines the halves.
     """
-    from stages.ensemble import ensemble as run
-    from stages.ensemble import told
+    from stages import ensemble as stage
 
     task = find_task(target, data)
-    record = run(task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
-    print_result(told(record), record.summary(), json)
+    record = stage.ensemble(
+        task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed
+    )
+    print_result(stage.told(record), record.summary(), json)

@@ -26,7 +26,8 @@ Model = TypeVar("Model", bound=BaseModel)
 # tomllib's time grows with the square of the parts of a key; no file of ours has three parts in one.
 _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
-# What libraries raise for content they cannot read that derives neither from ValueError nor from OSError.
+_CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
+"""What libraries raise for content they cannot read; an OSError without a number is Arrow's."""
 _FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "error")
 
 
@@ -41,26 +42,33 @@ def reading(file: Path, remedy: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except PipelineError:
-        raise
-    except OSError as error:
-        if error.errno is None and error.strerror is None:  # Arrow's own, about the content
-            raise _damaged(file, _first_line(error), remedy) from error
-        reason = READING.get(error.errno or 0, error.strerror or error)
-        mend = f": {remedy}" if error.errno == errno.ENOENT and remedy else ""
-        raise PipelineError(f"{file}: {reason}{mend}") from error
-    except ValidationError as error:
-        raise _damaged(file, validation_problems(error)[0], remedy) from error
-    except UnicodeDecodeError as error:
-        raise _damaged(file, f"not UTF-8 text (byte {error.start})", remedy or "save it as UTF-8") from error
-    except RecursionError as error:
-        raise _damaged(file, "nested too deeply", remedy) from error
-    except MemoryError as error:
-        raise _damaged(file, "larger than this machine's memory", remedy) from error
     except Exception as error:
-        if not isinstance(error, (ValueError, KeyError, TypeError, EOFError)) and type(error).__name__ not in _FOREIGN:
+        reason = _reason(error, f": {remedy}" if remedy else "")
+        if reason is None:
             raise
-        raise _damaged(file, _first_line(error), remedy) from error
+        raise PipelineError(f"{file}: {reason}") from error
+
+
+def _reason(error: Exception, remedy: str) -> str | None:
+    """What is wrong with a file and what to do about it; None if ``error`` is no fault of the file."""
+    match error:
+        case OSError() if error.errno is not None or error.strerror is not None:
+            reason = READING.get(error.errno or 0, error.strerror or str(error))
+            return f"{reason}{remedy}" if error.errno == errno.ENOENT else reason
+        case ValidationError():
+            damage = validation_problems(error)[0]
+        case UnicodeDecodeError():
+            damage, remedy = f"not UTF-8 text (byte {error.start})", remedy or ": save it as UTF-8"
+        case RecursionError():
+            damage = "nested too deeply"
+        case MemoryError():
+            damage = "larger than this machine's memory"
+        case _ if isinstance(error, _CONTENT) or type(error).__name__ in _FOREIGN:
+            lines = str(error).strip().splitlines()
+            damage = lines[0][:200] if lines else type(error).__name__
+        case _:
+            return None
+    return f"cannot be read ({damage}){remedy}"
 
 
 def present(file: Path) -> bool:
@@ -112,12 +120,3 @@ def read_model(model: type[Model], file: Path, remedy: str) -> Model:
     text = read_text(file, remedy)
     with reading(file, remedy):
         return model.model_validate_json(text)
-
-
-def _damaged(file: Path, reason: str, remedy: str) -> PipelineError:
-    return PipelineError(f"{file}: cannot be read ({reason})" + (f": {remedy}" if remedy else ""))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -57,7 +57,10 @@ def set_up() -> None:
     ``SystemExit(141)`` once its reader has gone, as behind ``| head``, and a :class:`PipelineError` if it cannot be
     written for another reason. What cannot be written to standard error is dropped.
     """
-    _open_descriptors()
+    # Of descriptors 0 to 2, open those that are closed: the next file would get the number, and what C code prints.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
     sys.stdout = _wrapped(sys.stdout, _Results)
     sys.stderr = _wrapped(sys.stderr, _Progress)
 
@@ -66,13 +69,6 @@ def print_error(message: str) -> None:
     """Print ``message`` to standard error without control characters, and with endless words cut in the middle."""
     short = _ENDLESS.sub(r"\1...\2", message)
     print(f"error: {printable(short)}", file=sys.stderr)
-
-
-def _open_descriptors() -> None:
-    """Open those of descriptors 0 to 2 that are closed, or the next file would get the number, and what C prints."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
 
 
 def _wrapped(stream: TextIO | None, kind: type[io.TextIOWrapper]) -> TextIO:
