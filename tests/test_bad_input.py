@@ -1,4 +1,4 @@
-"""Whatever a user writes into an option or a file that cannot be meant is refused in a line or two with status 2."""
+"""Options and files that make no sense are refused in a line or two, with status 2."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ def message_for(error: Exception) -> str:
 
 
 @pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
-def test_the_systems_refusal_to_write_is_told_with_path_and_reason(number: int) -> None:
+def test_a_refused_write_is_reported_with_path_and_reason(number: int) -> None:
     assert message_for(OSError(number, os.strerror(number))).startswith(f"cannot write /some/file: {REASONS[number]}.")
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
-def test_safetensors_own_form_of_it_is_told_alike(number: int, form: str) -> None:
+def test_safetensors_errors_are_reported_alike(number: int, form: str) -> None:
     error = SafetensorError(form.format(number=number))
     assert message_for(error) == message_for(OSError(number, ""))
 

@@ -1,4 +1,4 @@
-"""A process that trains keeps memory between steps and hands it back between runs."""
+"""A training process keeps memory between steps and returns it to the system between runs."""
 
 from __future__ import annotations
 
