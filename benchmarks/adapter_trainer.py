@@ -18,7 +18,7 @@ from transformers import (
 
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.methods.houlsby import reduction_factor
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 
 from .setting import Setting
 
@@ -39,7 +39,7 @@ class _Clock(TrainerCallback):
         self.seconds = time.perf_counter() - self._started
 
 
-def examples_per_second(run: Run, split: TokenisedSplit, padding: Padding, setting: Setting) -> float:
+def examples_per_second(run: TrainingRun, split: TokenisedSplit, padding: Padding, setting: Setting) -> float:
     """Of the steps of one epoch over ``split``, with the adapter, head, batch and learning rate of ``run``.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 
 from .backbones import BERT_BASE, NANO, backbone_folder
 from .flops import flop_of
@@ -100,7 +100,7 @@ def _rows(
     return rows
 
 
-def _speed(run: Run, split: TokenisedSplit, memory: dict[str, float]) -> Callable[[], float]:
+def _speed(run: TrainingRun, split: TokenisedSplit, memory: dict[str, float]) -> Callable[[], float]:
     def measure() -> float:
         fitted = train_epoch(run, split)
         memory[run.request.kind] = fitted.peak_memory_mb

@@ -10,13 +10,15 @@ import torch
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.methods.houlsby import add_adapter, save_adapter
+from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, Manifest, Store
+from pipeline.runs.artifacts import save_artifact
+from pipeline.runs.build import Built, build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import Built, build_for_training
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.devices import make_accelerator
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
 
 def make_run(
     setting: Setting, kind: Kind, backbone: Path, *, task: str = "sst", adapters: int = 0, **recipe: Any
-) -> Run:
+) -> TrainingRun:
     """A run as the command line makes it, over ``adapters`` random ones if it is a fusion; see Recipe for the rest."""
     workspace = Workspace(str(backbone), setting.data, setting.scratch / "store" / backbone.name, setting.scratch)
     values = {"trainable": kind, "bottleneck": setting.bottleneck, "precision": "fp32", **recipe}
     sources = random_adapters(setting, workspace.backbone, workspace.store, adapters)
-    return Run(RunRequest(kind, task, Recipe.parse(values, kind), 0, adapters=sources), workspace)
+    return TrainingRun(RunRequest.single(kind, task, Recipe.parse(values, kind), 0, adapters=sources), workspace)
 
 
 def random_adapters(setting: Setting, backbone: Backbone, store: Store, count: int) -> tuple[Artifact, ...]:
@@ -73,23 +75,23 @@ def _random_adapter(setting: Setting, backbone: Backbone, store: Store, number: 
     torch.manual_seed(number)
     encoder = backbone.load()
     add_adapter(encoder, task.name, "houlsby", setting.bottleneck)
-    head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0).state_dict()
-    return store.save(manifest, lambda folder: save_adapter(encoder, task.name, folder), head=head, layernorms={})
+    head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0)
+    return save_artifact(store, manifest, TransferModel(encoder, head, "cross", "mean"))
 
 
-def build(run: Run) -> Built:
+def build(run: TrainingRun) -> Built:
     """The model of a run, fresh."""
-    return build_for_training(run.request, run.recipe, run.task, run.backbone, run.workspace.ledger)
+    return build_for_training(run.request, run.parts, run.backbone, run.workspace.ledger)
 
 
-def loss_of(run: Run) -> Any:
+def loss_of(run: TrainingRun) -> Any:
     """``loss(model, piece)`` as :func:`pipeline.training.fit.fit` takes it."""
     assert run.recipe.head is not None
     objective = objective_for(run.task, run.recipe.head)
-    return lambda model, piece: objective.loss(model(**inputs_of(piece.batch)), piece.batch["labels"])
+    return lambda model, piece: objective.loss(model(run.task.name, **inputs_of(piece.batch)), piece.batch["labels"])
 
 
-def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
+def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Fitted:
     """One epoch of a fresh model through the real loop; nothing is evaluated."""
     built, recipe = build(run), run.recipe
     accelerator = make_accelerator(recipe.precision)
@@ -118,6 +120,6 @@ def train_epoch(run: Run, split: TokenisedSplit) -> Fitted:
     )
 
 
-def source_folders(run: Run) -> dict[str, Path]:
+def source_folders(run: TrainingRun) -> dict[str, Path]:
     """The adapters a fusion is over, by name, as AdapterHub loads them."""
     return {artifact.manifest.task: artifact.folder for artifact in run.request.adapters}

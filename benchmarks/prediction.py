@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.runs.run import Run
+from pipeline.runs.restore import restore_artifact, restore_together
+from pipeline.runs.training_run import TrainingRun
 from pipeline.training.devices import make_accelerator
 from pipeline.training.predict import split_outputs
 
@@ -35,15 +36,15 @@ def run(setting: Setting) -> Report:
 
 
 def _row(setting: Setting, count: int, size: int, drop_half: bool) -> Row:
-    from pipeline.runs.restore import build_from_artifact, build_joint
-
     # Only for its adapters: nothing is fused.
     run = make_run(setting, "fusion", given_or_minilm(setting), adapters=count, fusion="standard")
     rows, backbone = sst_rows(run, setting, size), run.backbone
     dropped = tuple(range(backbone.layers // 2)) if drop_half else ()
     chosen = [(artifact, source_task(number)) for number, artifact in enumerate(run.request.adapters)]
-    apart = [build_from_artifact(*pair, backbone, run.workspace.store, dropped) for pair in chosen]
-    peers: dict[str, Models] = {"N passes": apart, "one pass": [build_joint(chosen, backbone, dropped)]}
+    apart = [restore_artifact(*pair, backbone, run.workspace.store, dropped) for pair in chosen]
+    artifacts, tasks = zip(*chosen, strict=True)
+    together = restore_together(artifacts, tasks, backbone, run.workspace.ledger, dropped)
+    peers: dict[str, Models] = {"N passes": apart, "one pass": [together]}
     found = interleave(
         {name: per_second(size, _predict(run, rows, models)) for name, models in peers.items()}, setting.repeats
     )
@@ -55,7 +56,7 @@ def _row(setting: Setting, count: int, size: int, drop_half: bool) -> Row:
     }
 
 
-def _predict(run: Run, rows: TokenisedSplit, models: Models) -> Callable[[], None]:
+def _predict(run: TrainingRun, rows: TokenisedSplit, models: Models) -> Callable[[], None]:
     accelerator = make_accelerator("fp32")
     pad = run.backbone.tokenizer.pad_token_id
     placed = [model.to(accelerator.device) for model in models]

@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from pipeline.data.batches import Batch, Piece, collate, inputs_of
-from pipeline.runs.run import Run
 from pipeline.runs.terms import terms_of
+from pipeline.runs.training_run import TrainingRun
 from pipeline.training.divergence import class_divergence
 from pipeline.training.objectives import objective_of
 from pipeline.training.terms import loss_with
@@ -67,9 +67,9 @@ def _table(setting: Setting, backbone: Path, trainable: str, rows: int, tokens: 
     ]
 
 
-def regularised_step(run: Run, rows: int, tokens: int, device: str) -> Step:
-    """A step of one task's training with the terms of the run's recipe, as :class:`Run` and ``fit`` make it."""
-    model, objective = build(run).model.to(device).train(), objective_of(run.task, run.recipe)
+def regularised_step(run: TrainingRun, rows: int, tokens: int, device: str) -> Step:
+    """A step of one task's training with the terms of the run's recipe, as :class:`TrainingRun` and ``fit`` make it."""
+    model, objective = build(run).model.of(run.task.name).to(device).train(), objective_of(run.task, run.recipe)
     split = generated_split(np.full(rows, tokens), run.task.outputs)
     batch: Batch = collate(split, np.arange(rows), run.backbone.tokenizer.pad_token_id)
     piece = Piece({name: tensor.to(device) for name, tensor in batch.items()})

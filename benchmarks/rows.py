@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.runs.training_run import TrainingRun
 
 from .setting import Setting
-
-if TYPE_CHECKING:
-    from pipeline.runs.run import Run
 
 # Rows of the training splits by length in uncased WordPiece tokens, special ones included, cut at 128. "edges" are the
 # longest of each bin; pairs are one input.
@@ -46,7 +43,7 @@ def generated_split(lengths: np.ndarray, classes: int, seed: int = 0) -> Tokenis
     )
 
 
-def sst_rows(run: Run, setting: Setting, count: int) -> TokenisedSplit:
+def sst_rows(run: TrainingRun, setting: Setting, count: int) -> TokenisedSplit:
     """``count`` training rows of SST: real where backbone and data are given, since tokens need the tokenizer."""
     if not uses_real_rows(setting):
         return generated_split(real_lengths("sst", count), run.task.outputs)

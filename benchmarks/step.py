@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 
 from pipeline.data.batches import Batch, Piece, collate
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.training.optim import parameter_groups
 
 from .memory import saved_mb
@@ -43,18 +43,18 @@ class Step:
         return saved_mb(self.model, self.loss)
 
 
-def fusion_run(setting: Setting, backbone: Path, adapters: int) -> Run:
+def fusion_run(setting: Setting, backbone: Path, adapters: int) -> TrainingRun:
     return make_run(setting, "fusion", backbone, adapters=adapters, fusion="standard")
 
 
-def fusion_batch(run: Run, rows: int, tokens: int, device: str) -> Batch:
+def fusion_batch(run: TrainingRun, rows: int, tokens: int, device: str) -> Batch:
     """``rows`` inputs of ``tokens`` random tokens each."""
     split = generated_split(np.full(rows, tokens), run.task.outputs)
     batch = collate(split, np.arange(rows), run.backbone.tokenizer.pad_token_id)
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
-def our_step(run: Run, batch: Batch, device: str) -> Step:
+def our_step(run: TrainingRun, batch: Batch, device: str) -> Step:
     """Stage two as this project trains it."""
     built, loss = build(run), loss_of(run)
     model = built.model.to(device).train()
@@ -65,7 +65,7 @@ def our_step(run: Run, batch: Batch, device: str) -> Step:
     return Step(model, total, optimizer_of(run, model))
 
 
-def stock_step(run: Run, batch: Batch, device: str) -> Step:
+def stock_step(run: TrainingRun, batch: Batch, device: str) -> Step:
     """Stage two with AdapterHub alone: the same backbone, adapters, loss, regulariser and optimiser."""
     torch.manual_seed(0)
     encoder = load_fusion(Path(run.backbone.name), source_folders(run))
@@ -78,7 +78,7 @@ def stock_step(run: Run, batch: Batch, device: str) -> Step:
     return Step(model, total, optimizer_of(run, model))
 
 
-def optimizer_of(run: Run, model: nn.Module) -> AdamW:
+def optimizer_of(run: TrainingRun, model: nn.Module) -> AdamW:
     """AdamW as ``fit`` makes it, at its peak rate."""
     assert run.recipe.learning_rate is not None
     return AdamW(parameter_groups(model, run.recipe.weight_decay), lr=run.recipe.learning_rate, fused=True)

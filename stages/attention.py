@@ -14,7 +14,7 @@ from pipeline.records.store import Store
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.runs.forgetting import lineage
-from pipeline.runs.kept import kept_model, task_of
+from pipeline.runs.restore import restore_run, task_of
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -114,7 +114,7 @@ def _maps(
     backbone, recipe = backbones[record.backbone], _recipe_of(view.task, record, ledger)
     # What was tuned in turn has one encoder for all its tasks, and is kept with the head of the last.
     task = task_of(record, view.task if view.task in record.trained_on else record.task, store)
-    model = kept_model(record, task, backbone, store, ledger)
+    model = restore_run(record, task, backbone, store, ledger)
     assert recipe.max_length is not None
     inputs = [(sentence,) for sentence in sentences] if recipe.encoding == "siamese" else [tuple(sentences)]
     maps = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, why_other_backbone
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
 from pipeline.runs.starting import why_not_started_from
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.system.errors import PipelineError, raise_all
@@ -31,7 +31,7 @@ def extract(
         start_from: the other tasks' adapters that it may begin as (:func:`starting_adapters`).
     """
     starts = () if start_from is None else starting_adapters(start_from, task, recipe, workspace, seed)
-    return Run(RunRequest("adapter", task, recipe, seed, limit, adapters=starts), workspace).get(force)
+    return TrainingRun(RunRequest.single("adapter", task, recipe, seed, limit, adapters=starts), workspace).get(force)
 
 
 def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:

@@ -11,7 +11,7 @@ from pipeline.data.tasks import Encoding, Task
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, Manifest, fitting_adapters, why_not_fused
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
@@ -98,7 +98,7 @@ def fuse(
     if own is not None and limit is None:
         limit = own.limit
     run = fusion_run(target, recipe, workspace, chosen, seed=seed, limit=limit)
-    if own is not None and own.train_rows != run.data.fingerprint["train"]:
+    if own is not None and own.train_rows != run.data[own.task].fingerprint["train"]:
         print(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)",
@@ -109,7 +109,7 @@ def fuse(
 
 def fusion_run(
     target: str, recipe: Recipe, workspace: Workspace, chosen: Sequence[Artifact], *, seed: int, limit: int | None
-) -> Run:
+) -> TrainingRun:
     """The run that fuses ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
 
     Raises:
@@ -121,7 +121,7 @@ def fusion_run(
             raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
     adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
     recipe = recipe.model_copy(update={"drop_layers": dropped_layers(recipe, adapters)})
-    return Run(RunRequest("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
+    return TrainingRun(RunRequest.single("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
 
 
 def _preference(manifest: Manifest, recipe: Recipe, seed: int) -> tuple[Any, ...]:

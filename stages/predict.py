@@ -12,13 +12,13 @@ import pandas as pd
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
 from pipeline.data.tasks import Task
-from pipeline.models.split import SplitModel
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.records.ensembles import Ensembles, Member
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact
+from pipeline.runs.build import outputs_of
 from pipeline.runs.inputs import scored_splits
-from pipeline.runs.kept import trained_model
+from pipeline.runs.restore import restore, restore_together
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
@@ -207,7 +207,6 @@ def _outputs(
     accelerator: Accelerator,
 ) -> list[Prediction]:
     """One forward pass over the rows, as the objective of each target reads it."""
-    from pipeline.runs.restore import outputs_of
     from pipeline.training.objectives import objective_of
     from pipeline.training.predict import mean_outputs
 
@@ -271,17 +270,11 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
-    from pipeline.runs.restore import build_joint, build_multitask_from_weights
-
     backbone, store, ledger = workspace.backbone, workspace.store, workspace.ledger
-    trained, tasks = targets[0].trained, [each.task for each in targets]
     if len(targets) == 1:
-        return trained_model(trained, tasks[0], backbone, store, ledger, drop_layers)
-    if isinstance(trained, RunRecord):
-        whole = build_multitask_from_weights(trained, tasks, backbone, ledger)
-        return SplitModel([whole.of(task.name) for task in tasks], trained.recipe.split_layers)
-    chosen = [(each.trained, each.task) for each in targets if isinstance(each.trained, Artifact)]
-    return build_joint(chosen, backbone, drop_layers)
+        return restore(targets[0].trained, targets[0].task, backbone, store, ledger, drop_layers)
+    trained, tasks = [each.trained for each in targets], [each.task for each in targets]
+    return restore_together(trained, tasks, backbone, ledger, drop_layers)
 
 
 def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Artifact | RunRecord:

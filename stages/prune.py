@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Cost, RunRecord, SourceRun, run_name
 from pipeline.records.store import Artifact, Manifest
+from pipeline.runs.artifacts import save_artifact
+from pipeline.runs.restore import restore_artifact
 from pipeline.runs.scoring import scoring_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.system.errors import PipelineError
@@ -87,13 +88,12 @@ class Pruning:
     def make(self) -> RunRecord:
         """Score the sources, leave the others out, score the task, and keep all of it."""
         from pipeline.methods.pruning import prune_fusion, source_shares
-        from pipeline.runs.restore import build_from_artifact
         from pipeline.training.cost import peak_memory_mb, reset_peak_memory
         from pipeline.training.devices import make_accelerator
 
         manifest, workspace = self.fusion.manifest, self.workspace
         accelerator = make_accelerator("fp32")
-        model = build_from_artifact(self.fusion, self.task, workspace.backbone, workspace.store)
+        model = restore_artifact(self.fusion, self.task, workspace.backbone, workspace.store)
         model = accelerator.prepare(model)
         recipe, rows = manifest.recipe, workspace.task_data(self.task, None, 0).dev
         scoring = scoring_of(self.task, rows, recipe, workspace.backbone, accelerator)
@@ -138,16 +138,10 @@ class Pruning:
         return record
 
     def _save(self, model: TransferModel, dev_score: float, sources: tuple[SourceRun, ...]) -> Artifact:
-        from pipeline.methods.fusion import save_fusion
-
         old = self.fusion.manifest
         values = {"run": self.name, "dev": dev_score, "sources": sources, "pruned_from": old.run, "files": {}}
-
-        def write(folder: Path) -> None:
-            save_fusion(model.backbone, [source.task for source in sources], folder)
-
-        head = {name: tensor.cpu() for name, tensor in model.head.state_dict().items()}
-        return self.workspace.store.save(old.model_copy(update=values), write, head=head, layernorms={})
+        names = [source.task for source in sources]
+        return save_artifact(self.workspace.store, old.model_copy(update=values), model, names)
 
 
 def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:

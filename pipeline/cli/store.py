@@ -5,6 +5,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from pipeline.cli.options import STORE, FileOrFolder, StoreFolder
+from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
 
 store_app = App(name="store", help="The trained adapters and fusions.")
@@ -47,7 +48,7 @@ def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) ->
     Args:
         file: The zip file to write.
     """
-    for artifact in Store(store).export(run, file):
+    for artifact in export_artifact(Store(store), run, file):
         print(_named(artifact, artifact.manifest.run))
 
 
@@ -58,7 +59,7 @@ def store_import(file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
     Args:
         file: The zip file.
     """
-    imported = Store(store).import_from(file)
+    imported = import_artifacts(Store(store), file)
     for artifact in imported.added:
         print(_named(artifact, artifact.folder))
     for artifact in imported.already_here:

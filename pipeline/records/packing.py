@@ -26,6 +26,21 @@ _LARGEST_DIRECTORY = 2**20
 _LARGEST_MANIFEST = 2**20
 
 
+def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
+    """Write an artifact of ``store``, with the adapters of a fusion, into one zip file.
+
+    Raises:
+        PipelineError: one of them is missing or damaged, or the file cannot be written.
+    """
+    store.check()
+    artifact = store.find(run)
+    if artifact is None:
+        raise store.missing(run)
+    packed = [*store.adapters_of(artifact.manifest), artifact]
+    pack(packed, file)
+    return packed
+
+
 def pack(artifacts: Sequence[Artifact], file: Path) -> None:
     """Write ``artifacts``, each checked, into one zip file.
 
@@ -52,8 +67,15 @@ class Imported:
     already_here: tuple[Artifact, ...]
 
 
-def unpack(file: Path, store: Store) -> Imported:
-    """Add what :func:`pack` wrote to ``store``; see :meth:`pipeline.records.store.Store.import_from`."""
+def import_artifacts(store: Store, file: Path) -> Imported:
+    """Add the artifacts of an export to ``store``: all of them, or none on an error.
+
+    All are unpacked and checked beside their places before any appears, adapters before the fusion over them.
+
+    Raises:
+        PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or the store
+            has an artifact in it with other contents.
+    """
     with _open(file) as export:
         _check_sources(export, store)
         here = {manifest.run: _same_here(manifest, export, store) for manifest in export.manifests}

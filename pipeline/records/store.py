@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -26,11 +26,6 @@ from pipeline.system.errors import PipelineError, raise_all, writing
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.printable import printable
 from pipeline.system.reading import reading
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from pipeline.records.packing import Imported
 
 ArtifactKind = Literal["adapter", "fusion"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
@@ -115,20 +110,6 @@ class Artifact(BaseModel):
             if file.suffix in (".json", ".safetensors") and not known:
                 raise PipelineError(f"{file}: its manifest does not list it: delete it, or {self.remedy}")
 
-    def load_head(self, head: nn.Module) -> None:
-        """Load the stored head into ``head``.
-
-        Raises:
-            PipelineError: the file is not what the head needs; a head without weights (cosine) has none.
-        """
-        from pipeline.models.tensors import fill, read_tensors
-
-        file, parameters = self.folder / HEAD, dict(head.named_parameters())
-        if parameters:
-            fill(parameters, read_tensors(file, parameters, self.remedy))
-        elif file.exists():
-            raise PipelineError(f"{file}: its recipe's head has no weights: {self.remedy}")
-
     @property
     def remedy(self) -> str:
         """What a user should do about a file that is damaged."""
@@ -196,20 +177,12 @@ class Store:
             raise problems[0]
         return None
 
-    def save(
-        self, manifest: Manifest, write: Callable[[Path], None], head: dict[str, Tensor], layernorms: dict[str, Tensor]
-    ) -> Artifact:
-        """Write an artifact: ``write(folder)`` puts the modules' files there, head and manifest are added."""
-        from safetensors.torch import save_file
-
+    def save(self, manifest: Manifest, write: Callable[[Path], None]) -> Artifact:
+        """Write an artifact: ``write(folder)`` puts its files there; the manifest, with their hashes, is added."""
         target = self.root / manifest.place
         clear_leftovers(target.parent)
         with new_folder(target) as folder:
             write(folder)
-            if head:
-                save_file(head, folder / HEAD)
-            if layernorms:
-                save_file(layernorms, folder / LAYERNORMS)
             files = {file.name: sha256_file(file) for file in sorted(folder.iterdir())}
             manifest = manifest.model_copy(update={"files": files})
             self._check_replacement(manifest)
@@ -267,7 +240,7 @@ class Store:
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
         if not folders:
-            raise self._missing(run)
+            raise self.missing(run)
         if len(folders) > 1:
             listed = " and ".join(map(str, folders))
             raise PipelineError(f"run {run} stands in {listed}: delete the wrong one by hand")
@@ -276,35 +249,6 @@ class Store:
             raise PipelineError(f"adapter {run} is part of fusion {named}: remove that first")
         delete(folders[0])
         return folders[0]
-
-    def export(self, run: str, file: Path) -> list[Artifact]:
-        """Write an artifact, with the adapters of a fusion, into one zip file.
-
-        Raises:
-            PipelineError: one of them is not here or damaged, or the file cannot be written.
-        """
-        from pipeline.records.packing import pack
-
-        self.check()
-        artifact = self.find(run)
-        if artifact is None:
-            raise self._missing(run)
-        packed = [*self.adapters_of(artifact.manifest), artifact]
-        pack(packed, file)
-        return packed
-
-    def import_from(self, file: Path) -> Imported:
-        """Unpack an exported zip file: everything in it, or nothing on an error.
-
-        All is unpacked and checked beside its place before anything appears, adapters before the fusion over them.
-
-        Raises:
-            PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or an
-                artifact in it is here with other contents.
-        """
-        from pipeline.records.packing import unpack
-
-        return unpack(file, self)
 
     def _check_replacement(self, manifest: Manifest) -> None:
         """Refuse to put other contents in the place of an adapter that fusions are built on."""
@@ -376,7 +320,8 @@ class Store:
             except PipelineError as error:
                 yield str(error)
 
-    def _missing(self, run: str) -> PipelineError:
+    def missing(self, run: str) -> PipelineError:
+        """The error that there is no artifact of ``run``."""
         return PipelineError(f"no artifact {run} in {self.root}: see python -m pipeline store list")
 
 

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
+from accelerate import Accelerator
+from transformers import PreTrainedModel
 
 from pipeline.records.ledger import Ledger, OtherScore, RunRecord
+from pipeline.runs.build import assemble
 from pipeline.runs.scoring import scored_again, scoring_of
+from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from accelerate import Accelerator
-    from transformers import PreTrainedModel
-
 
 def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
-    """The runs that sequential tuning came from, the first one first.
+    """The runs that sequential tuning went through before, the first one first.
 
     Raises:
         PipelineError: one is no longer in the ledger.
     """
-    found: list[RunRecord] = []
+    steps: list[RunRecord] = []
     while start is not None:
-        found.insert(0, start)
+        steps.insert(0, start)
         source = start.sources[0].run if start.sources else None
         start = ledger.find(source) if source is not None else None
         if source is not None and start is None:
-            raise PipelineError(f"run {source}, which run {found[0].run} started from, is no longer in {ledger.root}")
-    return found
+            raise PipelineError(f"run {source}, which run {steps[0].run} started from, is no longer in {ledger.root}")
+    return steps
 
 
 def score_again(
@@ -36,18 +35,14 @@ def score_again(
 ) -> tuple[OtherScore, pd.DataFrame]:
     """Score and predictions of ``encoder`` on the dev rows that ``start`` was scored on.
 
-    It is left made lean for the source's pooling.
-
     Args:
-        encoder: tuned on, after ``start``.
+        encoder: tuned further after ``start``; it is made lean for the pooling of that task.
     """
-    from pipeline.runs.restore import assemble, load_weights
-
     task = workspace.task(start.task)
     data = workspace.task_data(task, start.limit, start.seed)
     scoring = scoring_of(task, data.dev, start.recipe, workspace.backbone, accelerator)
     model = assemble(encoder, start.recipe, task)
     load_weights(model.head, start, workspace.ledger, part="head.")
-    found, table = scored_again(scoring, model.to(accelerator.device))
+    score, table = scored_again(scoring, model.to(accelerator.device))
     same_rows = start.identity["data"]["dev"] == data.fingerprint["dev"]
-    return found.model_copy(update={"before": start.dev if same_rows else None}), table
+    return score.model_copy(update={"before": start.dev if same_rows else None}), table

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from pipeline.runs.workspace import Workspace
+from pipeline.training.devices import full_memory_explained, on_main_process
 
 Record = TypeVar("Record", covariant=True)
 
@@ -34,8 +35,6 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
     Raises:
         RunBusy: another command is training the run.
     """
-    from pipeline.training.devices import full_memory_explained, on_main_process
-
     ledger = run.workspace.ledger
     if not force and (record := on_main_process(run.finished)) is not None:
         on_main_process(lambda: ledger.tidy(run.name))

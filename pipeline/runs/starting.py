@@ -1,87 +1,101 @@
-"""What an adapter begins as: fresh, or as another task's adapter (intermediate-task transfer, Poth et al. 2021)."""
+"""Which other task's adapter an adapter is warm-started from, if any (intermediate-task transfer, Poth et al. 2021)."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
 from torch import Tensor, nn
 
+from pipeline.data.tasks import Task
+from pipeline.methods.houlsby import load_adapter
+from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
+from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, why_recipe_not_fused
+from pipeline.runs.build import modules_of
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.stats.probe import LEAST, most_fitting, probe
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    from accelerate import Accelerator
-
-    from pipeline.runs.run import Run
+from pipeline.training.predict import split_outputs
 
 ROWS = 2000
-"""Training rows that a candidate is judged by; of more, a sample."""
+"""Training rows that a probe reads; of more, a sample."""
 
 
 class _Features(nn.Module):
-    """In the place of a head: what a linear one would read."""
+    """In place of a head: what a linear one would read."""
 
     def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
         return u if v is None else pair_features(u, v)
 
 
-def choose_start(run: Run, accelerator: Accelerator) -> Artifact | None:
-    """Of the adapters that a run may begin as, the one off whose sentence vectors its task is best read.
+def choose_start(
+    candidates: Sequence[Artifact],
+    task: Task,
+    recipe: Recipe,
+    rows: pd.DataFrame,
+    backbone: Backbone,
+    accelerator: Accelerator,
+    title: str,
+) -> Artifact | None:
+    """The adapter of another task from whose sentence vectors a linear probe reads ``task`` best.
 
-    Judged on training rows, by :func:`pipeline.stats.probe.probe`. None where none is shown to be better than the bare
-    backbone, which is what a fresh adapter begins as.
+    The probe (:func:`pipeline.stats.probe.probe`) reads training rows. None unless the best adapter is significantly
+    better than the bare backbone, which is what a fresh adapter starts as.
+
+    Args:
+        candidates: one a task.
+        recipe: of the adapter to be trained, resolved.
+        rows: training rows.
+        title: of the run, for the line on stderr that tells the choice.
     """
-    candidates = {artifact.manifest.task: artifact for artifact in run.request.adapters}
-    if run.request.kind != "adapter" or not candidates:
-        return None
-    rows = run.data.train
     if len(rows) < LEAST:
         if accelerator.is_main_process:
-            print(f"{run.title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
+            print(f"{title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
         return None
     if len(rows) > ROWS:
         rows = rows.sample(ROWS, random_state=0)
-    bare = _probe(run, rows, None, accelerator)
-    probes = {task: _probe(run, rows, candidate, accelerator) for task, candidate in candidates.items()}
-    metric, labels = run.task.metric, rows["label"].to_numpy()
-    best = most_fitting(metric, probes, bare, labels)
+    by_task = {artifact.manifest.task: artifact for artifact in candidates}
+    bare, *others = (_probe(candidate, task, recipe, rows, backbone, accelerator) for candidate in (None, *candidates))
+    probes = dict(zip(by_task, others, strict=True))
+    labels = rows["label"].to_numpy()
+    best = most_fitting(task.metric, probes, bare, labels)
     if accelerator.is_main_process:
-        values = {"no adapter": bare, **probes}
-        told = ", ".join(f"{name} {score(metric, found, labels):.3f}" for name, found in values.items())
+        scores = {name: score(task.metric, each, labels) for name, each in {"no adapter": bare, **probes}.items()}
+        listed = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
-        print(f"{run.title} {begins}; linear probes of train, {metric}: {told}", file=sys.stderr)
-    return candidates[best] if best else None
+        print(f"{title} {begins}; linear probes of train, {task.metric}: {listed}", file=sys.stderr)
+    return by_task[best] if best else None
 
 
-def _probe(run: Run, rows: pd.DataFrame, candidate: Artifact | None, accelerator: Accelerator) -> np.ndarray:
-    from pipeline.methods.houlsby import load_adapter
-    from pipeline.models.transfer_model import TransferModel
-    from pipeline.runs.restore import modules_of
-    from pipeline.training.predict import split_outputs
-
-    recipe = run.recipe
+def _probe(
+    candidate: Artifact | None,
+    task: Task,
+    recipe: Recipe,
+    rows: pd.DataFrame,
+    backbone: Backbone,
+    accelerator: Accelerator,
+) -> np.ndarray:
     assert recipe.encoding is not None and recipe.pooling is not None
-    encoder = run.backbone.load()
+    encoder = backbone.load()
     if candidate is not None:
         candidate.verify()
         load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.drop_layers)
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
     vectors = split_outputs(
         model.to(accelerator.device),
-        scored_splits(rows, recipe, run.backbone.tokenizer)[0],
+        scored_splits(rows, recipe, backbone.tokenizer)[0],
         batch_size=2 * recipe.batch_size,
-        pad_token_id=run.backbone.tokenizer.pad_token_id,
+        pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
     )
-    return probe(vectors.numpy(), rows["label"].to_numpy(), run.task)
+    return probe(vectors.numpy(), rows["label"].to_numpy(), task)
 
 
 def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | None:

@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeline.data.load import TaskData, check_limit, load_all_rows
+from pipeline import __version__
+from pipeline.data.extra import add_extra, extra_rows
+from pipeline.data.load import TaskData, check_limit, load_all_rows, read_test_texts
 from pipeline.data.tasks import Task, find_task
+from pipeline.data.tasks.extra import Extra
+from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pipeline.data.tasks.extra import Extra
-    from pipeline.models.backbone import Backbone
-    from pipeline.settings.recipe import Recipe
+from pipeline.training.devices import hardware, process_count, resolve_precision
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,6 @@ class Workspace:
 
     @cached_property
     def backbone(self) -> Backbone:
-        from pipeline.models.backbone import open_backbone
 
         return open_backbone(self.backbone_name)
 
@@ -87,7 +87,6 @@ class Workspace:
         return self._resolved[key]
 
     def _resolve(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
-        from pipeline.training.devices import resolve_precision
 
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
         recipe = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
@@ -118,8 +117,6 @@ class Workspace:
         return self._rows[key]
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
-        from pipeline.data.extra import add_extra, extra_rows
-        from pipeline.data.load import read_test_texts
 
         data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data)
         others = [other for other in map(self.task, self.held_out) if other.name != task.name]
@@ -158,8 +155,6 @@ class Workspace:
 @cache
 def provenance() -> dict[str, Any]:
     """What made a number: commit of this code and whether it was changed, versions, hardware."""
-    from pipeline import __version__
-    from pipeline.training.devices import hardware, process_count
 
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")

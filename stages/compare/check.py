@@ -8,13 +8,12 @@ from pipeline.data.tasks import Task
 from pipeline.records.store import why_recipe_not_fused
 from pipeline.reporting.published import published_mistakes
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
 from pipeline.runs.starting import why_not_started_from
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, raise_all
-from stages.compare.jobs import joint_run
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.fuse import dropped_layers, pair_encoding
 
@@ -78,14 +77,12 @@ def _job_problems(job: Job, workspace: Workspace) -> Iterator[str]:
         except PipelineError as error:
             yield str(error)
     try:
-        # Making a run resolves its recipe for the task and the backbone, and trains nothing.
-        if job.kind == "multitask":
-            joint_run(job, workspace)
-        else:
-            (part,) = job.parts
-            run = Run(RunRequest(job.kind, part.task, part.recipe, job.seed, part.limit), workspace)
-            if run.recipe.extra:
-                workspace.task_data(run.task, part.limit, job.seed, run.recipe.extra)
+        # Making a run resolves its recipes for their tasks and the backbone, and trains nothing.
+        run = TrainingRun(RunRequest(job.kind, job.parts, job.seed), workspace)
+        for name, recipe in run.recipes.items():
+            if recipe.extra:
+                workspace.task_data(run.tasks[name], run.limits[name], job.seed, recipe.extra)
+        if job.kind != "multitask":
             yield from _misfits(job, run.recipe, workspace)
     except PipelineError as error:
         yield f"{job.row} on {job.task}: {error}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import OtherScore, Reading, RunRecord
-from pipeline.runs.kept import kept_model
+from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import scored_again, scoring_of
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
@@ -108,7 +108,7 @@ def _missing_scores(
 
     accelerator = make_accelerator(record.recipe.precision)
     backbone = workspace.backbone
-    model = kept_model(record, trained, backbone, workspace.store, workspace.ledger).to(accelerator.device)
+    model = restore_run(record, trained, backbone, workspace.store, workspace.ledger).to(accelerator.device)
     own = objective_of(trained, record.recipe)
     found = {}
     for name, (target, way, data) in wanted.items():

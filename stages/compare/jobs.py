@@ -6,14 +6,11 @@ import sys
 import time
 from collections.abc import Sequence, Set
 from pathlib import Path
-from typing import Protocol
 
 from pipeline.records.ledger import RunBusy, RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.multitask import multitask_run
-from pipeline.runs.once import Trainable
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, on_main_process
@@ -27,21 +24,6 @@ _GO_ON = ("sequential", "multitask")
 
 
 _POLL_SECONDS = 0.5
-
-
-class AnyRun(Trainable[RunRecord], Protocol):
-    """A run of one task or of several."""
-
-    def get(self) -> RunRecord: ...
-
-
-def joint_run(job: Job, workspace: Workspace, start: RunRecord | None = None, keep_weights: bool = False) -> AnyRun:
-    """The run of a multitask job; ``start`` is the run of the fine-tuning that it comes after."""
-    recipes = {part.task: part.recipe for part in job.parts}
-    limits = {part.task: part.limit for part in job.parts}
-    return multitask_run(
-        list(recipes), recipes, workspace, seed=job.seed, limits=limits, start=start, keep_weights=keep_weights
-    )
 
 
 class Jobs:
@@ -100,11 +82,11 @@ class Jobs:
             raise self._errors[job]
         return self._records[job]
 
-    def _try(self, job: Job) -> AnyRun | None:
+    def _try(self, job: Job) -> TrainingRun | None:
         """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
         if any(need not in self._records and need not in self._errors for need in job.needs):
             return None
-        run: AnyRun | None = None
+        run: TrainingRun | None = None
         try:
             for need in job.needs:
                 self.get(need)
@@ -118,7 +100,7 @@ class Jobs:
         self._tell(job)
         return None
 
-    def _wait_for_any(self, runs: Sequence[AnyRun]) -> None:
+    def _wait_for_any(self, runs: Sequence[TrainingRun]) -> None:
         """Return when one of ``runs``, which other commands are training, is no longer being trained."""
         if is_main_process():
             more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
@@ -138,30 +120,19 @@ class Jobs:
                     self._records[job] = record
         return self._records
 
-    def _run(self, job: Job) -> AnyRun:
+    def _run(self, job: Job) -> TrainingRun:
         start = self._records[job.needs[0]] if job.kind in _GO_ON and job.needs else None
-        workspace = self.workspace.on(job.backbone)
-        if job.kind == "multitask":
-            return joint_run(job, workspace, start, job in self._kept)
-        (part,) = job.parts
-        adapters = self._adapters(job) if job.kind in ("adapter", "fusion") else ()
+        workspace, adapters = self.workspace.on(job.backbone), self._adapters(job)
         if job.kind == "fusion":
+            (part,) = job.parts
             return fusion_run(part.task, part.recipe, workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
-        request = RunRequest(
-            job.kind,
-            part.task,
-            part.recipe,
-            job.seed,
-            part.limit,
-            adapters=adapters,
-            start=start,
-            keep_weights=job in self._kept,
-        )
-        return Run(request, workspace)
+        return TrainingRun(RunRequest(job.kind, job.parts, job.seed, adapters, start, job in self._kept), workspace)
 
     def _adapters(self, job: Job) -> tuple[Artifact, ...]:
-        """What a job needs, one a task: the best on dev, of equal ones the first."""
+        """The adapters that a job needs, one a task: the best on dev, of equal ones the first."""
+        if job.kind not in ("adapter", "fusion"):
+            return ()
         best: dict[str, RunRecord] = {}
         for need in job.needs:
             record = self._records[need]

@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from pipeline.records.ledger import Kind
-from pipeline.settings.recipe import Recipe
+from pipeline.runs.request import Part
 from pipeline.settings.study import Study
 
 
@@ -26,15 +26,6 @@ class Cell:
     @property
     def label(self) -> str:
         return f"{self.row}:{self.source}" if self.source else self.row
-
-
-@dataclass(frozen=True)
-class Part:
-    """A task that a job trains on."""
-
-    task: str
-    recipe: Recipe
-    limit: int | None
 
 
 @dataclass(frozen=True)

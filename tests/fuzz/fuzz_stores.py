@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun
-from pipeline.records.store import MANIFEST, Artifact, Manifest, Store
+from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, Store
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -49,8 +49,9 @@ def _save(store: Store, run: str, task: str, kind: Any, sources: tuple[SourceRun
     def write(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
         save_file({"down": torch.arange(6.0) + int(run[0], 16)}, folder / "adapter.safetensors")
+        save_file({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, folder / HEAD)
 
-    return store.save(manifest, write, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}, {})
+    return store.save(manifest, write)
 
 
 def make_reports(root: Path) -> Ledger:

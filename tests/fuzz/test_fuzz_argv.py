@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline.cli.app import app, main
 from pipeline.records.ledger import Ledger
+from pipeline.records.packing import export_artifact
 from pipeline.system.printable import printable
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_TEXTS, texts
@@ -118,7 +119,7 @@ def stocked(tmp_path_factory: pytest.TempPathFactory, backbone_folder: Path, dat
     folder = tmp_path_factory.mktemp("stocked") / "folder"
     shutil.copytree(backbone_folder, folder / "backbone")
     shutil.copytree(data_folder, folder / "data")
-    make_store(folder / "store").export(FUSION, folder / "export.zip")
+    export_artifact(make_store(folder / "store"), FUSION, folder / "export.zip")
     make_reports(folder / "reports")
     (folder / "task.toml").write_bytes((data_folder / "films" / "task.toml").read_bytes())
     (folder / "recipe.toml").write_text("bottleneck = 8\nepochs = 1\n")
@@ -135,8 +136,7 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     """Everything is read and checked as it is, up to the point where training would begin."""
     record = Ledger(stocked / "reports").find(RUNS[0])
     for method in (
-        "pipeline.runs.run.Run.train",
-        "pipeline.runs.multitask.MultitaskRun.train",
+        "pipeline.runs.training_run.TrainingRun.train",
         "stages.prune.Pruning.make",
     ):
         monkeypatch.setattr(method, lambda _: record)

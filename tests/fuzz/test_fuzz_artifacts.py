@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from pipeline.models.backbone import hash_tensors
 from pipeline.records.store import MANIFEST, Artifact, Store
-from pipeline.runs.kept import trained_model
+from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file
@@ -111,9 +111,7 @@ def test_an_artifact_of_any_content_is_loaded_or_refused(room: Any, trained: Wor
         (artifact.folder / MANIFEST).write_text(manifest.model_dump_json())
         task = trained.task(manifest.task)
         with suppress(PipelineError):
-            model = trained_model(
-                Artifact(folder=artifact.folder, manifest=manifest), task, backbone, store, trained.ledger
-            )
+            model = restore(Artifact(folder=artifact.folder, manifest=manifest), task, backbone, store, trained.ledger)
             if not manifest.recipe.train_layernorm:
                 state = model.backbone.state_dict()
                 own = {name: state[_found(name, state)] for name in backbone.tensor_names}

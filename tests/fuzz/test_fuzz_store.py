@@ -12,6 +12,7 @@ import pytest
 from hypothesis import strategies as st
 from torch import nn
 
+from pipeline.records.packing import export_artifact
 from pipeline.records.store import HEAD, MANIFEST, Manifest, Store
 from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_cases import fuzzed
@@ -43,7 +44,7 @@ def use(store: Store, run: str, folder: Path) -> None:
         with suppress(PipelineError):
             store.users_of(named)
         with suppress(PipelineError):
-            store.export(named, folder / "export.zip")
+            export_artifact(store, named, folder / "export.zip")
     for named in (run, FUSION, *ADAPTERS.values()):
         with suppress(PipelineError):
             store.remove(named)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
+from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import MANIFEST, Manifest, Store
 from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_cases import fuzzed
@@ -60,7 +61,7 @@ def pack(members: list[Member]) -> bytes:
 
 def exported() -> list[Member]:
     with tempfile.TemporaryDirectory() as scratch:
-        make_store(Path(scratch) / "store").export(FUSION, Path(scratch) / "export.zip")
+        export_artifact(make_store(Path(scratch) / "store"), FUSION, Path(scratch) / "export.zip")
         with zipfile.ZipFile(Path(scratch) / "export.zip") as archive:
             return [Member(name, archive.read(name)) for name in archive.namelist()]
 
@@ -143,7 +144,7 @@ def check_import(folder: Path, content: bytes, stocked: Path | None) -> None:
     before = contents(folder)
     store = Store(root)
     try:
-        imported = store.import_from(folder / "export.zip")
+        imported = import_artifacts(store, folder / "export.zip")
     except PipelineError:
         assert contents(folder) == before
         return
@@ -187,10 +188,10 @@ def test_what_is_exported_is_what_is_imported(room: Any, files: dict[str, bytes]
                 (into / name).write_bytes(content)
 
         manifest = Manifest.model_validate({**MANIFESTS[0], "files": {}})
-        kept = store.save(manifest, write, {}, {})
-        store.export(manifest.run, folder / "export.zip")
-        (found,) = other.import_from(folder / "export.zip").added
+        kept = store.save(manifest, write)
+        export_artifact(store, manifest.run, folder / "export.zip")
+        (found,) = import_artifacts(other, folder / "export.zip").added
         assert found.manifest == kept.manifest
         assert contents(other.root) == contents(store.root)
-        assert other.import_from(folder / "export.zip").already_here == (found,)
+        assert import_artifacts(other, folder / "export.zip").already_here == (found,)
         assert contents(other.root) == contents(store.root)

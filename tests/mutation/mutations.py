@@ -23,7 +23,9 @@ _OTHER: dict[type[ast.AST], type[ast.AST]] = {
 
 # Tests run on a CPU, and tell neither how fast nor in how much memory. `strict` guards against a bug of the caller.
 _UNSEEN_KEYWORDS = {"device", "fused", "non_blocking", "strict"}
-_UNSEEN_CALLS = {"cpu", "float"}  # NumPy's floats are Python's
+# NumPy's numbers do as Python's do, most of what `int` is given is whole, and a list does as a tuple does.
+_UNSEEN_CALLS = {"cpu", "float", "int", "tuple"}
+_ORDERLESS_CALLS = {"max", "min"}  # in whichever order their arguments stand
 # Without one of these nothing runs at all, or (`dataclass`) only mistakes of a programmer go unnoticed.
 _NEEDED_DECORATORS = {"cache", "classmethod", "contextmanager", "dataclass", "property", "staticmethod"}
 
@@ -158,7 +160,8 @@ def _other_calls(call: ast.Call, imported: set[str]) -> Iterator[ast.AST]:
     for keyword, others in zip(call.keywords, _each_left_out(call.keywords), strict=True):
         if keyword.arg not in _UNSEEN_KEYWORDS:
             yield _with(call, keywords=others)
-    if len(call.args) > 1 and not any(isinstance(argument, ast.Starred) for argument in call.args[:2]):
+    starred = any(isinstance(argument, ast.Starred) for argument in call.args[:2])
+    if len(call.args) > 1 and not starred and _called(call) not in _ORDERLESS_CALLS:
         yield _with(call, args=[call.args[1], call.args[0], *call.args[2:]])
     if _called(call) in _UNSEEN_CALLS or _moves_to_a_device(call):
         return

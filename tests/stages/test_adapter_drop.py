@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -32,7 +32,7 @@ def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object
 
 def test_dropped_layers_are_part_of_a_run_that_has_adapters(workspace: Workspace, quick: Quick) -> None:
     def name(kind: str, trainable: str, **values: object) -> str:
-        return Run(RunRequest(kind, "films", quick(trainable, **values), seed=0), workspace).name  # type: ignore[arg-type]
+        return TrainingRun(RunRequest.single(kind, "films", quick(trainable, **values), seed=0), workspace).name  # type: ignore[arg-type]
 
     assert name("adapter", "adapter", drop_layers="0") != name("adapter", "adapter")
     assert name("frozen", "head", drop_layers="0") == name("frozen", "head")
@@ -89,6 +89,6 @@ def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, 
         assert not whole.equals(dropped)
     with pytest.raises(PipelineError, match="all layers"):
         predicted(workspace, rows, tmp_path, drop_layers="0,1")
-    full = Run(RunRequest("full", "films", quick("full"), seed=0), workspace).get()
+    full = TrainingRun(RunRequest.single("full", "films", quick("full"), seed=0), workspace).get()
     with pytest.raises(PipelineError, match=r"run .* \(full\) has no adapters to leave out"):
         predicted(workspace, rows, tmp_path, using=full.run, drop_layers="0")

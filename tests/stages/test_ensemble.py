@@ -255,12 +255,12 @@ def test_the_command_prints_members_weights_and_drop(ledger: Ledger, reports: Pa
 @pytest.fixture
 def trained(workspace: Workspace, quick: Quick) -> list[RunRecord]:
     from pipeline.runs.request import RunRequest
-    from pipeline.runs.run import Run
+    from pipeline.runs.training_run import TrainingRun
     from stages.extract import extract
 
     recipe = quick("adapter", epochs=1)
     adapter = extract("films", recipe, workspace, seed=0)
-    full = Run(RunRequest("full", "films", quick("full", epochs=1), seed=0), workspace).get()
+    full = TrainingRun(RunRequest.single("full", "films", quick("full", epochs=1), seed=0), workspace).get()
     return [adapter, full]
 
 

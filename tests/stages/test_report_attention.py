@@ -16,7 +16,7 @@ from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap, attention_drawing
 from pipeline.reporting.figures.drawing import drawing_style, write
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -40,8 +40,8 @@ def records(place: Workspace, quick: Callable[..., Recipe]) -> dict[str, RunReco
     recipe = quick("full", epochs=1)
     apart = quick("full", epochs=1, encoding="siamese", head="cosine", pooling="cls")
     return {
-        "full": Run(RunRequest("full", "pairs", recipe, seed=1), place).get(),
-        "apart": Run(RunRequest("full", "pairs", apart, seed=1), place).get(),
+        "full": TrainingRun(RunRequest.single("full", "pairs", recipe, seed=1), place).get(),
+        "apart": TrainingRun(RunRequest.single("full", "pairs", apart, seed=1), place).get(),
         "adapter": extract("pairs", quick("adapter", epochs=1), place, seed=1),
     }
 

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
+from pipeline.runs import training_run
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -90,7 +91,7 @@ def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Works
 )
 def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Workspace, quick: Quick) -> None:
     def name(**values: object) -> str:
-        return Run(RunRequest("adapter", "films", quick("adapter", **values), seed=0), workspace).name
+        return TrainingRun(RunRequest.single("adapter", "films", quick("adapter", **values), seed=0), workspace).name
 
     assert name(**changes) != name()
     assert name(fusion_regularization=0.5, encoding="siamese") == name()
@@ -107,19 +108,17 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
     trained = []
-    import pipeline.runs.restore
-
-    original = pipeline.runs.restore.build_for_training
+    original = training_run.build_for_training
 
     def remember(*arguments):  # type: ignore[no-untyped-def]
         trained.append(original(*arguments))
         return trained[-1]
 
-    monkeypatch.setattr(pipeline.runs.restore, "build_for_training", remember)
+    monkeypatch.setattr(training_run, "build_for_training", remember)
     before = {task: artifact_bytes(record) for task, record in adapters.items()}
     fuse("films", quick("fusion"), workspace, seed=1)
-    state = trained[0].model.backbone.state_dict()
-    workspace.backbone.check_unchanged(trained[0].model.backbone)
+    state = trained[0].model.of("films").backbone.state_dict()
+    workspace.backbone.check_unchanged(trained[0].model.of("films").backbone)
     for task, record in adapters.items():
         assert artifact_bytes(record) == before[task]
         stored = load_file(Path(record.artifact or "") / "adapter.safetensors")
@@ -130,16 +129,17 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
 def test_fusion_starts_its_head_from_stage_one(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick
 ) -> None:
-    from pipeline.runs.restore import build_for_training
+    from pipeline.runs.build import build_for_training
 
     chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
     own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
     for head_start, form in product((True, False), ("standard", "anchored")):
         recipe = quick("fusion", head_start=head_start, fusion=form).resolve(workspace.task("films"), "fp32")
-        request = RunRequest("fusion", "films", recipe, 1, adapters=chosen)
-        built = build_for_training(request, recipe, workspace.task("films"), workspace.backbone, workspace.ledger, own)
+        request = RunRequest.single("fusion", "films", recipe, 1, adapters=chosen)
+        parts = {"films": (workspace.task("films"), recipe)}
+        built = build_for_training(request, parts, workspace.backbone, workspace.ledger, own)
         head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
-        assert torch.equal(built.model.head.out.weight, head["out.weight"]) == head_start
+        assert torch.equal(built.model.of("films").head.out.weight, head["out.weight"]) == head_start
         assert len(built.without_decay) == 4
 
 
@@ -209,7 +209,7 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
 
 def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     fused = fuse("films", quick("fusion"), workspace, seed=1)
-    full = Run(RunRequest("full", "films", quick("full"), seed=1), workspace).get()
+    full = TrainingRun(RunRequest.single("full", "films", quick("full"), seed=1), workspace).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     for using, run in (("auto", fused.run), ("adapter", adapters["films"].run), (full.run, full.run)):
         result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")
@@ -262,5 +262,5 @@ def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, ad
     fused = fuse("films", quick("fusion"), workspace, seed=1)
     artifact = workspace.store.find(adapters["meals"].run)
     with pytest.raises(PipelineError, match=f"fusion {fused.run} is built on it"):
-        workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"), {}, {})  # type: ignore[arg-type, return-value]
+        workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"))  # type: ignore[arg-type, return-value]
     artifact.verify()

@@ -69,6 +69,7 @@ def test_every_bottleneck_gets_its_exact_width() -> None:
     for width in (32, 384, 768, 1024):
         for bottleneck in range(1, width + 1):
             assert int(width // reduction_factor(width, bottleneck)) == bottleneck
+    assert reduction_factor(768, 48) == 16  # the quotient itself, as others write it, wherever it will do
 
 
 def test_a_bottleneck_wider_than_the_backbone_is_refused(encoder: PreTrainedModel) -> None:

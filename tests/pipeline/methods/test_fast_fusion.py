@@ -300,6 +300,32 @@ def test_adapters_that_train_go_to_stock(count_fast: list[int]) -> None:
     assert len(count_fast) == 2
 
 
+def test_adapters_that_a_site_lacks_go_to_stock() -> None:
+    layer = fused_model().encoder.layer[0].output
+    site = FusionSite(layer)
+    vars(site)["_stock"] = lambda setup, state, lvl: (setup, state, lvl)
+    setup: Any = Fuse("task0", "task1", "elsewhere")
+    layer.adapters_config.fusions[setup.name], layer.adapters_config.fusion_name_map[setup.name] = (
+        layer.adapters_config.fusions["task0,task1,task2"],
+        None,
+    )
+    assert site(setup, "state", 2) == (setup, "state", 2)  # type: ignore[arg-type, comparison-overlap]
+    assert site(setup, "state") == (setup, "state", 0)  # type: ignore[arg-type, comparison-overlap]
+
+
+def test_attention_is_precise_where_states_are_not() -> None:
+    """A softmax in bf16 would be off by more than a thousandth."""
+    torch.manual_seed(0)
+    inner, cross = torch.randn(50, 6).bfloat16(), torch.randn(50, 16).bfloat16()
+    found, exact = (
+        _Mix.apply(inner.to(dtype), cross.to(dtype), None, None, nn.functional.relu, 3)[1]
+        for dtype in (torch.bfloat16, torch.float64)
+    )
+    assert found.dtype == torch.float32
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=0.02)
+
+
 def test_less_is_kept_for_the_backward_pass() -> None:
     model = fused_model((8,) * 8, width=24)
     kept = {}
@@ -324,6 +350,10 @@ def test_forms_follow_the_number_of_operations() -> None:
     )
     assert cheapest_forms(4096, bank, rank=768) == ("folded", "folded")
     assert cheapest_forms(8, bank, rank=768) == ("plain", "plain")
+    wide = fast_fusion.AdapterBank(
+        4, 64, torch.empty(256, 64), torch.empty(0), torch.empty(0), torch.empty(0), nn.functional.gelu
+    )
+    assert [cheapest_forms(tokens, wide, rank=36)[0] for tokens in (250, 400)] == ["plain", "half"]
     assert cheapest_forms(4096, bank, rank=16)[0] == "plain"  # a narrow Q and K are cheap for every token
 
 

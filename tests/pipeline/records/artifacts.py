@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from pipeline.records.source_run import SourceRun
-from pipeline.records.store import Artifact, Manifest, Store
+from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
 from pipeline.settings.recipe import Recipe
 
 SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12
@@ -41,9 +41,11 @@ def save(store: Store, run: str, task: str = "sst", layernorms: bool = False, **
     def write(folder: Path) -> None:
         (folder / "adapter_config.json").write_text("{}")
         save_file({"down": torch.arange(float(width)) + int(run[0], 16)}, folder / "adapter.safetensors")
+        save_file({"weight": torch.ones(2, 3), "bias": torch.ones(2)}, folder / HEAD)
+        if layernorms:
+            save_file({"norm": torch.ones(3)}, folder / LAYERNORMS)
 
-    norms = {"norm": torch.ones(3)} if layernorms else {}
-    return store.save(manifest(run, task, **changes), write, {"weight": torch.ones(2, 3), "bias": torch.ones(2)}, norms)
+    return store.save(manifest(run, task, **changes), write)
 
 
 def save_fusion(store: Store) -> list[Artifact]:

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from pipeline.records import packing
+from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.source_run import SourceRun
 from pipeline.records.store import HEAD, MANIFEST, Store
 from pipeline.system import atomic
@@ -44,7 +45,7 @@ def other(tmp_path: Path) -> Store:
 def exported(store: Store, tmp_path: Path) -> Path:
     """A fusion with its two adapters."""
     save_fusion(store)
-    store.export(FUSED, tmp_path / "out.zip")
+    export_artifact(store, FUSED, tmp_path / "out.zip")
     return tmp_path / "out.zip"
 
 
@@ -52,7 +53,7 @@ def exported(store: Store, tmp_path: Path) -> Path:
 def alone(store: Store, tmp_path: Path) -> Path:
     """An adapter."""
     save(store, SST)
-    store.export(SST, tmp_path / "out.zip")
+    export_artifact(store, SST, tmp_path / "out.zip")
     return tmp_path / "out.zip"
 
 
@@ -75,7 +76,7 @@ def assert_refused(file: Path, store: Store, reason: str = "") -> None:
     """In one line with the file's name, and with nothing written."""
     before = contents(store.root)
     with pytest.raises(PipelineError) as caught:
-        store.import_from(file)
+        import_artifacts(store, file)
     message = str(caught.value)
     assert str(file) in message
     assert re.search(reason, message)
@@ -91,8 +92,8 @@ def test_what_is_exported_is_imported_bit_for_bit_with_the_adapters_of_a_fusion(
     run: str, packed: list[str], store: Store, other: Store, tmp_path: Path
 ) -> None:
     save_fusion(store)
-    assert [artifact.manifest.run for artifact in store.export(run, tmp_path / "out.zip")] == packed
-    imported = other.import_from(tmp_path / "out.zip")
+    assert [artifact.manifest.run for artifact in export_artifact(store, run, tmp_path / "out.zip")] == packed
+    imported = import_artifacts(other, tmp_path / "out.zip")
     assert ([artifact.manifest.run for artifact in imported.added], imported.already_here) == (packed, ())
     assert [artifact.manifest.run for artifact in other.artifacts()] == packed
     taken = {name: content for name, content in contents(store.root).items() if name.split("/")[2] in packed}
@@ -104,7 +105,7 @@ def test_a_damaged_artifact_is_not_exported(store: Store, tmp_path: Path) -> Non
     parts = save_fusion(store)
     (parts[0].folder / HEAD).write_bytes(b"")
     with pytest.raises(PipelineError, match="damaged"):
-        store.export(FUSED, tmp_path / "out.zip")
+        export_artifact(store, FUSED, tmp_path / "out.zip")
     assert not (tmp_path / "out.zip").exists()
 
 
@@ -120,7 +121,7 @@ def test_a_fusion_without_its_adapter_is_not_exported(lost: str, store: Store, t
         (store.root / "adapters" / "sst" / SST).rename(tmp_path / "fused" / "adapters" / "sst" / SST)
         store = Store(tmp_path / "fused")
     with pytest.raises(PipelineError, match=f"fusion {FUSED} needs adapter {SST} of task 'sst'"):
-        store.export(FUSED, tmp_path / "out.zip")
+        export_artifact(store, FUSED, tmp_path / "out.zip")
     assert not (tmp_path / "out.zip").exists()
 
 
@@ -131,8 +132,8 @@ def test_files_older_than_zip_can_say_and_files_that_are_links_are_exported(
     head.rename(tmp_path / "head")
     os.utime(tmp_path / "head", (0, 0))
     head.symlink_to(tmp_path / "head")
-    store.export(SST, tmp_path / "out.zip")
-    other.import_from(tmp_path / "out.zip")
+    export_artifact(store, SST, tmp_path / "out.zip")
+    import_artifacts(other, tmp_path / "out.zip")
     assert not (other.root / ADAPTER / HEAD).is_symlink()
     assert other.verify() == 1
 
@@ -143,11 +144,11 @@ def test_files_older_than_zip_can_say_and_files_that_are_links_are_exported(
 def test_what_is_here_with_the_same_contents_stays(exported: Path, store: Store) -> None:
     store.remove(FUSED)
     before = {file: (store.root / file).stat().st_ino for file in contents(store.root)}
-    imported = store.import_from(exported)
+    imported = import_artifacts(store, exported)
     assert [artifact.manifest.run for artifact in imported.already_here] == [SST, STS]
     assert [artifact.manifest.run for artifact in imported.added] == [FUSED]
     assert {file: (store.root / file).stat().st_ino for file in before} == before
-    assert store.import_from(exported).added == ()
+    assert import_artifacts(store, exported).added == ()
 
 
 @pytest.mark.parametrize("run", [SST, FUSED])
@@ -156,14 +157,14 @@ def test_what_is_here_with_other_contents_is_not_replaced(run: str, exported: Pa
     assert_refused(exported, other, f"holds adapter {run}.*|holds fusion {run}.*")
     other.remove(run)
     assert not place.exists()
-    other.import_from(exported)
+    import_artifacts(other, exported)
     assert other.verify() == 3
 
 
 def test_what_is_here_and_damaged_is_not_taken_for_the_same(exported: Path, store: Store) -> None:
     (store.root / ADAPTER / HEAD).write_bytes(b"")
     with pytest.raises(PipelineError, match=f"damaged.*store remove {SST}"):
-        store.import_from(exported)
+        import_artifacts(store, exported)
 
 
 def test_a_fusion_over_adapters_that_are_nowhere_is_refused(exported: Path, other: Store) -> None:
@@ -173,10 +174,10 @@ def test_a_fusion_over_adapters_that_are_nowhere_is_refused(exported: Path, othe
     changed = rezip(exported, dropped)
     before = contents(other.root)
     with pytest.raises(PipelineError, match=f"fusion {FUSED} needs adapter {SST} of task 'sst'"):
-        other.import_from(changed)
+        import_artifacts(other, changed)
     assert contents(other.root) == before
     save(other, SST)
-    assert len(other.import_from(changed).added) == 2
+    assert len(import_artifacts(other, changed).added) == 2
     assert other.verify() == 3
 
 
@@ -218,15 +219,16 @@ def test_an_import_that_fails_leaves_nothing(
     with failing_at(step) as new_folder, monkeypatch.context() as patched:
         patched.setattr(packing, "new_folder", new_folder)
         with pytest.raises(OSError, match="the disk is gone"):
-            other.import_from(exported)
+            import_artifacts(other, exported)
     assert contents(other.root) == before
-    other.import_from(exported)
+    import_artifacts(other, exported)
     assert other.verify() == 4
 
 
 KILLED = """
 import os, sys
 from pathlib import Path
+from pipeline.records.packing import import_artifacts
 from pipeline.records.store import Store
 
 renamed, rename = 0, os.rename
@@ -239,7 +241,7 @@ def counted(*names, **options):
     rename(*names, **options)
 
 os.rename = counted
-Store(Path(sys.argv[1])).import_from(Path(sys.argv[2]))
+import_artifacts(Store(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
 
@@ -251,7 +253,7 @@ def test_an_import_that_is_killed_leaves_no_fusion_without_its_adapters(
     assert done.returncode == 9
     assert other.verify() == step
     assert FUSED not in [artifact.manifest.run for artifact in other.artifacts()]
-    other.import_from(exported)
+    import_artifacts(other, exported)
     assert other.verify() == 3
 
 
@@ -267,7 +269,7 @@ def test_what_appears_during_an_import_is_not_replaced(
 
     monkeypatch.setattr(packing.Export, "unpack", meanwhile)
     with pytest.raises(PipelineError, match=f"holds adapter {SST} with other contents"):
-        other.import_from(exported)
+        import_artifacts(other, exported)
     assert [artifact.manifest.run for artifact in other.artifacts()] == [SST]
 
 
@@ -402,7 +404,7 @@ def test_whatever_byte_of_an_export_is_cut_or_changed_it_is_refused_or_imported_
         for content in (whole[:position], whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :]):
             alone.write_bytes(content)
             try:
-                other.import_from(alone)
+                import_artifacts(other, alone)
             except PipelineError as error:
                 assert str(alone) in str(error)
                 assert not contents(other.root)
@@ -436,8 +438,8 @@ def test_an_export_is_written_and_read_piece_by_piece(store: Store, other: Store
     save(store, SST, width=size // 4)
     tracemalloc.start()
     try:
-        store.export(SST, tmp_path / "out.zip")
-        other.import_from(tmp_path / "out.zip")
+        export_artifact(store, SST, tmp_path / "out.zip")
+        import_artifacts(other, tmp_path / "out.zip")
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -16,7 +16,9 @@ import pytest
 from safetensors.torch import load_file
 from torch import nn
 
+from pipeline.records.packing import export_artifact
 from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store, fitting_adapters, why_not_fused
+from pipeline.runs.weights import load_head
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import write_text
 from pipeline.system.errors import PipelineError
@@ -46,16 +48,16 @@ def test_an_artifact_stands_complete_in_its_folder_and_is_found(store: Store) ->
 def test_what_was_saved_is_what_is_loaded(store: Store) -> None:
     head = nn.Linear(3, 2)
     artifact = save(store, SST, layernorms=True)
-    artifact.load_head(head)
+    load_head(artifact, head)
     assert head.weight.eq(1).all()
     assert load_file(artifact.folder / LAYERNORMS)["norm"].tolist() == [1, 1, 1]
 
 
 def test_a_head_without_weights_has_no_file(store: Store) -> None:
-    artifact = store.save(manifest(SST), lambda folder: write_text(folder / "adapter_config.json", "{}"), {}, {})
+    artifact = store.save(manifest(SST), lambda folder: write_text(folder / "adapter_config.json", "{}"))
     assert list(artifact.manifest.files) == ["adapter_config.json"]
     module = nn.Identity()
-    artifact.load_head(module)
+    load_head(artifact, module)
     assert not module.state_dict()
 
 
@@ -72,7 +74,7 @@ def test_an_artifact_whose_writing_fails_does_not_appear(store: Store) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.save(manifest(SST), fail, {}, {})
+        store.save(manifest(SST), fail)
     assert store.artifacts() == []
     assert not contents(store.root)
 
@@ -233,7 +235,7 @@ def test_a_damaged_manifest_is_named_and_the_other_artifacts_are_still_there(
     assert not nothing
     assert warning.startswith(f"warning: left out: {folder / MANIFEST}: ")
     assert reason in warning
-    for use in (lambda: store.find(SST), store.verify, lambda: store.export(SST, folder.parent / "out.zip")):
+    for use in (lambda: store.find(SST), store.verify, lambda: export_artifact(store, SST, folder.parent / "out.zip")):
         with pytest.raises(PipelineError) as caught:
             use()
         assert reason in str(caught.value)
@@ -301,7 +303,12 @@ def a_circle(root: Path) -> None:
 )
 def test_what_is_no_folder_is_no_store(made: Callable[[Path], None], reason: str, store: Store) -> None:
     made(store.root)
-    for use in (store.check, store.verify, lambda: store.remove(SST), lambda: store.export(SST, store.root / "x.zip")):
+    for use in (
+        store.check,
+        store.verify,
+        lambda: store.remove(SST),
+        lambda: export_artifact(store, SST, store.root / "x.zip"),
+    ):
         with pytest.raises(PipelineError, match=reason) as caught:
             use()
         assert str(store.root) in str(caught.value)
@@ -354,7 +361,7 @@ def test_a_removed_artifact_is_gone_and_the_others_stay(store: Store) -> None:
 @pytest.mark.parametrize("run", ["*", "[a-f]*", "../sst/" + SST, ".", "", f"{SST}/", "A" * 12, "a" * 5000])
 def test_what_is_removed_or_exported_is_named_by_its_run_alone(run: str, store: Store, tmp_path: Path) -> None:
     save(store, SST)
-    for use in (lambda: store.remove(run), lambda: store.export(run, tmp_path / "out.zip")):
+    for use in (lambda: store.remove(run), lambda: export_artifact(store, run, tmp_path / "out.zip")):
         with pytest.raises(PipelineError, match="no artifact"):
             use()
     assert store.verify() == 1

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.data.load import Added
-from pipeline.runs.multitask import multitask_run
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -20,8 +19,8 @@ Quick = Callable[..., Recipe]
 EXTRA = {"meals": {}}
 
 
-def single(workspace: Workspace, recipe: Recipe, limit: int | None = None) -> Run:
-    return Run(RunRequest("full", "films", recipe, seed=1, limit=limit), workspace)
+def single(workspace: Workspace, recipe: Recipe, limit: int | None = None) -> TrainingRun:
+    return TrainingRun(RunRequest.single("full", "films", recipe, seed=1, limit=limit), workspace)
 
 
 def test_a_run_says_how_many_rows_came_from_where(workspace: Workspace, quick: Quick) -> None:
@@ -46,18 +45,20 @@ def test_extra_data_makes_another_run_and_its_labels_too(workspace: Workspace, q
 
 def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace, quick: Quick) -> None:
     recipes = {"films": quick("full", epochs=1, extra=EXTRA), "pairs": quick("full", epochs=1)}
-    joint = multitask_run(tuple(recipes), recipes, workspace, seed=1, limits={"films": 40, "pairs": 30})
+    joint = TrainingRun(RunRequest.joint(tuple(recipes), recipes, seed=1, limits={"films": 40, "pairs": 30}), workspace)
     alone = single(workspace, recipes["films"], limit=40)
-    assert joint.parts["films"].data.fingerprint == alone.data.fingerprint
-    assert joint.parts["pairs"].data.added == {}
+    assert joint.data["films"].fingerprint == alone.data["films"].fingerprint
+    assert joint.data["pairs"].added == {}
     record = joint.get()
     assert record.task == "films"
-    assert record.added == alone.data.added
+    assert record.added == alone.data["films"].added
     assert record.others["pairs"].added == {}
     recipes = {"meals": quick("full", epochs=1), "pairs": quick("full", epochs=1), "films": recipes["films"]}
-    swapped = multitask_run(("meals", "films"), recipes, workspace, seed=1, limits={"films": 40, "meals": 40}).get()
+    swapped = TrainingRun(
+        RunRequest.joint(("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}), workspace
+    ).get()
     assert swapped.others["meals"].added == {}
-    assert swapped.added == alone.data.added
+    assert swapped.added == alone.data["films"].added
 
 
 def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspace) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pipeline.models.frozen_prefix import PrefixCache
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.objectives import Objective
@@ -39,7 +39,7 @@ def train(request: Any, workspace: Workspace, quick: Quick, tmp_path: Path) -> C
             workspace, store_root=tmp_path / name / "store", reports=tmp_path / name / "reports", **settings
         )
         recipe = quick(trainable, epochs=3, batch_size=8, **values)
-        return Run(RunRequest(kind, task, recipe, seed=0), places).get()
+        return TrainingRun(RunRequest.single(kind, task, recipe, seed=0), places).get()
 
     return run
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from pipeline.models.backbone import hash_tensors
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -25,11 +25,13 @@ Quick = Callable[..., Recipe]
 
 
 def full(workspace: Workspace, quick: Quick, task: str, **settings: object) -> RunRecord:
-    return Run(RunRequest("full", task, quick("full", **settings), seed=1), workspace).get()
+    return TrainingRun(RunRequest.single("full", task, quick("full", **settings), seed=1), workspace).get()
 
 
 def sequential(workspace: Workspace, quick: Quick, task: str, start: RunRecord, **settings: object) -> RunRecord:
-    return Run(RunRequest("sequential", task, quick("full", **settings), seed=1, start=start), workspace).get()
+    return TrainingRun(
+        RunRequest.single("sequential", task, quick("full", **settings), seed=1, start=start), workspace
+    ).get()
 
 
 @pytest.mark.parametrize("source_settings", [{"pooling": "mean"}, {"pooling": "cls"}, {"encoding": "siamese"}])
@@ -81,7 +83,7 @@ def test_adapter_and_fusion_runs_prove_what_they_left_unchanged(workspace: Works
     }
     assert fused.unchanged == backbone | files
     assert {source.task: source.tensors for source in fused.sources} == files
-    head = Run(RunRequest("frozen", "films", quick("head"), seed=1), workspace).get()
+    head = TrainingRun(RunRequest.single("frozen", "films", quick("head"), seed=1), workspace).get()
     assert head.unchanged == backbone
     assert full(workspace, quick, "films").unchanged == {}
     norms = extract("films", quick("adapter", train_layernorm=True), workspace, seed=1)
@@ -117,7 +119,9 @@ def test_a_scored_start_is_the_first_point_of_the_curve(settings, workspace: Wor
 
 
 def test_a_cosine_over_a_frozen_backbone_is_scored_as_it_is(workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    run = Run(RunRequest("frozen", "pairs", quick("head", head="cosine", pooling="mean"), seed=1), workspace)
+    run = TrainingRun(
+        RunRequest.single("frozen", "pairs", quick("head", head="cosine", pooling="mean"), seed=1), workspace
+    )
     record = run.get()
     assert run.finished() == record
     assert (record.cost.trainable_parameters, record.best_epoch, record.cost.examples_per_second) == (0, 0, 0.0)

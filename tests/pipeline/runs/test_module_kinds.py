@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from pipeline.models.switching import module_parameter_names
+from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Store
-from pipeline.runs.multitask import MultitaskRun, multitask_run
+from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import build_for_training, build_multitask
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -64,9 +64,9 @@ def test_from_extract_to_predict_and_through_an_export(
     own = {"adapter_config.json", "adapter.safetensors"} if kind == "prefix-tuning" else {"modules.safetensors"}
     assert names == own
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
-    workspace.store.export(record.run, tmp_path / "out.zip")
+    export_artifact(workspace.store, record.run, tmp_path / "out.zip")
     workspace.store.remove(record.run)
-    Store(workspace.store.root).import_from(tmp_path / "out.zip")
+    import_artifacts(Store(workspace.store.root), tmp_path / "out.zip")
     agree(workspace, task, record.run, data_folder, tmp_path)
 
 
@@ -96,19 +96,21 @@ def test_modules_train_with_the_backbone_and_are_kept_with_it(
     kind: str, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
 ) -> None:
     recipe = quick("full+adapter", adapter=kind, epochs=1, **SIZES)
-    record = Run(RunRequest("full", "films", recipe, seed=0), workspace).get()
+    record = TrainingRun(RunRequest.single("full", "films", recipe, seed=0), workspace).get()
     assert record.cost.trainable_parameters > workspace.backbone.parameters + 66
     agree(workspace, "films", record.run, data_folder, tmp_path)
-    with pytest.raises(PipelineError, match="only full fine-tuning of one encoder without modules can be gone on from"):
-        Run(RunRequest("sequential", "meals", quick("full", epochs=1), seed=0, start=record), workspace).get()
+    with pytest.raises(PipelineError, match="only full fine-tuning of one encoder without modules"):
+        TrainingRun(
+            RunRequest.single("sequential", "meals", quick("full", epochs=1), seed=0, start=record), workspace
+        ).get()
 
 
 # Joint training.
 
 
-def joint(workspace: Workspace, quick: Quick, tasks: tuple[str, ...], trainable: str, **values: Any) -> MultitaskRun:
+def joint(workspace: Workspace, quick: Quick, tasks: tuple[str, ...], trainable: str, **values: Any) -> TrainingRun:
     recipes = dict.fromkeys(tasks, quick(trainable, **{"epochs": 1, **SIZES, **values}))
-    return multitask_run(tasks, recipes, workspace, seed=1, limits=dict.fromkeys(tasks))
+    return TrainingRun(RunRequest.joint(tasks, recipes, seed=1, limits=dict.fromkeys(tasks)), workspace)
 
 
 @pytest.mark.parametrize(
@@ -140,10 +142,9 @@ def test_a_task_alone_begins_as_without_joint_training(
 ) -> None:
     """The same names, numbers and flags, bit for bit."""
     run = joint(workspace, quick, ("films",), trainable, **settings)
-    together = build_multitask(run.parts, workspace, seed=1).of("films")
-    part = run.parts["films"]
-    request = RunRequest("adapter", "films", part.recipe, seed=1)
-    alone = build_for_training(request, part.recipe, part.task, workspace.backbone, workspace.ledger).model
+    together = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
+    request = RunRequest.single("adapter", "films", run.recipe, seed=1)
+    alone = build_for_training(request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
     found, expected = (dict(model.named_parameters()) for model in (together, alone))
     assert found.keys() == expected.keys()
     for name, parameter in expected.items():
@@ -156,7 +157,8 @@ def test_a_task_alone_begins_as_without_joint_training(
 def test_a_step_of_one_task_moves_no_module_and_no_head_of_another(
     kind: str, trainable: str, workspace: Workspace, quick: Quick
 ) -> None:
-    model = build_multitask(joint(workspace, quick, ("films", "pairs"), trainable, adapter=kind).parts, workspace, 1)
+    run = joint(workspace, quick, ("films", "pairs"), trainable, adapter=kind)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1, weight_decay=0.5)
     modules = module_parameter_names(model)
     ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
@@ -183,9 +185,8 @@ def head_names(model: Any, task: str) -> list[str]:
 
 def test_prediction_switches_to_the_task_that_is_asked_for(workspace: Workspace, quick: Quick) -> None:
     """Whatever was run before, by the model itself or by one of its parts."""
-    model = build_multitask(
-        joint(workspace, quick, ("films", "meals"), "adapter", adapter="prefix").parts, workspace, 1
-    )
+    run = joint(workspace, quick, ("films", "meals"), "adapter", adapter="prefix")
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
     own = module_parameter_names(model)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

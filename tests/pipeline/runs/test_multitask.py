@@ -16,11 +16,11 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.ledger import Ledger
-from pipeline.runs.multitask import MultitaskRun, multitask_run
+from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import build_from_weights, build_multitask
-from pipeline.runs.run import Run
+from pipeline.runs.restore import restore_weights
 from pipeline.runs.scoring import scoring_of
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -32,12 +32,14 @@ Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
 
 
-def make(workspace: Workspace, quick: Quick, tasks: Any = TASKS, own: Any = None, **settings: Any) -> MultitaskRun:
+def make(workspace: Workspace, quick: Quick, tasks: Any = TASKS, own: Any = None, **settings: Any) -> TrainingRun:
     """A run with its tasks' own recipe keys in ``own`` and its limits in ``limits``."""
     limits = settings.pop("limits", {})
     seed = settings.pop("seed", 1)
     recipes = {task: quick(**({"trainable": "full"} | settings | (own or {}).get(task, {}))) for task in tasks}
-    return multitask_run(tasks, recipes, workspace, seed=seed, limits={task: limits.get(task) for task in tasks})
+    return TrainingRun(
+        RunRequest.joint(tasks, recipes, seed=seed, limits={task: limits.get(task) for task in tasks}), workspace
+    )
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
@@ -56,7 +58,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
 )
 def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
     recipe = quick(**{"trainable": "full"} | settings)
-    plain = Run(RunRequest("full", task, recipe, seed=1, limit=50), workspace).get()
+    plain = TrainingRun(RunRequest.single("full", task, recipe, seed=1, limit=50), workspace).get()
     alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
     ledger = workspace.ledger
     assert alone.kind == "multitask"
@@ -109,7 +111,7 @@ def test_what_determines_it_and_nothing_else_names_the_run(workspace: Workspace,
 
 def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     first = make(workspace, quick, epochs=1).get()
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("pipeline.runs.training_run.fit", lambda *_, **__: pytest.fail("trained again"))
     assert make(dataclasses.replace(workspace), quick, epochs=1).get() == first
 
 
@@ -117,7 +119,7 @@ def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick
     """Siamese pairs beside single texts, and CLS beside mean pooling: no task sees a backbone cut for another."""
     own = {"pairs": {"encoding": "siamese", "head": "cosine", "pooling": "mean"}, "meals": {"pooling": "mean"}}
     run = make(workspace, quick, own=own, pooling="cls")
-    model = build_multitask(run.parts, workspace, seed=1).eval()
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model.eval()
     ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     assert model.of("meals").encode(**inputs).shape == (4, 32)
@@ -130,7 +132,8 @@ def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick
 
 
 def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
-    model = build_multitask(make(workspace, quick).parts, workspace, seed=1)
+    run = make(workspace, quick)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
     ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
     model("films", input_ids=ids, attention_mask=torch.ones_like(ids)).sum().backward()
     heads = {name: next(model.of(name).head.parameters()).grad for name in TASKS}
@@ -221,7 +224,7 @@ def test_a_stopped_run_goes_on_by_its_rule(settings, workspace, quick, tmp_path,
 def test_a_step_without_a_task_leaves_its_head_bit_for_bit_as_it_is(workspace: Workspace, quick: Quick) -> None:
     """Momentum and weight decay would move it."""
     run = make(workspace, quick, mixing="round-robin")
-    model = build_multitask(run.parts, workspace, seed=1)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
     from accelerate import Accelerator
 
     from pipeline.data.batches import Piece, inputs_of
@@ -237,7 +240,7 @@ def test_a_step_without_a_task_leaves_its_head_bit_for_bit_as_it_is(workspace: W
             yield [Piece({**inputs, "rows": torch.arange(4)}, task)]
 
     fit(
-        model, recipe=run.first.recipe, seed=1, data=TrainingData(steps, 4, 1),
+        model, recipe=run.recipe, seed=1, data=TrainingData(steps, 4, 1),
         loss=lambda model, piece: model(piece.task, **inputs_of(piece.batch)).square().mean(),
         evaluate=lambda _: 0.0, metric="mean", accelerator=Accelerator(cpu=True), title="test",
     )  # fmt: skip
@@ -307,16 +310,18 @@ def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, wo
         make(workspace, quick, gradient_surgery=surgery).get()
     heads = copies * 4 * 1000
     monkeypatch.setattr("pipeline.training.cost.available_bytes", lambda: needed + heads)
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: (_ for _ in ()).throw(Stopped))
+    monkeypatch.setattr("pipeline.runs.training_run.fit", lambda *_, **__: (_ for _ in ()).throw(Stopped))
     with pytest.raises(Stopped):
         make(workspace, quick, gradient_surgery=surgery).get()
 
 
 def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Workspace, quick: Quick) -> None:
     ledger, settings = workspace.ledger, {"epochs": 1}
-    first = Run(RunRequest("full", "films", quick("full", **settings), seed=1), workspace).get()
+    first = TrainingRun(RunRequest.single("full", "films", quick("full", **settings), seed=1), workspace).get()
     frozen = quick("full", freeze_embeddings=True, **settings)
-    second = Run(RunRequest("sequential", "meals", frozen, seed=1, start=first, keep_weights=True), workspace).get()
+    second = TrainingRun(
+        RunRequest.single("sequential", "meals", frozen, seed=1, start=first, keep_weights=True), workspace
+    ).get()
     before, after = (load_file(ledger.weights_file(record.run)) for record in (first, second))
     assert {name for name in before if name.startswith("backbone.")} == {n for n in after if n.startswith("backbone.")}
     embeddings = [name for name in before if ".embeddings." in name]
@@ -331,13 +336,14 @@ _TOGETHER = """
 import sys
 from pathlib import Path
 from pipeline.settings.recipe import Recipe
-from pipeline.runs.multitask import multitask_run
+from pipeline.runs.request import RunRequest
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 
 backbone, data, folder, recipe = sys.argv[1:]
 workspace = Workspace(backbone, Path(data), Path(folder) / "store", Path(folder) / "reports")
 recipes = dict.fromkeys(("films", "pairs"), Recipe.model_validate_json(recipe))
-multitask_run(tuple(recipes), recipes, workspace, seed=1, limits={"films": None, "pairs": 35}).get()
+TrainingRun(RunRequest.joint(tuple(recipes), recipes, seed=1, limits={"films": None, "pairs": 35}), workspace).get()
 """
 
 
@@ -347,7 +353,7 @@ def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, 
     """The halves of each task's batch add up, though a process may end its step with either task."""
     recipe = Recipe(trainable="full", epochs=2, batch_size=10, learning_rate=1e-3, head_dropout=0.0)
     recipes, limits = dict.fromkeys(("films", "pairs"), recipe), {"films": None, "pairs": 35}
-    alone = multitask_run(tuple(recipes), recipes, workspace, seed=1, limits=limits).get()
+    alone = TrainingRun(RunRequest.joint(tuple(recipes), recipes, seed=1, limits=limits), workspace).get()
     script = tmp_path / "train.py"
     script.write_text(_TOGETHER)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
@@ -388,12 +394,15 @@ def test_more_layers_than_the_backbone_has_cannot_be_split(workspace: Workspace,
 
 def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:
     for second in ("static", "tuned"):
-        run = Run(
-            RunRequest("full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32), workspace
+        run = TrainingRun(
+            RunRequest.single("full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32),
+            workspace,
         )
         record = run.get()
-        model = build_from_weights(record, run.task, workspace.backbone, workspace.ledger)
-        found = scoring_of(run.task, run.data.dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
+        model = restore_weights(record, [run.task], workspace.backbone, workspace.ledger).of(run.task.name)
+        found = scoring_of(
+            run.task, run.data[run.task.name].dev, run.recipe, workspace.backbone, make_accelerator("fp32")
+        )
         assert found.value(found.predict(model)) == record.dev
 
 
@@ -402,8 +411,8 @@ def test_a_task_that_trains_nothing_leaves_the_others_to_train(mixing: str, work
     """A cosine has no weights, and on a frozen backbone nothing else of its task has: its score stays."""
     cosine = {"pairs": {"encoding": "siamese", "head": "cosine"}}
     record = make(workspace, quick, own=cosine, trainable="head", mixing=mixing, epochs=8, learning_rate=3e-2).get()
-    alone = Run(
-        RunRequest("frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1), workspace
+    alone = TrainingRun(
+        RunRequest.single("frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1), workspace
     ).get()
     assert record.score_of("pairs") == pytest.approx(alone.dev)
     curve = workspace.ledger.curve(record.run)

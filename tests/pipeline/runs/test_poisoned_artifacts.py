@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from pipeline.data.tasks import Task
-from pipeline.methods.fusion import save_fusion
-from pipeline.methods.modules import save_modules
 from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import Ledger, SourceRun
 from pipeline.records.store import MANIFEST, Artifact, Manifest, Store
 from pipeline.runs import restore as build
+from pipeline.runs.artifacts import save_artifact
+from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import build_for_training, build_from_artifact, build_joint
+from pipeline.runs.restore import restore_artifact, restore_together
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, write_json
 from pipeline.system.errors import PipelineError
@@ -93,9 +93,9 @@ def make(
     recipe = Recipe.parse({**SIZES, **settings}, "test").resolve(TASKS[task], "fp32", depth=backbone.layers)
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
-    request = RunRequest(kind, task, recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
-    model = randomised(build_for_training(request, recipe, TASKS[task], backbone, Ledger(store.root)).model)
-    named = {name: tensor.detach().clone() for name, tensor in model.named_parameters() if tensor.requires_grad}
+    request = RunRequest.single(kind, task, recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
+    parts = {task: (TASKS[task], recipe)}
+    model = randomised(build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task))
     manifest = Manifest(
         kind=kind,  # type: ignore[arg-type]
         task=task,
@@ -116,19 +116,7 @@ def make(
         ),
     )
 
-    def write(folder: Path) -> None:
-        if is_fusion:
-            save_fusion(model.backbone, SOURCES, folder)
-        else:
-            save_modules(model.backbone, task, recipe, folder)
-
-    head = {name.removeprefix("head."): tensor for name, tensor in named.items() if name.startswith("head.")}
-    norms = {
-        name.removeprefix("backbone."): tensor
-        for name, tensor in named.items()
-        if recipe.train_layernorm and name.startswith("backbone.") and ".adapters." not in name
-    }
-    return store.save(manifest, write, head=head, layernorms=norms), model.eval()
+    return save_artifact(store, manifest, model, SOURCES if is_fusion else ()), model.eval()
 
 
 Made = tuple[Store, dict[str, tuple[Artifact, Any]]]
@@ -194,7 +182,7 @@ def outputs(model: Any) -> Tensor:
 def test_what_a_run_leaves_is_loaded_as_it_was(kind: str, made: Made, backbone: Backbone) -> None:
     store, kinds = made
     artifact, model = kinds[kind]
-    loaded = build_from_artifact(artifact, TASKS["films"], backbone, store)
+    loaded = restore_artifact(artifact, TASKS["films"], backbone, store)
     torch.testing.assert_close(outputs(loaded), outputs(model), rtol=0, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
 
@@ -203,7 +191,7 @@ def check_refused(file: Path, artifact: Artifact, store: Store, backbone: Backbo
     """Verified, the artifact is refused for ``file``; returns what is said."""
     artifact.verify()
     with pytest.raises(PipelineError) as refused:
-        build_from_artifact(artifact, TASKS["films"], backbone, store, drop_layers)
+        restore_artifact(artifact, TASKS["films"], backbone, store, drop_layers)
     message = str(refused.value)
     assert message.startswith(f"{file}: ")
     assert message.isprintable()
@@ -233,7 +221,7 @@ def test_what_is_left_out_in_prediction_is_checked_too(
     """The file has more than is loaded, and is poisoned there."""
     store, artifact = copied(kind)
     file = artifact.folder / KINDS[kind].file
-    build_from_artifact(artifact, TASKS["films"], backbone, store, (0,))
+    restore_artifact(artifact, TASKS["films"], backbone, store, (0,))
     POISONS["transposed"](file)  # its first tensor stands in the lowest layer
     check_refused(file, sealed(artifact), store, backbone, (0,))
 
@@ -344,7 +332,7 @@ def test_a_file_that_the_manifest_does_not_know_is_not_loaded(
     files = {name: digest for name, digest in artifact.manifest.files.items() if name != "adapter.safetensors"}
     artifact = sealed(Artifact(folder=artifact.folder, manifest=artifact.manifest.model_copy(update={"files": files})))
     with pytest.raises(PipelineError, match="adapter.safetensors: its manifest does not list it"):
-        build_from_artifact(artifact, TASKS["films"], backbone, store)
+        restore_artifact(artifact, TASKS["films"], backbone, store)
 
 
 # The backbone.
@@ -367,7 +355,7 @@ def test_no_loader_may_touch_the_backbone(
         monkeypatch.setattr(build, name, touching(getattr(build, name)))
     artifact = kinds[kind][0]
     with pytest.raises(RuntimeError, match="word_embeddings.weight' .* changed while modules were loaded"):
-        build_from_artifact(artifact, TASKS["films"], backbone, store)
+        restore_artifact(artifact, TASKS["films"], backbone, store)
     if kind == "houlsby":
         with pytest.raises(RuntimeError, match="changed while modules were loaded"):
-            build_joint([(artifact, TASKS["films"])], backbone)
+            restore_together([artifact], [TASKS["films"]], backbone, Ledger(store.root))

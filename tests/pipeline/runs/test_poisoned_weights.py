@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs.multitask import multitask_run
+from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import build_for_training, build_from_weights, build_multitask_from_weights
-from pipeline.runs.run import Run
+from pipeline.runs.restore import restore_weights
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file
@@ -31,12 +31,14 @@ def runs(
 
     def run(kind: str, trainable: str, start: RunRecord | None = None, **settings: Any) -> RunRecord:
         recipe = quick(trainable, epochs=1, min_steps=1, **settings)
-        request = RunRequest(kind, "films", recipe, seed=1, limit=16, start=start, keep_weights=True)  # type: ignore[arg-type]
-        return Run(request, workspace).get()
+        request = RunRequest.single(kind, "films", recipe, seed=1, limit=16, start=start, keep_weights=True)  # type: ignore[arg-type]
+        return TrainingRun(request, workspace).get()
 
     full = run("full", "full", freeze_embeddings=True)
     both = {name: quick("adapter", epochs=1, adapter="pal", pal_size=12, pal_heads=3) for name in ("films", "meals")}
-    joint = multitask_run(list(both), both, workspace, seed=1, limits=dict.fromkeys(both, 16), keep_weights=True).get()
+    joint = TrainingRun(
+        RunRequest.joint(list(both), both, seed=1, limits=dict.fromkeys(both, 16), keep_weights=True), workspace
+    ).get()
     return workspace, {
         "full": full,
         "frozen": run("frozen", "head"),
@@ -48,10 +50,8 @@ def runs(
 
 
 def built(record: RunRecord, workspace: Workspace) -> Any:
-    task = workspace.task("films")
-    if record.kind == "multitask":
-        return build_multitask_from_weights(record, [task], workspace.backbone, workspace.ledger)
-    return build_from_weights(record, task, workspace.backbone, workspace.ledger)
+    model = restore_weights(record, [workspace.task("films")], workspace.backbone, workspace.ledger)
+    return model if record.kind == "multitask" else model.of("films")
 
 
 @pytest.mark.parametrize("kind", ["full", "frozen", "with modules", "two encoders", "sequential", "joint"])
@@ -89,8 +89,9 @@ def test_fine_tuning_does_not_go_on_from_poisoned_weights(poison: str, runs: Any
         POISONS[poison](file)
         start = records["full"].model_copy(update={"weights_sha256": sha256_file(file)})
         recipe = quick("full").resolve(workspace.task("meals"), "fp32")
-        request = RunRequest("sequential", "meals", recipe, seed=1, start=start)
+        request = RunRequest.single("sequential", "meals", recipe, seed=1, start=start)
+        parts = {"meals": (workspace.task("meals"), recipe)}
         with pytest.raises(PipelineError, match="the run is made again"):
-            build_for_training(request, recipe, workspace.task("meals"), workspace.backbone, workspace.ledger)
+            build_for_training(request, parts, workspace.backbone, workspace.ledger)
     finally:
         file.write_bytes(kept)

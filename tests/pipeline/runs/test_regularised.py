@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from pipeline.data.pair_order import swapped
-from pipeline.runs.multitask import multitask_run
+from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import build_for_training
-from pipeline.runs.run import Run
 from pipeline.runs.scoring import scoring_of
 from pipeline.runs.terms import terms_of
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.devices import make_accelerator
@@ -28,10 +27,10 @@ Quick = Callable[..., Recipe]
 BOTH = {"smart": 1.0, "bregman": 1.0}
 
 
-def make(workspace: Workspace, quick: Quick, trainable: str, task: str, **settings: Any) -> Run:
+def make(workspace: Workspace, quick: Quick, trainable: str, task: str, **settings: Any) -> TrainingRun:
     kind = {"head": "frozen"}.get(trainable, trainable)
     recipe = quick(trainable, **{"epochs": 1, "learning_rate": 1e-2, **settings})
-    return Run(RunRequest(kind, task, recipe, seed=1, limit=40), workspace)  # type: ignore[arg-type]
+    return TrainingRun(RunRequest.single(kind, task, recipe, seed=1, limit=40), workspace)  # type: ignore[arg-type]
 
 
 def test_lambda_zero_and_mu_zero_are_plain_training(workspace: Workspace, quick: Quick) -> None:
@@ -110,8 +109,8 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
 
 def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
     recipe = quick("full", epochs=1, **BOTH)
-    alone = Run(RunRequest("full", "films", recipe, seed=1, limit=40), workspace).get()
-    jointly = multitask_run(["films"], {"films": recipe}, workspace, seed=1, limits={"films": 40}).get()
+    alone = TrainingRun(RunRequest.single("full", "films", recipe, seed=1, limit=40), workspace).get()
+    jointly = TrainingRun(RunRequest.joint(["films"], {"films": recipe}, seed=1, limits={"films": 40}), workspace).get()
     ledger = workspace.ledger
     pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
     curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
@@ -121,7 +120,9 @@ def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Works
 def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace: Workspace, quick: Quick) -> None:
     tasks = ["films", "pairs"]
     recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
-    run = multitask_run(tasks, dict.fromkeys(tasks, recipe), workspace, seed=1, limits=dict.fromkeys(tasks, 40))
+    run = TrainingRun(
+        RunRequest.joint(tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40)), workspace
+    )
     curve = workspace.ledger.curve(run.get().run)
     assert curve["smart_cosine"].notna().all()
 
@@ -131,9 +132,9 @@ def test_averaging_both_orders_makes_an_answer_that_knows_no_order(workspace: Wo
     task = workspace.task("pairs")
     for average in (False, True):
         run = make(workspace, quick, "adapter", "pairs", average_orders=average)
-        model = build_for_training(run.request, run.recipe, task, run.backbone, workspace.ledger).model
+        model = build_for_training(run.request, run.parts, run.backbone, workspace.ledger).model.of(task.name)
         accelerator = make_accelerator("fp32")
-        rows = run.data.dev
+        rows = run.data[task.name].dev
         found[average] = [
             scoring_of(task, order, run.recipe, run.backbone, accelerator).predict(model.eval()).values
             for order in (rows, swapped(rows))

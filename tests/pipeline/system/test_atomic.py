@@ -9,6 +9,7 @@ import os
 import signal
 import stat
 import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -81,6 +82,17 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
         fill(temporary, "new", "both")
         assert names(tmp_path / "folder") == ["both", "old"]
     assert names(tmp_path / "folder") == ["both", "new"]
+    assert names(tmp_path) == ["folder"]
+
+
+def test_a_folder_is_replaced_where_the_c_library_exchanges_no_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.system.atomic.c_library", lambda: None)
+    for name in ("old", "new"):
+        with new_folder(tmp_path / "folder") as temporary:
+            fill(temporary, name)
+    assert names(tmp_path / "folder") == ["new"]
     assert names(tmp_path) == ["folder"]
 
 
@@ -216,9 +228,11 @@ def test_what_may_be_in_use_is_not_cleared(tmp_path: Path, monkeypatch: pytest.M
         assert names(tmp_path) == [left.name, "target"]
     # Made on another machine, whose locks may not show here.
     elsewhere = left.rename(left.with_name(".target.00000001234567.tmp"))
-    clear_leftovers(tmp_path)
-    assert names(tmp_path) == [elsewhere.name, "target"]
-    os.utime(elsewhere, (0, 0))
+    for hours in (0, 23.9):
+        os.utime(elsewhere, (time.time() - 3600 * hours,) * 2)
+        clear_leftovers(tmp_path)
+        assert names(tmp_path) == [elsewhere.name, "target"]
+    os.utime(elsewhere, (time.time() - 3600 * 24.1,) * 2)
     clear_leftovers(tmp_path)
     assert names(tmp_path) == ["target"]
 
@@ -296,6 +310,29 @@ def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
     check_writable(tmp_path / "new")
     assert names(tmp_path) == ["folder"]
     assert names(tmp_path / "folder") == ["kept"]
+    check_writable(tmp_path / "deep" / "er" / "new")
+    assert names(tmp_path / "deep" / "er") == []
+
+
+def test_a_place_that_takes_no_new_name_is_said_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("pipeline.system.atomic._locked_staging", refuse)
+    with pytest.raises(PipelineError, match="cannot write .*new"):
+        check_writable(tmp_path / "new")
+
+
+def test_an_old_folder_returns_only_where_no_new_one_stands(tmp_path: Path) -> None:
+    """Be the new one without a file."""
+    left = left_by_a_killed_process(tmp_path, "target")
+    fill(left / "target.old", "old")
+    (tmp_path / "target").mkdir()
+    clear_leftovers(tmp_path)
+    assert names(tmp_path) == ["target"]
+    assert names(tmp_path / "target") == []
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "replaced folder"])
@@ -351,7 +388,7 @@ def test_a_number_json_does_not_know_leaves_the_old_file(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(file, {"a": math.nan})
     assert file.read_text() == before
-    assert before.index('"a"') < before.index('"b"')
+    assert before == '{\n  "a": [\n    2.5,\n    null\n  ],\n  "b": 1\n}\n'
 
 
 def test_text_is_written_as_utf8_and_hashed_as_it_stands(tmp_path: Path) -> None:

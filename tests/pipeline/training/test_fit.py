@@ -233,7 +233,7 @@ def test_a_model_with_nothing_to_train_is_refused() -> None:
         train(make_model().requires_grad_(False))
 
 
-@pytest.mark.parametrize("broken", ["loss", "gradient"])
+@pytest.mark.parametrize("broken", ["loss", "loss alone", "gradient"])
 def test_a_broken_loss_stops_with_its_step_and_keeps_the_last_good_state(broken: str, tmp_path: Path) -> None:
     steps = 0
 
@@ -243,6 +243,8 @@ def test_a_broken_loss_stops_with_its_step_and_keeps_the_last_good_state(broken:
         value = squared_error(model, piece)
         if steps <= 9:
             return value
+        if broken == "loss alone":
+            return value + float("nan") * value.detach()
         # The root of zero is finite, its gradient is not.
         return value * float("nan") if broken == "loss" else value + (0 * value).sqrt()
 
@@ -310,10 +312,46 @@ class Process:
         return torch.stack(self._exchanged(tensor)).sum(dim=0)
 
     def log(self, values: Any, step: int) -> None:
-        pass
+        self.logged = [*getattr(self, "logged", []), (step, values)]
 
     def free_memory(self) -> None:
         pass
+
+
+class Scaler:
+    """Stands for the loss scaler of fp16."""
+
+    def state_dict(self) -> dict[str, float]:
+        return {}
+
+
+class Scaling(Process):
+    """A process under fp16 whose gradients overflow in its first step."""
+
+    scaler = Scaler()  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        super().__init__(0, Group(1))
+        self.norms = iter([torch.tensor(float("inf"))])
+
+    def clip_grad_norm_(self, parameters: Iterator[nn.Parameter], most: float) -> Tensor:
+        norm = super().clip_grad_norm_(parameters, most)
+        return next(self.norms, norm)
+
+
+@pytest.mark.parametrize("broken_at", [None, 9])
+def test_under_a_scaler_gradients_may_overflow_but_losses_may_not(broken_at: int | None) -> None:
+    steps = iter(range(10**9))
+
+    def breaking(model: nn.Module, piece: Piece) -> Tensor:
+        return squared_error(model, piece) * (float("nan") if next(steps) == broken_at else 1.0)
+
+    expected = make_model()
+    train(expected)
+    model = make_model()
+    with nullcontext() if broken_at is None else pytest.raises(PipelineError, match=r"step 10 \(epoch 2, batch 3\)"):
+        train(model, loss=breaking, accelerator=Scaling())
+        assert equal(weights(model), weights(expected))
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3])
@@ -348,6 +386,15 @@ def test_scoring_the_start_changes_no_step() -> None:
     assert start == {
         "epoch": 0, "loss": None, "dev": negative_error(make_model().eval()), "learning_rate": 0.0, "examples": 0,
     }  # fmt: skip
+
+
+def test_what_is_scored_is_logged_with_the_loss_where_there_is_one() -> None:
+    process = Process(0, Group(1))
+    curve = train(make_model(), accelerator=process, score_start=True).curve
+    assert process.logged == [
+        (7 * number, {"dev_score": row["dev"]} | ({"loss": row["loss"]} if number else {}))
+        for number, row in enumerate(curve)
+    ]
 
 
 def test_a_start_that_is_never_beaten_is_kept() -> None:
@@ -671,6 +718,37 @@ def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
     assert seen[-1] == (21, 21, 3, pytest.approx(losses[-1]), pytest.approx(ROWS / 7))
     assert [values[0] for values in seen] == [*range(1, 22)]
     assert all(values[4] == pytest.approx(8) for values in seen[:6])  # the seventh batch of an epoch is smaller
+
+
+@pytest.mark.parametrize(("settings", "kept"), [({}, [6, 7, 13, 14, 20, 21]), ({"checkpoint_seconds": 1e9}, [21])])
+def test_the_state_is_kept_once_a_minute_and_at_the_end(
+    settings: dict[str, Any], kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes ten seconds and an evaluation fifty, after which the epoch need not be scored again."""
+    now, steps = 0.0, list[int]()
+    monkeypatch.setattr("pipeline.training.resumption.time.monotonic", lambda: now)
+    monkeypatch.setattr(
+        "pipeline.training.resumption.save_checkpoint", lambda _, checkpoint: steps.append(checkpoint.progress.step)
+    )
+
+    def step(model: nn.Module, piece: Piece) -> Tensor:
+        nonlocal now
+        now += 10
+        return squared_error(model, piece)
+
+    def evaluate(model: nn.Module) -> float:
+        nonlocal now
+        now += 50
+        return 0.0
+
+    train(make_model(), loss=step, evaluate=evaluate, checkpoint_file=tmp_path / "state.safetensors", **settings)
+    assert steps == kept
+
+
+def test_peak_memory_is_the_most_of_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = iter([10.0, 30.0, 20.0])
+    monkeypatch.setattr("pipeline.training.fit.peak_memory_mb", lambda: next(measured))
+    assert train(make_model()).peak_memory_mb == 30.0
 
 
 def test_all_that_a_batch_holds_reaches_the_loss() -> None:

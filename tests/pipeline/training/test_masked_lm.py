@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -166,3 +170,81 @@ def test_the_order_of_the_texts_and_the_random_numbers_follow_from_the_seed(back
     assert one[0] != other[0]
     assert one[1] == other[1]
     assert not {*map(str, one[2])} & {*map(str, other[2])}
+
+
+def asked_of_fit(
+    backbone: Backbone,
+    held_out: dict[str, TokenisedSplit],
+    processes: int = 1,
+    masking: Masking = Masking(),
+    **settings: Any,
+) -> Any:
+    """What ``fit_masked`` gives to ``fit``, which is not called."""
+    texts = [f"the {thing} is good" for thing in ("film", "song", "book", "soup", "dish")]
+    tokens = [np.array(backbone.tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
+    split = TokenisedSplit(tuple(texts), tokens, None, None, None)
+    recipe = Recipe(
+        trainable="full", epochs=2, learning_rate=1e-3, batch_size=4, gradient_accumulation_steps=2, precision="fp32"
+    )
+    accelerator: Any = SimpleNamespace(num_processes=processes, device=torch.device("cpu"))
+    return fit_masked(
+        BertForMaskedLM(BertConfig(**SIZES)), split, held_out, backbone.tokenizer, recipe, masking, seed=1,
+        accelerator=accelerator, **settings,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def fit_asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda model, **given: asked.append(given))
+    return asked
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_batch_is_cut_for_all_processes_and_their_accumulation(
+    processes: int, backbone: Backbone, fit_asked: list[dict[str, Any]]
+) -> None:
+    asked_of_fit(backbone, {}, processes)
+    data = fit_asked[0]["data"]
+    assert (data.batches_per_epoch, data.epochs) == (2, 2)
+    first, last = data.batches(1, 0)
+    assert ([len(piece) for piece in first], [len(piece) for piece in last]) == (
+        [4 // (2 * processes)] * 2 * processes,
+        [1],
+    )
+    (again,) = data.batches(1, 1)
+    assert torch.equal(again[0].batch["input_ids"], last[0].batch["input_ids"])
+
+
+def test_training_is_named_and_kept_as_is_said(
+    backbone: Backbone, fit_asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    asked_of_fit(backbone, {})
+    asked_of_fit(backbone, {}, title="again", checkpoint_file=tmp_path, checkpoint_seconds=1.0)
+    names = ("title", "seed", "metric", "checkpoint_file", "checkpoint_seconds")
+    assert [[given[name] for name in names] for given in fit_asked] == [
+        ["pretrain", 1, "masked accuracy", None, 60.0],
+        ["again", 1, "masked accuracy", tmp_path, 1.0],
+    ]
+
+
+def test_the_score_is_the_share_of_hidden_words_that_are_guessed(
+    backbone: Backbone, fit_asked: list[dict[str, Any]]
+) -> None:
+    """Of all batches together; none where nothing can be hidden."""
+    texts = ["the film is good", "the song is very bad", "the book is very good"] * 4
+    encoded = [np.array(backbone.tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
+    ends = [encoded[0][[0, -1]]]
+    held_out = {
+        name: TokenisedSplit(tuple(map(str, range(len(tokens)))), tokens, None, None, None)
+        for name, tokens in {"all": encoded, "one": encoded[:1], "ends": ends}.items()
+    }
+    asked_of_fit(backbone, held_out, masking=Masking(chosen=1.0))
+    good = encoded[0][-2]
+
+    def always_good(asked: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+        return torch.eye(100)[torch.full_like(asked, good)]
+
+    words = np.concatenate([tokens[1:-1] for tokens in encoded])
+    scores = fit_asked[0]["evaluate"](always_good)
+    assert scores == {"all": (words == good).sum() / len(words), "one": 1 / len(encoded[0][1:-1]), "ends": 0.0}

@@ -234,6 +234,15 @@ def test_the_perturbation_is_added_in_fp32_to_embeddings_in_bf16() -> None:
     torch.testing.assert_close(found, embeddings.weight[1:].float() + 1e-5, rtol=0, atol=1e-7)
 
 
+def test_no_gradient_goes_through_what_the_perturbation_is_made_from() -> None:
+    embeddings = nn.Embedding(2, 3)
+    with perturbed(embeddings, lambda states: 2 * states) as added:
+        embeddings(torch.tensor([1])).sum().backward()
+    assert not added[0].requires_grad
+    assert embeddings.weight.grad is not None
+    assert embeddings.weight.grad.tolist() == [[0.0] * 3, [1.0] * 3]
+
+
 def test_the_cosine_says_what_of_the_direction_is_noise(encoder) -> None:  # type: ignore[no-untyped-def]
     model, piece = build(encoder, "adapter"), Piece(BATCH)
     outputs = forward(model, piece)

@@ -15,7 +15,7 @@ import pytest
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.request import RunRequest
-from pipeline.runs.run import Run
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -93,7 +93,7 @@ def place(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Workspace:
 
 
 def trained(place: Workspace, kind: Any, task: str, recipe: Recipe) -> RunRecord:
-    return Run(RunRequest(kind, task, recipe, seed=1), place).get()
+    return TrainingRun(RunRequest.single(kind, task, recipe, seed=1), place).get()
 
 
 def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: Workspace, quick: Quick) -> None:
@@ -139,7 +139,7 @@ def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quic
     record = trained(place, "full", "films", quick("full"))
     score_across([record.run], ["films", "meals"], place)
     first = place.ledger.find(record.run)
-    monkeypatch.setattr("stages.compare.cross_task.kept_model", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr("stages.compare.cross_task.restore_run", lambda *_: pytest.fail("built again"))
     score_across([record.run], ["films", "meals"], dataclasses.replace(place))
     assert place.ledger.find(record.run) == first
     monkeypatch.undo()

@@ -1,0 +1,209 @@
+"""The model of a run before it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from pipeline.data.tasks import Task
+from pipeline.methods.anchored import anchor_fusion
+from pipeline.methods.fusion import add_fusion, use_fusion_implementation, value_names, value_regularisation
+from pipeline.methods.houlsby import begin_as
+from pipeline.methods.modules import add_modules
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import build_head
+from pipeline.models.lean import make_lean
+from pipeline.models.split import split_encoder
+from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.meaning import check_meaning
+from pipeline.runs.request import RunRequest
+from pipeline.runs.weights import load_head, load_weights
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from pipeline.training.fit import Penalty
+
+Parts = Mapping[str, tuple[Task, Recipe]]
+"""The tasks of a model by name, each with its resolved recipe. In what concerns the encoder the recipes agree."""
+
+_HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model, and what its method adds to the loss or exempts from weight decay."""
+
+    model: MultitaskModel
+    penalties: Sequence[Penalty] = ()
+    without_decay: Collection[str] = ()
+
+
+def build_for_training(
+    request: RunRequest, parts: Parts, backbone: Backbone, ledger: Ledger, initial: Artifact | None = None
+) -> Built:
+    """A model in which only the parameters of ``recipe.trainable`` and the heads require gradients.
+
+    The same request, parts, seed and initial adapter give the same initial weights.
+
+    Args:
+        parts: of the request, resolved.
+        initial: the adapter that an anchored fusion starts as, with its head (:mod:`pipeline.runs.anchoring`), or that
+            an adapter is warm-started from (:mod:`pipeline.runs.starting`).
+    """
+    task, recipe = next(iter(parts.values()))
+    torch.manual_seed(request.seed)
+    encoder = backbone.load(recipe.hidden_dropout)
+    if request.start is not None:
+        _load_start(encoder, request.start, ledger)
+    if recipe.trainable == "fusion":
+        return _build_fusion(encoder, request.adapters, task, recipe, backbone, initial)
+    model = assemble_all(encoder, parts, backbone)
+    if initial is not None:
+        initial.verify()
+        begin_as(encoder, task.name, modules_of(initial))
+    return Built(model)
+
+
+def _build_fusion(
+    encoder: PreTrainedModel,
+    adapters: Sequence[Artifact],
+    task: Task,
+    recipe: Recipe,
+    backbone: Backbone,
+    anchor: Artifact | None,
+) -> Built:
+    for artifact in adapters:
+        artifact.verify()
+    sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
+    add_fusion(encoder, sources, recipe.drop_layers)
+    backbone.check_pretrained(encoder)
+    anchored = recipe.fusion == "anchored"
+    if anchored:
+        bias = {anchor.manifest.task: recipe.anchor} if anchor is not None else {}
+        anchor_fusion(encoder, list(sources), recipe.fusion_rank, bias)
+    use_fusion_implementation(encoder, recipe.fusion_impl)
+    model = assemble(encoder, recipe, task)
+    own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)
+    if own is not None:
+        check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
+    start = anchor if anchored else own
+    if recipe.head_start and start is not None and same_head(start.manifest.recipe, recipe):
+        load_head(start, model.head)
+    built = MultitaskModel({task.name: model})
+    names = {name for name, _ in built.named_parameters()}
+    if anchored:
+        # A bias pulled to zero would slowly loosen the anchor.
+        return Built(built, without_decay={name for name in names if name.endswith("score_bias")})
+    values = tuple(f".backbone.{name}" for name in value_names(encoder))
+    return Built(
+        built,
+        penalties=[value_regularisation(encoder, recipe.fusion_regularization)],
+        without_decay={name for name in names if name.endswith(values)},
+    )
+
+
+def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> MultitaskModel:
+    """One encoder with a fresh head for each task, and the modules, branches and second encoders of their recipes."""
+    _, shared = next(iter(parts.values()))
+    _set_up(encoder, list(parts), shared)
+    seconds = _second_encoders(backbone, shared, len(parts))
+    encoders = split_encoder(encoder, shared.split_layers, len(parts))
+    models = {
+        name: assemble(own, recipe, task, second)
+        for own, second, (name, (task, recipe)) in zip(encoders, seconds, parts.items(), strict=True)
+    }
+    if len(parts) > 1:
+        for name, model in models.items() if _has_modules(shared) else ():
+            model.task = name
+        if not shared.split_layers:
+            make_lean_for_all(encoder, models.values())
+    return MultitaskModel(models)
+
+
+def assemble(
+    encoder: PreTrainedModel, recipe: Recipe, task: Task, second: PreTrainedModel | None = None
+) -> TransferModel:
+    """``encoder`` with a fresh head for ``task``; it is made lean for this head's pooling.
+
+    Args:
+        second: an encoder whose sentence vectors are joined to the first one's.
+    """
+    assert recipe.encoding is not None and recipe.pooling is not None and recipe.head is not None
+    head = build_head(
+        recipe.head,
+        width=encoder.config.hidden_size * (1 if second is None else 2),
+        outputs=outputs_of(recipe, task),
+        vectors=2 if recipe.encoding == "siamese" else 1,
+        dropout=recipe.head_dropout,
+    )
+    for each in (encoder, second):
+        if each is not None:
+            make_lean(each, recipe.pooling)
+    return TransferModel(encoder, head, recipe.encoding, recipe.pooling, second=second)
+
+
+def make_lean_for_all(encoder: PreTrainedModel, models: Iterable[TransferModel]) -> None:
+    """Let the last layer answer for the first token alone only where no task reads the others."""
+    poolings = {model.pooling for model in models}
+    make_lean(encoder, poolings.pop() if len(poolings) == 1 else "mean")
+
+
+def outputs_of(recipe: Recipe, task: Task) -> int:
+    """Width of the head's output; a cosine is one number, whatever the task, and two classes may be one logit."""
+    return 1 if recipe.head == "cosine" or recipe.one_logit else task.outputs
+
+
+def same_head(one: Recipe, other: Recipe) -> bool:
+    """Whether a head trained under one recipe fits a model of the other."""
+    return all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
+
+
+def modules_of(artifact: Artifact) -> SavedModules:
+    """The modules of an artifact in its folder."""
+    manifest = artifact.manifest
+    return SavedModules(manifest.task, manifest.recipe, artifact.folder, artifact.remedy)
+
+
+def _has_modules(recipe: Recipe) -> bool:
+    return recipe.trainable in ("adapter", "full+adapter")
+
+
+def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    """Add fresh modules for ``tasks`` where the recipe has any, and freeze what it does not train."""
+    if _has_modules(recipe):
+        add_modules(encoder, tasks, recipe)
+    elif recipe.trainable == "head":
+        encoder.requires_grad_(False)
+    if recipe.freeze_embeddings:
+        encoder.embeddings.requires_grad_(False)
+
+
+def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[PreTrainedModel | None]:
+    """What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune."""
+    if recipe.second_encoder == "static":
+        static = backbone.load()
+        static.requires_grad_(False)
+        return [static] * tasks
+    tuned = recipe.second_encoder == "tuned"
+    return [backbone.load(recipe.hidden_dropout) if tuned else None for _ in range(tasks)]
+
+
+def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:
+    """Load the encoder that full fine-tuning on the source task ended with; its head stays behind.
+
+    Raises:
+        PipelineError: modules or a second encoder were trained with it, without which its head cannot be scored again.
+    """
+    if start.recipe.trainable != "full" or start.recipe.second_encoder != "none":
+        raise PipelineError(
+            f"run {start.run} trained '{start.recipe.trainable}', second_encoder '{start.recipe.second_encoder}': only"
+            " full fine-tuning of one encoder without modules can be tuned further"
+        )
+    _set_up(encoder, [start.task], start.recipe)
+    load_weights(encoder, start, ledger, part="backbone.")
+    encoder.requires_grad_(True)

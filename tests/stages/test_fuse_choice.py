@@ -1,0 +1,257 @@
+"""Which adapters fuse takes out of a store, and what it says where they are not there; nothing is trained."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.atomic import sha256_text
+from pipeline.errors import PipelineError
+from pipeline.recipe import Recipe
+from pipeline.store import MANIFEST, Artifact, Manifest
+from stages.fuse import SourceName, choose_adapters, dropped_layers, fuse, fusion_run, pair_encoding, parse_sources
+from stages.run import Run
+from stages.workspace import Workspace
+
+FUSION = Recipe(trainable="fusion")
+
+
+def keep(workspace: Workspace, run: str, task: str = "films", **values: Any) -> Manifest:
+    """The manifest of an adapter, in the store without its files; ``recipe`` holds what differs in its recipe."""
+    recipe = Recipe(trainable="adapter", **{"encoding": "cross", **values.pop("recipe", {})})
+    settings = {
+        "kind": "adapter", "seed": 1, "limit": None, "dev": 0.5, "train_rows": sha256_text("rows"),
+        "pair": task == "pairs", "metric": "accuracy", "backbone": "nano",
+        "backbone_weights": workspace.backbone.weights_hash, "files": {"head.safetensors": sha256_text(run)},
+        "meaning": {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
+    }  # fmt: skip
+    manifest = Manifest(task=task, run=named(run), recipe=recipe, **settings | values)
+    folder = workspace.store_root / manifest.place
+    folder.mkdir(parents=True)
+    (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json")))
+    return manifest
+
+
+def named(run: str) -> str:
+    return run.ljust(12, "0")
+
+
+def chosen(workspace: Workspace, text: str | None, recipe: Recipe = FUSION, seed: int = 1) -> list[Manifest]:
+    names = None if text is None else parse_sources(text, workspace)
+    return [each.manifest for each in choose_adapters("films", names, recipe, workspace, seed)]
+
+
+def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_path: Path) -> None:
+    """First those of the recipe's layers, then those with more, then the seed, the score and the name."""
+    best_first: list[dict[str, Any]] = [
+        {"drop": (0,), "seed": 1, "dev": 0.6},
+        {"drop": (0,), "seed": 1, "dev": 0.6},
+        {"drop": (0,), "seed": 1, "dev": 0.5},
+        {"drop": (0,), "seed": 2, "dev": 0.9},
+        {"drop": (), "seed": 1, "dev": 0.6},
+        {"drop": (), "seed": 2, "dev": 0.95},
+        {"drop": (0, 1), "seed": 1, "dev": 0.97},
+        {"drop": (1,), "seed": 2, "dev": 0.99},
+    ]
+    recipe = FUSION.model_copy(update={"drop_layers": (0,)})
+    ranked = dict(zip("fedcba98", best_first, strict=True))
+    for number, pair in enumerate(itertools.combinations(ranked, 2)):
+        place = Workspace(workspace.backbone_name, workspace.data, tmp_path / str(number), tmp_path)
+        keep(place, "1", "meals")
+        for run in pair:
+            values = ranked[run]
+            drop = {"drop_layers": values["drop"]}
+            keep(place, run, recipe=drop, seed=values["seed"], dev=values["dev"])
+        films, meals = chosen(place, None, recipe)
+        assert (films.run, meals.run) == (named(pair[0]), named("1"))
+        films, _ = chosen(place, f"meals,films@{named(pair[1])}", recipe)
+        assert films.run == named(pair[1])  # the one that is named, whatever is better
+
+
+def test_without_names_every_task_with_an_adapter_that_fits_takes_part(workspace: Workspace) -> None:
+    for task in ("pairs", "meals", "films"):
+        keep(workspace, task[0].replace("p", "b").replace("m", "c"), task)
+    keep(workspace, "1", "songs", recipe={"adapter": "pfeiffer"})
+    keep(workspace, "2", "songs", backbone_weights=sha256_text("another"))
+    assert [each.task for each in chosen(workspace, None)] == ["films", "meals", "pairs"]
+    assert [each.task for each in chosen(workspace, "pairs,films")] == ["films", "pairs"]
+
+
+def test_an_adapter_that_was_replaced_since_it_was_listed_is_refused(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for task, run in (("films", "a"), ("meals", "b")):
+        keep(workspace, run, task)
+    listed = workspace.store.artifacts()
+    monkeypatch.setattr(workspace.store, "artifacts", lambda: listed)
+    file = listed[0].folder / MANIFEST
+    file.write_text(file.read_text().replace('"dev": 0.5', '"dev": 0.75'))
+    with pytest.raises(PipelineError, match="changed since it was listed"):
+        chosen(workspace, None)
+
+
+def test_names_are_resolved_and_blanks_left_out(workspace: Workspace) -> None:
+    text = f" quora@{named('a')},, films ,sst@ "
+    assert parse_sources(text, workspace) == [
+        SourceName(workspace.task("quora").name, named("a")),
+        SourceName("films"),
+        SourceName(workspace.task("sst").name),
+    ]
+
+
+def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None:
+    with pytest.raises(PipelineError) as raised:
+        parse_sources("pairs,films,meals,films@a,meals", workspace, "--sources")
+    message = "--sources names films, meals more than once: one adapter a task can be used"
+    assert str(raised.value) == message
+    with pytest.raises(PipelineError, match=r"^--adapters names no task: write for example --adapters sst"):
+        parse_sources(" , ", workspace)
+
+
+def problems(workspace: Workspace, text: str, recipe: Recipe = FUSION, target: str = "films") -> list[str]:
+    """What fuse finds missing, the command that makes it cut down to what follows the backbone."""
+    with pytest.raises(PipelineError) as raised:
+        choose_adapters(target, parse_sources(text, workspace), recipe, workspace, 1)
+    first, *found = str(raised.value).replace(f" --backbone {workspace.backbone_name}", "").splitlines()
+    assert first == f"fuse: {len(found)} mistake{'s' * (len(found) > 1)}"
+    return [line.strip() for line in found]
+
+
+def test_what_is_missing_is_named_with_the_command_that_makes_it(workspace: Workspace) -> None:
+    store = workspace.store_root
+    options = f"--data {workspace.data} --store {store}"
+    keep(workspace, "a", "films", recipe={"adapter": "pfeiffer"})
+    keep(workspace, "b", "films", recipe={"train_layernorm": True})
+    keep(workspace, "c", "meals", kind="fusion")
+    films, meals = f"extract --task films {options}", f"extract --task meals {options}"
+    pfeiffer = f"films: adapter {named('a')} is of kind pfeiffer, not houlsby (--adapter): python -m pipeline {films}"
+    layernorm = f"films: adapter {named('b')} trained its own LayerNorms, which fusion cannot share:"
+    assert problems(workspace, f"films@{named('a')},meals") == [
+        f"{pfeiffer} --adapter houlsby",
+        f"meals: no adapter in {store}: python -m pipeline {meals}",
+    ]
+    assert problems(workspace, f"films@{named('b')}") == [f"{layernorm} python -m pipeline {films}"]
+    assert problems(workspace, f"films@{named('d')},meals@{named('c')}") == [
+        f"films: no adapter {named('d')} in {store}: see python -m pipeline store list",
+        f"meals: no adapter {named('c')} in {store}: see python -m pipeline store list",
+    ]
+
+
+def test_the_command_says_how_pairs_are_encoded_and_leaves_out_what_is_usual(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bare = Workspace(workspace.backbone_name, None, Path("adapters_store"), tmp_path)
+    siamese = FUSION.model_copy(update={"encoding": "siamese"})
+    command = "sst: no adapter in adapters_store: python -m pipeline extract --task sst"
+    assert problems(bare, "sst", target="sst") == [command]
+    assert problems(bare, "sst", siamese, "sst") == [f"{command} --encoding siamese"]
+
+
+def test_one_adapter_is_too_few(workspace: Workspace) -> None:
+    keep(workspace, "a")
+    with pytest.raises(PipelineError) as raised:
+        chosen(workspace, None)
+    assert str(raised.value) == (
+        "fuse needs adapters of at least two tasks, but only 'films' is here: train another, for example python -m"
+        f" pipeline extract --task TASK --backbone {workspace.backbone_name} --data {workspace.data}"
+        f" --store {workspace.store_root}"
+    )
+
+
+def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(workspace: Workspace) -> None:
+    siamese = FUSION.model_copy(update={"encoding": "siamese"})
+    for task in (workspace.task("films"), workspace.task("pairs")):
+        assert [pair_encoding(task, recipe) for recipe in (FUSION, siamese)] == ["cross", "siamese"]
+    assert pair_encoding(workspace.task("pairs"), FUSION.model_copy(update={"head": "cosine"})) == "siamese"
+
+
+def leaving_out(*layers: int) -> Recipe:
+    return Recipe(trainable="adapter", drop_layers=layers)
+
+
+def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters() -> None:
+    same = {"films": leaving_out(1, 4), "meals": leaving_out(1, 4)}
+    assert dropped_layers(FUSION, same) == (1, 4)
+    assert dropped_layers(leaving_out(3, 0), same) == (0, 1, 3, 4)
+    assert dropped_layers(leaving_out(8), {"films": leaving_out(1)}) == (1, 8)
+    # The recipe may leave out what tells them apart.
+    assert dropped_layers(leaving_out(1), {"films": leaving_out(1), "meals": leaving_out()}) == (1,)
+    with pytest.raises(PipelineError) as raised:
+        dropped_layers(FUSION, {"films": leaving_out(2), "meals": leaving_out(), "pairs": leaving_out(0, 1)})
+    assert str(raised.value) == (
+        "fuse: the adapters leave out different layers (films: 2, meals: none, pairs: 0-1): give --drop-layers 0-2,"
+        " or name adapters that agree (--adapters TASK@RUN)"
+    )
+
+
+def artifacts(workspace: Workspace) -> list[Artifact]:
+    return list(choose_adapters("films", None, FUSION, workspace, 1))
+
+
+def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspace) -> None:
+    for task, run in (("films", "a"), ("meals", "b")):
+        keep(workspace, run, task, recipe={"drop_layers": (1,)})
+    listed = artifacts(workspace)
+    run = fusion_run("films", FUSION, workspace, listed, seed=3, limit=7)
+    assert run.recipe.drop_layers == (1,)
+    request = run.request
+    assert (request.kind, request.task, request.seed, request.limit) == ("fusion", "films", 3, 7)
+    assert request == fusion_run("films", FUSION, workspace, tuple(listed), seed=3, limit=7).request
+    assert list(request.adapters) == listed
+    with pytest.raises(PipelineError) as raised:
+        fusion_run("films", FUSION.model_copy(update={"adapter": "pfeiffer"}), workspace, listed, seed=3, limit=7)
+    assert str(raised.value) == f"fuse: adapter {named('a')} of films is of kind houlsby, not pfeiffer (--adapter)"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        ({"train_layernorm": True}, "of meals trained its own LayerNorms"),
+        ({"drop_layers": (0,)}, r"leave out different layers \(films: none, meals: 0\)"),
+    ],
+)
+def test_every_adapter_must_fit(recipe: dict[str, Any], message: str, workspace: Workspace) -> None:
+    manifests = [keep(workspace, "a"), keep(workspace, "b", "meals", recipe=recipe)]
+    both = [each for manifest in manifests if (each := workspace.store.find(manifest.run)) is not None]
+    with pytest.raises(PipelineError, match=message):
+        fusion_run("films", FUSION, workspace, both, seed=1, limit=None)
+
+
+def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anew only where that is said, and on the rows that the target's own adapter read, not another's."""
+    asked: list[tuple[list[str], int | None, bool]] = []
+    monkeypatch.setattr(
+        Run,
+        "get",
+        lambda run, force: asked.append(([a.manifest.run for a in run.request.adapters], run.request.limit, force)),
+    )
+    for run, task, limit in (("a", "films", 50), ("b", "meals", 40), ("c", "pairs", 30)):
+        keep(workspace, run, task, limit=limit)
+    a, b, c = map(named, "abc")
+    fuse("films", FUSION, workspace, seed=1)
+    fuse("films", FUSION, workspace, seed=1, limit=20, adapters="meals,films", force=True)
+    fuse("films", FUSION, workspace, seed=1, adapters="meals,pairs")
+    fuse("pairs", FUSION, workspace, seed=1)
+    assert asked == [([a, b, c], 50, False), ([a, b], 20, True), ([b, c], None, False), ([a, b, c], 30, False)]
+
+
+@pytest.mark.parametrize("limit", [None, 50])
+def test_other_rows_than_stage_ones_are_said(
+    limit: int | None, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Run, "get", lambda run, force: run.data.fingerprint["train"])
+    keep(workspace, "b", "meals")
+    keep(workspace, "a", "films", limit=limit)
+    read: Any = fuse("films", FUSION, workspace, seed=1)
+    assert capsys.readouterr().err == (
+        f"note: stage two should read the rows of stage one, but adapter {named('a')} of films was trained on others"
+        f" (--seed 1, --limit {limit or 'all'}; compare --data and --drop-overlap too)\n"
+    )
+    keep(workspace, "c", "films", limit=limit, train_rows=read)  # of two, the one whose name comes last
+    fuse("films", FUSION, workspace, seed=1)
+    assert capsys.readouterr().err == ""
