@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
         process.set_up()
         streams.set_up()
-        from pipeline.cli.verbs import main
+        from pipeline.cli.app import main
 
         status = main()
     except KeyboardInterrupt as interrupt:

@@ -1,4 +1,4 @@
-"""Whatever a user writes into an option or a file that cannot be meant is refused in a line or two with status 2."""
+"""Options and files that make no sense are refused in a line or two, with status 2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 
 LONG = "a" * 5000
 DEEP = 10**5
@@ -235,9 +235,9 @@ def test_what_the_machine_refuses_anywhere_is_one_line(
     def refuse() -> None:
         raise OSError(number, os.strerror(number), "/some/file")
 
-    monkeypatch.setattr("pipeline.cli.verbs.built_in_tasks", refuse)
+    monkeypatch.setattr("pipeline.cli.tasks.built_in_tasks", refuse)
     message = refused("tasks", "list")
-    assert message == f"/some/file: {reason}. Nothing finished was lost; mend it and run the same command again"
+    assert message == f"/some/file: {reason}. Finished work is kept; mend this and run the same command again"
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "no", "/x"), OSError("?"), ZeroDivisionError()])
@@ -245,7 +245,7 @@ def test_a_bug_stays_a_traceback(error: Exception, monkeypatch: pytest.MonkeyPat
     def fail() -> None:
         raise error
 
-    monkeypatch.setattr("pipeline.cli.verbs.built_in_tasks", fail)
+    monkeypatch.setattr("pipeline.cli.tasks.built_in_tasks", fail)
     with pytest.raises(type(error)):
         main(["tasks", "list"])
 

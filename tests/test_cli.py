@@ -1,4 +1,4 @@
-"""The command line: every mistake is one clear message and status 2; a killed command goes on where it was."""
+"""The command line: every mistake is one clear message and status 2; a killed command resumes where it was."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from tests.nano import save_backbone
 
 ROOT = Path(__file__).parent.parent
 Command = Callable[..., tuple[int, str, str]]
+"""A command's arguments to its status, standard output and standard error."""
 
 # Small enough to be quick, long enough to be killed half way.
 QUICK = ["--epochs", "2", "--batch-size", "16"]
@@ -55,7 +57,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Command:
     return command
 
 
-def spawn(*arguments: str, **settings) -> subprocess.Popen[str]:  # type: ignore[no-untyped-def]
+def spawn(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
     """The real command as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
@@ -78,7 +80,9 @@ def assert_refused(result: tuple[int, str, str], *expected: str) -> None:
         assert text in error
 
 
-def test_extract_fuse_predict_from_end_to_end(places, recipe, run, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_extract_fuse_predict_from_end_to_end(
+    places: list[str], recipe: str, run: Command, data_folder: Path, tmp_path: Path
+) -> None:
     results = {}
     for task in ("films", "meals", "pairs"):
         status, out, _ = run("extract", "--task", task, *places, *QUICK, "--recipe", recipe, "--json")
@@ -99,9 +103,9 @@ def test_extract_fuse_predict_from_end_to_end(places, recipe, run, data_folder, 
     )
     assert status == 0
     assert fused["run"] in out
-    found = pd.read_csv(tmp_path / "o.tsv", sep="\t")
-    assert found.columns.tolist() == ["id", "prediction"]
-    assert found["id"].tolist() == list(range(40))
+    predictions = pd.read_csv(tmp_path / "o.tsv", sep="\t")
+    assert predictions.columns.tolist() == ["id", "prediction"]
+    assert predictions["id"].tolist() == list(range(40))
     assert run("store", "verify", places[2])[0] == 0
     assert run("store", "list", places[2])[1].count("adapter ") == 3
     assert_refused(run("store", "remove", results["films"]["run"], places[2]), "is part of fusion")
@@ -110,7 +114,7 @@ def test_extract_fuse_predict_from_end_to_end(places, recipe, run, data_folder, 
     assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("3 artifacts")
 
 
-def test_compare_and_report(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text(
         'methods = ["full", "adapter"]\ntargets = ["films"]\nseeds = [1]\n[recipe]\nbottleneck = 8\nepochs = 1\n'
@@ -123,7 +127,7 @@ def test_compare_and_report(places, run, tmp_path) -> None:  # type: ignore[no-u
     assert run("report", "--study", "tiny", places[3])[0] == 0
 
 
-def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: Command, tmp_path: Path) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1, 2]\n[recipe]\nbottleneck = 8\nepochs = 1\n')
     command = ["compare", "--study", study, "--curve", "--dev-limit", "20", *places, "--json"]
@@ -137,7 +141,9 @@ def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places, run, tmp_path) ->
     assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 2, "to_do": 0, "seconds": 0.0}
 
 
-def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(
+    places: list[str], run: Command, tmp_path: Path
+) -> None:
     study = tmp_path / "tiny.toml"
     study.write_text(
         'methods = ["full", "broken"]\ntargets = ["films"]\nseeds = [1]\n[recipe]\nepochs = 1\n'
@@ -151,7 +157,7 @@ def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(places, run, 
     assert json.loads(out.splitlines()[-1])["failed"] == 1
 
 
-def test_the_lists_show_what_there_is(run) -> None:  # type: ignore[no-untyped-def]
+def test_the_lists_show_what_there_is(run: Command) -> None:
     assert "quora, qqp" in run("tasks", "list")[1]
     assert json.loads(run("tasks", "show", "qqp")[1])["name"] == "quora"
     assert "default" in run("studies", "list")[1]
@@ -160,7 +166,7 @@ def test_the_lists_show_what_there_is(run) -> None:  # type: ignore[no-untyped-d
 
 def test_help_needs_no_heavy_import() -> None:
     code = (
-        "import sys; from pipeline.cli.verbs import main; main(['extract', '--help']); main(['tasks', 'list']);"
+        "import sys; from pipeline.cli.app import main; main(['extract', '--help']); main(['tasks', 'list']);"
         "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy'} & set(sys.modules); assert not heavy, heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
@@ -198,19 +204,21 @@ def test_help_needs_no_heavy_import() -> None:
         (["predict", "--target", "films", "--input", "in.csv", "--output", "out.csv"], ["in.csv", "no such file"]),
     ],
 )  # fmt: skip
-def test_bad_options_are_refused_in_one_message(arguments, expected, places, run) -> None:  # type: ignore[no-untyped-def]
+def test_bad_options_are_refused_in_one_message(
+    arguments: list[str], expected: list[str], places: list[str], run: Command
+) -> None:
     verb = arguments[0]
     assert_refused(run(*arguments, *(places if verb in ("extract", "fuse", "compare", "predict") else [])), *expected)
 
 
-def test_a_recipe_reports_all_its_mistakes_at_once(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_recipe_reports_all_its_mistakes_at_once(places: list[str], run: Command, tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text('learning_rat = 1e-3\nepochs = "many"\nbatch_size = -1\nencoding = "cross"\nhead = "cosine"\n')
     result = run("extract", "--task", "films", *places, "--recipe", file)
     assert_refused(result, "4 mistakes", "learning_rat: unknown key", "epochs", "batch_size", "cosine")
 
 
-def test_a_task_file_reports_all_its_mistakes_at_once(run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_task_file_reports_all_its_mistakes_at_once(run: Command, tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text('name = "Bad Name"\nkind = "score"\ntext = []\nmetric = "accuracy"\ncolour = 1\n')
     assert_refused(
@@ -218,7 +226,9 @@ def test_a_task_file_reports_all_its_mistakes_at_once(run, tmp_path) -> None:  #
     )
 
 
-def test_bad_data_is_named_by_file_row_and_value(places, run, data_folder, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_bad_data_is_named_by_file_row_and_value(
+    places: list[str], run: Command, data_folder: Path, recipe: str, tmp_path: Path
+) -> None:
     data = shutil.copytree(data_folder, tmp_path / "data")
     rows = pd.read_csv(data / "films" / "train.csv", dtype=object)
     rows.loc[[3, 4], "label"] = "7"
@@ -228,13 +238,15 @@ def test_bad_data_is_named_by_file_row_and_value(places, run, data_folder, recip
     assert_refused(result, "films/train.csv", "row 4: 7", "(2 in all)", "row 6: ' '", "(1 in all)")
 
 
-def test_a_hub_that_cannot_be_reached_names_the_way_round(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_hub_that_cannot_be_reached_names_the_way_round(places: list[str], run: Command, tmp_path: Path) -> None:
     missing = but(places, backbone="nobody/no-such-model")
     assert_refused(run("extract", "--task", "films", *missing), "nobody/no-such-model", "--backbone DIR")
     assert_refused(run("extract", "--task", "sst", *but(places, data=None)), "SetFit/sst5", "--data DIR")
 
 
-def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(places, run, backbone_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(
+    places: list[str], run: Command, backbone_folder: Path, tmp_path: Path
+) -> None:
     empty = shutil.copytree(backbone_folder, tmp_path / "empty")
     (empty / "model.safetensors").unlink()
     assert_refused(run("extract", "--task", "films", *but(places, backbone=empty)), "no file named model.safetensors")
@@ -244,7 +256,9 @@ def test_a_backbone_without_weights_or_with_wrong_shapes_is_refused(places, run,
     assert_refused(run("extract", "--task", "films", *but(places, backbone=wrong)), "do not fit its config.json")
 
 
-def test_adapters_of_another_backbone_are_not_fused(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_adapters_of_another_backbone_are_not_fused(
+    places: list[str], run: Command, recipe: str, tmp_path: Path
+) -> None:
     for task in ("films", "meals"):
         assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
     other = but(places, backbone=save_backbone(tmp_path / "other", seed=7))
@@ -268,7 +282,9 @@ def truncate(file: Path) -> None:
 
 @pytest.mark.parametrize("harm", [damage, truncate, Path.unlink])
 @pytest.mark.parametrize("name", ["adapter.safetensors", "head.safetensors", "adapter_config.json"])
-def test_a_damaged_store_is_noticed_before_it_is_used(name, harm, places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_damaged_store_is_noticed_before_it_is_used(
+    name: str, harm: Callable[[Path], None], places: list[str], run: Command, recipe: str, tmp_path: Path
+) -> None:
     out = run("extract", "--task", "films", *places, "--epochs", "1", "--recipe", recipe, "--json")[1]
     artifact = Path(json.loads(out.splitlines()[-1])["artifact"])
     harm(artifact / name)
@@ -278,7 +294,7 @@ def test_a_damaged_store_is_noticed_before_it_is_used(name, harm, places, run, r
         assert_refused(run(*command), name, f"store remove {artifact.name}", "extract --task films")
 
 
-def test_a_loss_that_breaks_stops_the_run_and_keeps_the_finished(places, run, recipe) -> None:  # type: ignore[no-untyped-def]
+def test_a_loss_that_breaks_stops_the_run_and_keeps_the_finished(places: list[str], run: Command, recipe: str) -> None:
     good = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--json")
     broken = ["--learning-rate", "1e35", "--epochs", "3"]
     result = run("extract", "--task", "films", *places, "--recipe", recipe, "--batch-size", "16", *broken)
@@ -287,7 +303,7 @@ def test_a_loss_that_breaks_stops_the_run_and_keeps_the_finished(places, run, re
     assert again[1] == good[1]
 
 
-def test_a_file_where_a_folder_should_be_is_named(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_file_where_a_folder_should_be_is_named(places: list[str], run: Command, recipe: str, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     for option in ("store", "reports"):
         taken = but(places, **{option: tmp_path / "taken"})
@@ -296,7 +312,9 @@ def test_a_file_where_a_folder_should_be_is_named(places, run, recipe, tmp_path)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sets a limit on the size of files")
-def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
+    places: list[str], run: Command, recipe: str, tmp_path: Path
+) -> None:
     """A limit on file size refuses writes as a full disk does, wherever the test runs."""
     arguments = ["extract", "--task", "films", *places, *QUICK, "--recipe", recipe]
 
@@ -336,19 +354,21 @@ def commands(folder: Path, backbone: Path, data: Path) -> dict[str, list[str]]:
 
 def final_numbers(folder: Path) -> dict[str, object]:
     """Everything of the finished runs that must not depend on how often they were stopped."""
-    found: dict[str, object] = {}
+    numbers: dict[str, object] = {}
     for file in sorted((folder / "reports" / "runs").glob("*/run.json")):
         record = json.loads(file.read_text())
         curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
         predictions = pd.read_parquet(file.parent / "predictions.parquet")
         kept = ("dev", "best_epoch", "others", "unchanged", "artifact_digest", "weights_sha256", "identity")
-        found[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
-    return found
+        numbers[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
+    return numbers
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_commands_run_again_end_with_the_same_numbers(run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_killed_commands_run_again_end_with_the_same_numbers(
+    run: Command, backbone_folder: Path, data_folder: Path, tmp_path: Path
+) -> None:
     """SIGKILL in the middle of training, at whatever step that happens to be, in each of the three commands."""
     killed, unkilled = (tmp_path / name for name in ("killed", "unkilled"))
     for folder in (killed, unkilled):
@@ -393,7 +413,9 @@ def in_two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_two_processes_train_as_one_does(
+    places: list[str], recipe: str, run: Command, backbone_folder: Path, data_folder: Path, tmp_path: Path
+) -> None:
     """Two gloo processes share each batch; without dropout the result is that of one, up to rounding."""
     (tmp_path / "recipe.toml").write_text("bottleneck = 8\nhead_dropout = 0.0\nlearning_rate = 1e-2\n")
     arguments = ["extract", "--task", "pairs", "--epochs", "2", "--batch-size", "10", "--recipe", recipe, "--json"]
@@ -415,7 +437,7 @@ def test_two_processes_train_as_one_does(places, recipe, run, backbone_folder, d
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_processes_read_as_one_does(places, run, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_two_processes_read_as_one_does(places: list[str], run: Command, tmp_path: Path) -> None:
     arguments = ["pretrain", "--tasks", "films,pairs", "--epochs", "2", "--batch-size", "10", "--json"]
     status, out, error = run(*arguments, "--output", tmp_path / "one", *places)
     assert status == 0, error
@@ -432,7 +454,7 @@ def test_two_processes_read_as_one_does(places, run, tmp_path) -> None:  # type:
     assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
-def test_a_tracker_gets_the_curve(places, run, recipe, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_tracker_gets_the_curve(places: list[str], run: Command, recipe: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     status, _, error = run("extract", "--task", "films", *places, *QUICK, "--recipe", recipe, "--track", "tensorboard")
     assert status == 0, error

@@ -80,8 +80,8 @@ def test_torch_without_any_temporary_folder_says_so() -> None:
     )
     assert status == 2
     assert error.splitlines() == [
-        "error: No usable temporary directory found in ['/dev/null']: make room in one of these, or name another folder"
-        " in TMPDIR. Nothing finished was lost; mend it and run the same command again"
+        "error: No usable temporary directory found in ['/dev/null']: free some space in one of these, or name another"
+        " folder in TMPDIR. Finished work is kept; mend this and run the same command again"
     ]
 
 
@@ -124,7 +124,7 @@ def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder:
     arguments = [f"--{name}={value}" for name, value in {**options, **places}.items()]
     status, error = mounted(places["store"], "size=8k", "extract", *arguments)
     assert status == 2
-    assert "the disk is full. Nothing finished was lost" in error
+    assert "the disk is full. Finished work is kept" in error
     # The same command resumes after the last epoch.
     done = subprocess.run(
         [sys.executable, "-m", "pipeline", "extract", *arguments], cwd=ROOT, capture_output=True, text=True

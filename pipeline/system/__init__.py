@@ -1,1 +1,1 @@
-"""Files, streams, signals and errors: what stands between the project and the operating system."""
+"""The operating system's side: files, locks, streams, signals, memory, and the errors that the user can mend."""

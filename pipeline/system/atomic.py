@@ -1,12 +1,11 @@
 """Files and folders that appear complete or not at all, and the hashes that identify them.
 
-What is new is made in a hidden *staging* folder beside its place, and renamed. Its writer holds a lock in the staging
-folder for as long as it works, so that a folder whose lock is free was left by a killed process and can be cleared.
+New content is made in a hidden *staging* folder beside its place, then renamed. The writer holds a lock in the staging
+folder while it works. A staging folder whose lock is free was therefore left by a killed process and can be cleared.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import json
@@ -14,21 +13,20 @@ import os
 import re
 import shutil
 import stat
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipeline.system.errors import writing
 from pipeline.system.locks import open_lock, try_lock
+from pipeline.system.process import c_library
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no blanks: equal values give equal text, so it can be hashed."""
+    """JSON with sorted keys and no blanks. Equal values give equal text, so it can be hashed."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
@@ -42,26 +40,22 @@ def sha256_file(path: Path) -> str:
 
 
 def make_folder(path: Path) -> Path:
-    """Create ``path`` and its parents; a :class:`PipelineError` where that is refused."""
+    """Create ``path`` and its parents; a :class:`PipelineError` if the system refuses."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def check_writable(path: Path) -> None:
-    """Raise the :class:`PipelineError` that writing ``path`` later would; leave nothing behind."""
-    target = _followed(path)
-    make_folder(target.parent)
-    with writing(path), _staging(target):
+    """Raise the :class:`PipelineError` that writing ``path`` would raise later; leave nothing behind."""
+    with _staging(path):
         pass
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success flush the file there to disk and rename it onto ``path``."""
-    target = _followed(path)
-    make_folder(target.parent)
-    with writing(path), _staging(target) as staging:
+    with _staging(path) as (target, staging):
         temporary = staging / target.name
         yield temporary
         _complete(temporary, staging)
@@ -82,12 +76,10 @@ def write_json(path: Path, value: Any) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder; on success put it in the place of ``path``.
 
-    Of processes that write one folder at the same time the last wins. A reader always finds one of their folders where
-    the file system can exchange two names (:func:`_exchange`); elsewhere there is none for an instant.
+    If several processes write one folder at the same time, the last wins. Readers always find one of their folders if
+    the file system can exchange two names (:func:`_exchange`); otherwise there is none for an instant.
     """
-    target = _followed(path)
-    make_folder(target.parent)
-    with writing(path), _staging(target) as staging:
+    with _staging(path) as (target, staging):
         temporary = staging / target.name
         temporary.mkdir()
         yield temporary
@@ -97,10 +89,10 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def clear_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what killed processes left in ``folder`` while they wrote ``name``, or anything.
+    """Remove the staging folders that killed processes left in ``folder``: those for ``name``, or all.
 
-    A folder that was being replaced is put back. What may be in use stays: its lock is held, or cannot be tried, or it
-    was made on another machine less than a day ago (some network file systems keep locks within a machine).
+    A folder that was being replaced is put back. A staging folder that may be in use stays: its lock is held or cannot
+    be tried, or it was made on another machine less than a day ago (some network file systems lock only within one).
     """
     try:
         with os.scandir(folder) as entries:
@@ -111,11 +103,6 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
         match = _STAGING.fullmatch(entry)
         if match is not None and name in (None, match["name"]):
             _clear(folder / entry, folder / match["name"], match["machine"] == _MACHINE)
-
-
-def _followed(path: Path) -> Path:
-    """Where ``path`` leads: of a link, not the link is replaced but what it points to."""
-    return Path(os.path.realpath(path))
 
 
 def _machine() -> str:
@@ -133,50 +120,45 @@ _DAY = 24 * 60 * 60
 
 
 @contextmanager
-def _staging(target: Path) -> Iterator[Path]:
-    """A locked hidden folder beside ``target``, deleted at the end; leftovers of killed writers are cleared first."""
-    clear_leftovers(target.parent, target.name)
-    staging, lock = _locked_staging(target)
-    try:
-        yield staging
-    finally:
-        _dispose(staging, target)
-        os.close(lock)
+def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
+    """The place to write ``path`` and a locked hidden folder beside it, which is deleted at the end."""
+    target = Path(os.path.realpath(path))  # not a link is replaced, but what it points to
+    make_folder(target.parent)
+    with writing(path):
+        clear_leftovers(target.parent, target.name)
+        staging, lock = _locked_staging(target)
+        with lock:
+            try:
+                yield target, staging
+            finally:
+                _dispose(staging, target)
 
 
-def _locked_staging(target: Path) -> tuple[Path, int]:
+def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
     while True:
         staging = target.with_name(f".{target.name}.{_MACHINE}{uuid.uuid4().hex[:8]}.tmp")
         staging.mkdir()
         with suppress(FileNotFoundError):  # another process cleared it before it was locked
             file = _lock_of(target, staging)
-            lock = open_lock(file)
-            if _lock_or_go_without(lock) and file.exists():
+            lock, locked = open_lock(file), True
+            with suppress(OSError):  # no locks here, so nobody else clears this either
+                locked = try_lock(lock)
+            if locked and file.exists():
                 return staging, lock
-            os.close(lock)
-
-
-def _lock_or_go_without(lock: int) -> bool:
-    try:
-        return try_lock(lock)
-    except OSError:  # no locks here, so that nobody else clears this either
-        return True
+            lock.close()
 
 
 def _clear(staging: Path, target: Path, same_machine: bool) -> None:
     with suppress(OSError):
         if not same_machine and time.time() - staging.stat().st_mtime < _DAY:
             return
-        lock = open_lock(_lock_of(target, staging))
-        try:
+        with open_lock(_lock_of(target, staging)) as lock:
             if try_lock(lock):
                 _dispose(staging, target)
-        finally:
-            os.close(lock)
 
 
 def _dispose(staging: Path, target: Path) -> None:
-    """Delete a staging folder; the old ``target`` returns if the new one never came."""
+    """Delete a staging folder; put the old ``target`` back if the new one never took its place."""
     old = _old_of(target, staging)
     if old.exists() and not target.exists():
         with suppress(OSError):  # another process was first to put one there
@@ -193,10 +175,10 @@ def _old_of(target: Path, staging: Path) -> Path:
 
 
 def _complete(new: Path, staging: Path) -> None:
-    """Give what was made the permissions that the umask allows, and flush it to disk.
+    """Give the new files and folders the permissions that the umask allows, and flush them to disk.
 
-    Some libraries write for the owner alone (safetensors: 0600), and a shared store could not be read by others. What
-    the umask allows is read off the staging folder: asking for the umask would change it for all threads.
+    Some libraries write for the owner alone (safetensors: 0600), so that others could not read a shared store. What the
+    umask allows is read off the staging folder: asking for the umask would change it for all threads.
     """
     allowed = staging.stat().st_mode & 0o777
     for path in (new, *new.rglob("*")):
@@ -217,7 +199,7 @@ def _flush(path: Path) -> None:
 
 
 def _replace_folder(target: Path, new: Path, old: Path) -> None:
-    """Give ``new`` the name ``target``; a folder that has it is deleted, by way of the name ``old``."""
+    """Rename ``new`` to ``target``. A folder that has this name is deleted, by way of the name ``old``."""
     while True:
         try:
             if not target.is_dir():
@@ -228,24 +210,18 @@ def _replace_folder(target: Path, new: Path, old: Path) -> None:
                 shutil.rmtree(old)
             return
         except OSError as error:
-            # Another process may put a folder there, or take one away, at any moment.
+            # Another process may put a folder there, or take it away, at any moment.
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not new.exists():
                 raise
             shutil.rmtree(old, ignore_errors=True)
 
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-"""Of Linux's ``fcntl.h`` and ``stdio.h``."""
+"""From Linux's ``fcntl.h`` and ``stdio.h``."""
 
 
 def _exchange(first: Path, second: Path) -> bool:
     """Swap two names in one step; False if the C library, the system or the file system cannot (NFS, FUSE, macOS)."""
-    rename = _renameat2()
-    return rename is not None and (
-        rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0
-    )
-
-
-@cache
-def _renameat2() -> Callable[..., int] | None:
-    return getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    paths = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second)
+    rename = getattr(c_library(), "renameat2", None)
+    return rename is not None and rename(*paths, _RENAME_EXCHANGE) == 0

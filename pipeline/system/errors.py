@@ -1,4 +1,4 @@
-"""What a user can mend, said once: what is wrong, where, and how to mend it."""
+"""Errors that the user can mend, in words: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -6,35 +6,37 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pydantic import ValidationError
+from pydantic import ValidationError
 
-_WRITE_FAILURES = {
-    errno.ENOSPC: "the disk is full",
-    errno.EDQUOT: "the disk quota is used up",
-    errno.EFBIG: "the file size limit is reached",
+_ANYWHERE = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
     errno.ENOTDIR: "a file stands where a folder is needed",
-    errno.EEXIST: "a file stands where a folder is needed",
     errno.EISDIR: "a folder stands where a file is needed",
-    errno.ENOENT: "nothing can be made there",
     errno.ENAMETOOLONG: "the name is too long",
     errno.ELOOP: "its links go round in a circle",
     errno.EIO: "the disk fails",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file size limit is reached",
 }
-_MACHINE_FAILURES = {
-    **_WRITE_FAILURES,
+_WRITING = _ANYWHERE | {errno.EEXIST: _ANYWHERE[errno.ENOTDIR], errno.ENOENT: "nothing can be made there"}
+# Without ENOENT and EEXIST: a file of ours that is missing or already there is as likely a fault of the program.
+_MACHINE = _ANYWHERE | {
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
     errno.ENFILE: "the machine has too many open files",
     errno.ENOMEM: "out of memory",
-    errno.ESTALE: "the network file system lost it",
+    errno.ESTALE: "the network file system lost it: try again",
 }
-# A file of ours that is missing or already there is as likely a fault of the program.
-del _MACHINE_FAILURES[errno.ENOENT], _MACHINE_FAILURES[errno.EEXIST]
+READING = _MACHINE | {
+    errno.ENOENT: "no such file",
+    errno.ENOTDIR: "no such file",
+    errno.EACCES: "permission denied: make it readable",
+    errno.EPERM: "permission denied: make it readable",
+}
+"""Why the operating system refuses to read a file, by errno."""
 
 
 class PipelineError(Exception):
@@ -46,41 +48,38 @@ class PipelineError(Exception):
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write ``path`` into a :class:`PipelineError`.
-
-    safetensors reports a full disk as its own ``SafetensorError`` with the errno in the text, so both forms are read.
-    """
+    """Turn the operating system's refusal to write ``path`` into a :class:`PipelineError`."""
     try:
         yield
-    except OSError as error:
-        if error.errno not in _WRITE_FAILURES:
-            raise
-        raise _cannot_write(path, _WRITE_FAILURES[error.errno]) from error
     except Exception as error:
-        if type(error).__name__ != "SafetensorError":
+        reason = _write_failure(error)
+        if reason is None:
             raise
-        for number, reason in _WRITE_FAILURES.items():
+        raise PipelineError(
+            f"cannot write {path}: {reason}. Finished work is kept; free some space or give another folder"
+            " (--store, --reports), and run the same command again"
+        ) from error
+
+
+def _write_failure(error: Exception) -> str | None:
+    if isinstance(error, OSError):
+        return _WRITING.get(error.errno or 0)
+    if type(error).__name__ == "SafetensorError":  # which has the errno in its text
+        for number, reason in _WRITING.items():
             if f"os error {number})" in str(error) or f"code: {number}," in str(error):
-                raise _cannot_write(path, reason) from error
-        raise
+                return reason
+    return None
 
 
 def refusal(error: OSError) -> str | None:
     """Why the machine refused, in words; None where the program may be at fault."""
     if (error.strerror or "").startswith("No usable temporary directory"):  # Python's own; torch needs one
-        return f"{error.strerror}: make room in one of these, or name another folder in TMPDIR"
-    return _MACHINE_FAILURES.get(error.errno or 0)
-
-
-def _cannot_write(path: Path, reason: str) -> PipelineError:
-    return PipelineError(
-        f"cannot write {path}: {reason}. Nothing finished was lost; make room or name another folder"
-        " (--store, --reports) and run the same command again."
-    )
+        return f"{error.strerror}: free some space in one of these, or name another folder in TMPDIR"
+    return _MACHINE.get(error.errno or 0)
 
 
 def validation_problems(error: ValidationError) -> list[str]:
-    """One line a mistake, each with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
+    """One line for each mistake, with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
     problems = []
     for item in error.errors(include_url=False):
         key = ".".join(map(_as_key, item["loc"])) or "(file)"
@@ -98,7 +97,7 @@ def _as_key(part: int | str) -> str:
 
 
 def shortened(value: object, most: int = 80) -> str:
-    """``repr(value)`` for a message: cut in the middle where it is long, and never an error of its own."""
+    """``repr(value)`` for a message, cut in the middle where it is long; never an error of its own."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # nested too deeply, or an integer of more digits than Python prints
@@ -107,7 +106,7 @@ def shortened(value: object, most: int = 80) -> str:
 
 
 def raise_all(where: str, problems: Sequence[str]) -> None:
-    """Raise one :class:`PipelineError` naming every problem found in ``where``; do nothing when there is none."""
+    """Raise one :class:`PipelineError` that lists every problem in ``where``; do nothing if there is none."""
     if problems:
         count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         raise PipelineError(f"{where}: {count}\n" + "\n".join(f"  {problem}" for problem in problems))

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from types import FrameType
 
+from pipeline.system.process import is_main_process
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 
@@ -19,7 +21,7 @@ class Interrupted(KeyboardInterrupt):
 def handle() -> None:
     """Raise :class:`Interrupted` at the first SIGINT or SIGTERM; the second one kills.
 
-    A signal that the parent process ignores stays ignored: a script's background job is not meant to hear Ctrl-C.
+    A signal that the parent process ignores stays ignored: Ctrl-C is not meant for a script's background jobs.
     """
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -27,16 +29,14 @@ def handle() -> None:
 
 
 def report(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> int:
-    """Tell the user how to go on after ``interrupt``; returns the exit status.
+    """Tell the user how to resume after ``interrupt``; returns the exit status.
 
     Args:
         arguments: of the command line, the verb first.
     """
-    # Of the processes that train together, one speaks. The launcher's variable is read here because torch may not
-    # have been imported yet.
-    if os.environ.get("RANK", "0") == "0":
+    if is_main_process():
         resumable = bool(arguments) and arguments[0] in _RESUMABLE
-        kept = ": what was finished is kept; run the same command again to resume" if resumable else ""
+        kept = ": finished work is kept; run the same command again to resume" if resumable else ""
         print(f"interrupted{kept}", file=sys.stderr)
     return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
 
@@ -51,7 +51,7 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 def _end(unraisable: sys.UnraisableHookArgs) -> None:
     """End the process where Python would drop the interrupt: it was raised in a destructor or a callback.
 
-    This is no worse than SIGKILL, which loses nothing that was finished.
+    This is no worse than SIGKILL: finished work is kept.
     """
     if isinstance(unraisable.exc_value, Interrupted):
         os._exit(report(unraisable.exc_value, sys.argv[1:]))

@@ -1,14 +1,14 @@
-"""Locks between processes. The kernel drops a lock with the process that holds it, however that ends."""
+"""Locks between processes. The kernel releases a lock when the process that holds it ends, however it ends."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pipeline.system.errors import PipelineError, writing
 
@@ -16,23 +16,22 @@ _HELD_ELSEWHERE = (errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 _warned: set[int] = set()
-"""File systems without locks that the user has been warned of, by device number."""
+"""Device numbers of the file systems without locks that the user has been warned of."""
 
 
-def open_lock(file: Path) -> int:
-    """A descriptor of the lock file ``file``, which is made if need be."""
-    # Network file systems lock only what is open for writing.
-    return os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+def open_lock(file: Path) -> BinaryIO:
+    """The lock file ``file``, which is created if it is missing."""
+    return file.open("ab")  # network file systems lock only files that are open for writing
 
 
-def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file until its descriptor is closed; False if another process holds it.
+def try_lock(lock: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
+    """Lock an open file until it is closed; False if another process holds the lock.
 
     Raises:
         OSError: the file system has no locks.
     """
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _HELD_ELSEWHERE:
             raise
@@ -42,66 +41,55 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 @contextmanager
 def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
-    """Hold the lock of ``file``, which stays behind.
+    """Hold the lock of ``file``; the file itself stays behind.
 
-    Where the file system has no locks, work goes on without one, after a warning: whatever is written appears whole, so
-    two commands at once cost time, not results.
+    On a file system without locks, work goes on after a warning. Everything is written atomically, so two commands at
+    once cost time, not results.
 
     Args:
-        if_held: raised when another process holds the lock; None waits for it, and says so on stderr.
+        if_held: raised if another process holds the lock; None waits for it, and says so on stderr.
 
     Raises:
         PipelineError: ``if_held``, or the file cannot be written.
     """
     with writing(file):
-        descriptor = open_lock(file)
-    try:
+        lock = open_lock(file)
+    with lock:
         with writing(file):
-            supported = _acquire(descriptor, file, if_held)
+            supported = _acquire(lock, file, if_held)
         try:
             yield
         finally:
             if supported:
-                # Closing is not enough: a child that was forked meanwhile has the file open too.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        os.close(descriptor)
+                # Closing is not enough: a child process forked in the meantime has the file open too.
+                fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def is_held(file: Path) -> bool:
     """Whether another process holds the lock of ``file``; unknown counts as no."""
-    with suppress(OSError):
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            # Shared, so that those who only ask do not hold each other up.
-            return not try_lock(descriptor, fcntl.LOCK_SH)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), file.open("rb") as lock:
+        return not try_lock(lock, fcntl.LOCK_SH)  # shared, so that those who only ask do not block each other
     return False
 
 
-def _acquire(descriptor: int, file: Path, if_held: PipelineError | None) -> bool:
-    """Lock the open ``file``; False if its file system has no locks."""
+def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:
+    """Wait for ``lock``, the open ``file``; False if its file system has no locks."""
     try:
-        if not try_lock(descriptor):
+        if not try_lock(lock):
             if if_held is not None:
                 raise if_held
             print(f"waiting for another process to finish writing {file.parent}", file=sys.stderr, flush=True)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
-        _warn_once(os.fstat(descriptor).st_dev, file, error)
+        device = file.stat().st_dev
+        if device not in _warned:
+            _warned.add(device)
+            warning = (
+                f"warning: {file.parent}: its file system has no file locks ({error.strerror}): run one command at a"
+                " time here, or keep reports on another file system (--reports FOLDER)"
+            )
+            print(warning, file=sys.stderr, flush=True)
         return False
     return True
-
-
-def _warn_once(device: int, file: Path, error: OSError) -> None:
-    if device not in _warned:
-        _warned.add(device)
-        print(
-            f"warning: {file.parent}: its file system has no file locks ({error.strerror}): run one command at a time"
-            " here, or keep reports on another file system (--reports FOLDER)",
-            file=sys.stderr,
-            flush=True,
-        )

@@ -1,9 +1,9 @@
-"""JSON files of one pydantic model, each parsed once for as long as it stays as it is.
+"""JSON files of one pydantic model, each parsed again only when it has changed.
 
-To list thousands of small files costs mostly the opening of each. Their *index*, one file beside them, holds the
-contents of all, each with the stamp that its file had when it was read. It is a cache and nothing else: it may be
-missing, stale, damaged or unwritable, two processes may write it at once, and what decides a result is read from the
-file itself (:meth:`ModelFiles.read`).
+Most of the time of listing thousands of small files goes into opening them. Their *index*, one file beside them, holds
+the contents of all, each with the stamp that its file had when it was read. The index is only a cache: it may be
+missing, stale, damaged or unwritable, and two processes may write it at once. Whatever decides a result is read from
+the file itself (:meth:`ModelFiles.read`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ Stamp = tuple[int, int, int, int]
 """When content and status last changed (ns), size (bytes), inode."""
 
 _FEW = 32
-"""So many files are read as fast as an index is."""
+"""Reading this many files is as fast as reading an index."""
 _STALE_SHARE = 0.02
-"""The index is written anew when it misses, or still has, more than this share of the files."""
+"""The index is rewritten when more than this share of the files are missing from it, or gone."""
 
 
 class ModelFiles(Generic[Model]):
     """Files that each hold one ``model`` as JSON.
 
     Args:
-        remedy: what a user should do about a damaged one.
-        index: the file that keeps the contents of all between processes, in a folder above them.
+        remedy: what a user should do about a damaged file.
+        index: the index file, in a folder above all of them; None keeps none.
     """
 
     def __init__(self, model: type[Model], remedy: str, index: Path | None = None) -> None:
@@ -58,16 +58,16 @@ class ModelFiles(Generic[Model]):
         return self._read[file][1]
 
     def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:
-        """The model of each file that there is, or why it cannot be read; from the index where that is up to date.
+        """The model of each file that exists, or why it cannot be read; from the index where that is up to date.
 
         Args:
             files: all that the index may hold.
         """
         listed = list(files)
         known = self._known(listed)
-        found = {file: known.get(file) or self._attempt(file) for file in listed}
-        self._renew_index(found.keys(), known.keys())
-        return {file: model for file, model in found.items() if model is not None}
+        models = {file: known.get(file) or self._attempt(file) for file in listed}
+        self._renew_index(models.keys(), known.keys())
+        return {file: model for file, model in models.items() if model is not None}
 
     def _attempt(self, file: Path) -> Model | PipelineError | None:
         try:
@@ -76,7 +76,7 @@ class ModelFiles(Generic[Model]):
             return error
 
     def _known(self, files: Collection[Path]) -> dict[Path, Model]:
-        """The models of files that are as they were when they were read, here or by who wrote the index."""
+        """The models of files that have not changed since this process, or the writer of the index, read them."""
         if self.index is None or len(files) <= _FEW:
             return {}
         if self._indexed is None:
@@ -91,7 +91,7 @@ class ModelFiles(Generic[Model]):
         return known
 
     def _read_index(self, index: Path) -> dict[Path, tuple[Stamp, Model]]:
-        """What the index holds; nothing where it is missing, damaged or of another version."""
+        """The entries of the index; none if it is missing, damaged or of another version."""
         with suppress(PipelineError, ValidationError):
             checksum, _, text = read_text(index).partition("\n")
             if sha256_text(text) == checksum:
@@ -107,9 +107,9 @@ class ModelFiles(Generic[Model]):
             entries = self._indexed | self._read
             self._indexed = {file: entries[file] for file in files if file in entries}
             named = {file.relative_to(self.index.parent).as_posix(): entry for file, entry in self._indexed.items()}
-            # Only what the files say: what they leave out may have another default in another version.
+            # Only the keys that the files set: the rest may have other defaults in another version.
             text = self._entries.dump_json(named, exclude_unset=True).decode()
-            with suppress(PipelineError, OSError):  # who may not write here reads the files each time
+            with suppress(PipelineError, OSError):  # where it cannot be written, the files are read each time
                 write_text(self.index, f"{sha256_text(text)}\n{text}")
 
     @property

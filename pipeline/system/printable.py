@@ -1,10 +1,10 @@
-"""Text that a terminal, a page and a picture can show, whatever stood in the file it came from."""
+"""Text that is safe to show in a terminal, a page and a picture, whatever file it came from."""
 
 from __future__ import annotations
 
 import re
 
-# What XML 1.0 cannot hold, and the control characters that it can: a terminal would obey them.
+# What XML 1.0 cannot hold, and the control characters that it can but a terminal would obey.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

@@ -1,7 +1,7 @@
-"""Files that a person or another program wrote: read here, so that whatever is wrong with one is told in one line.
+"""Files that a person or another program wrote. Whatever is wrong with one is a :class:`PipelineError` of one line.
 
-A file may be missing, unreadable, a folder, a pipe that nobody writes to, not UTF-8, nested deeper than Python recurses
-or hold a number too long to convert. All of these are the user's to mend, and none of them may end in a traceback.
+A file may be missing, unreadable, a folder, a pipe that nobody writes to, not UTF-8, nested deeper than Python can
+recurse, or hold a number too long to convert. The user can mend all of these, so none may end in a traceback.
 """
 
 from __future__ import annotations
@@ -19,26 +19,15 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.system.errors import PipelineError, validation_problems
+from pipeline.system.errors import READING, PipelineError, validation_problems
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_READ_FAILURES = {
-    errno.ENOENT: "no such file",
-    errno.ENOTDIR: "no such file",
-    errno.EISDIR: "a folder stands where a file is needed",
-    errno.EACCES: "permission denied: make it readable",
-    errno.EPERM: "permission denied: make it readable",
-    errno.ENAMETOOLONG: "the name is too long",
-    errno.ELOOP: "its links go round in a circle",
-    errno.EIO: "the disk fails",
-    errno.ESTALE: "the network file system lost it: try again",
-}
-
-# Such a key takes tomllib a time that grows with the square of its length; no file of ours has three parts in one.
+# tomllib's time grows with the square of the parts of a key; no file of ours has three parts in one.
 _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
-# Raised by libraries for content they cannot read, and not derived from ValueError or OSError.
+_CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
+"""What libraries raise for content they cannot read; an OSError without a number is Arrow's."""
 _FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "error")
 
 
@@ -49,39 +38,43 @@ def reading(file: Path, remedy: str = "") -> Iterator[None]:
     A :class:`PipelineError` raised within passes through as it is.
 
     Args:
-        remedy: what the user should do about a missing file or damaged content; other failures have their own.
+        remedy: what the user should do if the file is missing or damaged; other failures have their own.
     """
     try:
         yield
-    except PipelineError:
-        raise
-    except OSError as error:
-        if error.errno is None and error.strerror is None:  # Arrow's, of content
-            raise _damaged(file, _first_line(error), remedy) from error
-        reason = _READ_FAILURES.get(error.errno or 0, error.strerror or error)
-        mend = f": {remedy}" if error.errno == errno.ENOENT and remedy else ""
-        raise PipelineError(f"{file}: {reason}{mend}") from error
-    except ValidationError as error:
-        raise _damaged(file, validation_problems(error)[0], remedy) from error
-    except UnicodeDecodeError as error:
-        raise _damaged(file, f"not UTF-8 text (byte {error.start})", remedy or "save it as UTF-8") from error
-    except RecursionError as error:
-        raise _damaged(file, "nested too deeply", remedy) from error
-    except MemoryError as error:
-        raise _damaged(file, "larger than this machine's memory", remedy) from error
     except Exception as error:
-        if not isinstance(error, (ValueError, KeyError, TypeError, EOFError)) and type(error).__name__ not in _FOREIGN:
+        reason = _reason(error, f": {remedy}" if remedy else "")
+        if reason is None:
             raise
-        raise _damaged(file, _first_line(error), remedy) from error
+        raise PipelineError(f"{file}: {reason}") from error
+
+
+def _reason(error: Exception, remedy: str) -> str | None:
+    """What is wrong with a file and what to do about it; None if ``error`` is no fault of the file."""
+    match error:
+        case OSError() if error.errno is not None or error.strerror is not None:
+            reason = READING.get(error.errno or 0, error.strerror or str(error))
+            return f"{reason}{remedy}" if error.errno == errno.ENOENT else reason
+        case ValidationError():
+            damage = validation_problems(error)[0]
+        case UnicodeDecodeError():
+            damage, remedy = f"not UTF-8 text (byte {error.start})", remedy or ": save it as UTF-8"
+        case RecursionError():
+            damage = "nested too deeply"
+        case MemoryError():
+            damage = "larger than this machine's memory"
+        case _ if isinstance(error, _CONTENT) or type(error).__name__ in _FOREIGN:
+            lines = str(error).strip().splitlines()
+            damage = lines[0][:200] if lines else type(error).__name__
+        case _:
+            return None
+    return f"cannot be read ({damage}){remedy}"
 
 
 def present(file: Path) -> bool:
-    """Whether anything stands at ``file``, be it a folder or a broken link.
+    """Whether anything stands at ``file``, even a folder or a broken link; a :class:`PipelineError` if this is unknown.
 
-    ``Path.is_file`` would take a folder for nothing at all, and what is there would be made again.
-
-    Raises:
-        PipelineError: the system does not say.
+    ``Path.is_file`` would report a folder as nothing at all.
     """
     with reading(file):
         try:
@@ -100,22 +93,14 @@ def check_regular(file: Path) -> None:
 
 
 def read_text(file: Path, remedy: str = "") -> str:
-    """The UTF-8 text of ``file``, without a byte order mark.
-
-    Raises:
-        PipelineError: it cannot be read.
-    """
+    """The UTF-8 text of ``file``, without a byte order mark."""
     with reading(file, remedy):
         check_regular(file)
         return file.read_text(encoding="utf-8-sig")
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The table that ``file`` holds.
-
-    Raises:
-        PipelineError: it cannot be read, or is not TOML.
-    """
+    """The table in ``file``."""
     text = read_text(file)
     with reading(file, "write it as TOML"):
         if _DEEP_KEY.search(text):
@@ -124,31 +109,14 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path, remedy: str) -> Any:
-    """What the JSON in ``file`` says.
-
-    Raises:
-        PipelineError: it cannot be read, or is not JSON.
-    """
+    """The value in ``file``."""
     text = read_text(file, remedy)
     with reading(file, remedy):
         return json.loads(text)
 
 
 def read_model(model: type[Model], file: Path, remedy: str) -> Model:
-    """A ``model`` from the JSON in ``file``.
-
-    Raises:
-        PipelineError: it cannot be read, or its content is not such a model; the first mistake is named.
-    """
+    """A ``model`` from the JSON in ``file``; where it does not fit, the error names the first mistake."""
     text = read_text(file, remedy)
     with reading(file, remedy):
         return model.model_validate_json(text)
-
-
-def _damaged(file: Path, reason: str, remedy: str) -> PipelineError:
-    return PipelineError(f"{file}: cannot be read ({reason})" + (f": {remedy}" if remedy else ""))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:200] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""Standard output and standard error: both may be closed, on a full disk, or lack letters of what is printed."""
+"""Standard output and standard error: either may be closed, on a full disk, or lack letters of what is printed."""
 
 from __future__ import annotations
 
@@ -6,58 +6,61 @@ import io
 import os
 import re
 import sys
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from pipeline.system.errors import PipelineError, refusal
 from pipeline.system.printable import printable
 
 CLOSED_PIPE = 141
-"""The exit status of a command whose reader went away, as of one that SIGPIPE kills: 128 + 13."""
+"""The exit status of a command whose reader has gone, as if SIGPIPE had killed it: 128 + 13."""
 
 _ENDLESS = re.compile(r"(\S{120})\S{80,}(\S{60})")
 
 
-class _Results(io.TextIOWrapper):
-    """Standard output: a command whose results nobody can read ends."""
-
-    def write(self, text: str) -> int:
-        try:
-            return super().write(text)
-        except OSError as error:
-            _give_up(self, error)
-
-    def flush(self) -> None:
-        try:
-            super().flush()
-        except OSError as error:
-            _give_up(self, error)
-
-
 class _Progress(io.TextIOWrapper):
-    """Standard error: a run of hours goes on where nobody watches it any more."""
+    """Standard error: once it cannot be written, it drops what is printed, and a run of hours goes on."""
 
     def write(self, text: str) -> int:
         try:
             return super().write(text)
-        except OSError:
-            _discard(self)
+        except OSError as error:
+            self._fail(error)
             return len(text)
 
     def flush(self) -> None:
         try:
             super().flush()
-        except OSError:
-            _discard(self)
+        except OSError as error:
+            self._fail(error)
+
+    def _fail(self, _error: OSError) -> None:
+        """Send what the stream holds, and all that is still printed to it, nowhere."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+        os.close(nowhere)
+
+
+class _Results(_Progress):
+    """Standard output: a command whose results nobody can read ends."""
+
+    def _fail(self, error: OSError) -> None:
+        super()._fail(error)
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(CLOSED_PIPE) from error
+        raise PipelineError(f"cannot print the result: {refusal(error) or error}. Finished work is kept") from error
 
 
 def set_up() -> None:
     """Make standard output and standard error safe to print to for the rest of the process.
 
     Letters that their encoding lacks are written as escapes, which keeps ↑ and ↓ apart. Standard output raises
-    ``SystemExit(141)`` once its reader has gone, as behind ``| head``, and a :class:`PipelineError` where it cannot be
+    ``SystemExit(141)`` once its reader has gone, as behind ``| head``, and a :class:`PipelineError` if it cannot be
     written for another reason. What cannot be written to standard error is dropped.
     """
-    _open_descriptors()
+    # Of descriptors 0 to 2, open those that are closed: the next file would get the number, and what C code prints.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
     sys.stdout = _wrapped(sys.stdout, _Results)
     sys.stderr = _wrapped(sys.stderr, _Progress)
 
@@ -66,13 +69,6 @@ def print_error(message: str) -> None:
     """Print ``message`` to standard error without control characters, and with endless words cut in the middle."""
     short = _ENDLESS.sub(r"\1...\2", message)
     print(f"error: {printable(short)}", file=sys.stderr)
-
-
-def _open_descriptors() -> None:
-    """Open what of descriptors 0 to 2 is closed: the next file would get its number, and what C code prints."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
 
 
 def _wrapped(stream: TextIO | None, kind: type[io.TextIOWrapper]) -> TextIO:
@@ -87,17 +83,3 @@ def _wrapped(stream: TextIO | None, kind: type[io.TextIOWrapper]) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-
-
-def _give_up(stream: io.TextIOWrapper, error: OSError) -> NoReturn:
-    _discard(stream)
-    if isinstance(error, BrokenPipeError):
-        raise SystemExit(CLOSED_PIPE) from error
-    raise PipelineError(f"cannot print the result: {refusal(error) or error}. What was finished is kept") from error
-
-
-def _discard(stream: io.TextIOWrapper) -> None:
-    """Send what ``stream`` holds, and all that is still printed to it, nowhere."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)

@@ -18,6 +18,7 @@ from accelerate.utils import broadcast_object_list, parse_flag_from_env
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import is_main_process
 
 T = TypeVar("T")
 
@@ -38,11 +39,6 @@ def hardware() -> str:
 def process_count() -> int:
     """Processes that train together, as the launcher says."""
     return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def is_main_process() -> bool:
-    """Whether this process is the one that writes and prints."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def wait_for_everyone() -> None:

@@ -14,7 +14,7 @@ import pytest
 from cyclopts import App
 from hypothesis import strategies as st
 
-from pipeline.cli.verbs import app, main
+from pipeline.cli.app import app, main
 from pipeline.records.ledger import Ledger
 from pipeline.records.packing import export_artifact
 from pipeline.system.printable import printable
@@ -143,7 +143,7 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     read = {"rows": {"films": 9}, "masked_accuracy": {"before": 0.1, "after": 0.2}, "best_epoch": 1, "seconds": 1.0}
     monkeypatch.setattr("stages.pretrain._Pretraining.train", lambda _: read | {"run": RUNS[0], "backbone": "new"})
     result = types.SimpleNamespace(entries=[types.SimpleNamespace(error="failed")])
-    monkeypatch.setattr("stages.compare.compare", lambda *_: (result, Path("tables")))
+    monkeypatch.setattr("stages.compare.compare.compare", lambda *_: (result, Path("tables")))
     monkeypatch.setattr("stages.demo.demo", lambda *_: 0)
     monkeypatch.setattr("pipeline.reporting.build.write_figures", lambda *_: ())
 

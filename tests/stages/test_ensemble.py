@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from pipeline.data.tasks import Task, find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Cost, Ledger, RunRecord

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

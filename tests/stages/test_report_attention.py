@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.reporting.figures.attention_maps import AttentionMap, attention_drawing

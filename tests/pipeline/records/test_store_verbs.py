@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from pipeline.records.store import HEAD, MANIFEST, Store
 from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, save, save_fusion
 
@@ -90,5 +90,5 @@ def test_an_import_says_what_is_new_and_what_was_here(verb: Run, store: Store, t
 
 def test_nobody_waits_for_torch_to_see_a_list() -> None:
     heavy = "{'torch', 'pandas', 'numpy'}"
-    code = f"import sys, pipeline.cli.verbs, pipeline.records.packing; sys.exit(bool({heavy} & {{*sys.modules}}))"
+    code = f"import sys, pipeline.cli.app, pipeline.records.packing; sys.exit(bool({heavy} & {{*sys.modules}}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -88,7 +88,7 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
 def test_a_folder_is_replaced_where_the_c_library_exchanges_no_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.system.atomic._renameat2", lambda: None)
+    monkeypatch.setattr("pipeline.system.atomic.c_library", lambda: None)
     for name in ("old", "new"):
         with new_folder(tmp_path / "folder") as temporary:
             fill(temporary, name)

@@ -1,4 +1,4 @@
-"""What a user can mend is said with its place and reason; what nobody can mend by reading it stays a bug."""
+"""What a user can mend is reported with its place and reason; everything else stays a bug."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS = [
 ]
 
 
-def said(error: Exception) -> str:
+def message_for(error: Exception) -> str:
     with pytest.raises(PipelineError) as caught, writing(Path("/some/file")):
         raise error
     assert caught.value.__cause__ is error
@@ -42,15 +42,15 @@ def said(error: Exception) -> str:
 
 
 @pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
-def test_the_systems_refusal_to_write_is_told_with_path_and_reason(number: int) -> None:
-    assert said(OSError(number, os.strerror(number))).startswith(f"cannot write /some/file: {REASONS[number]}.")
+def test_a_refused_write_is_reported_with_path_and_reason(number: int) -> None:
+    assert message_for(OSError(number, os.strerror(number))).startswith(f"cannot write /some/file: {REASONS[number]}.")
 
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("number", REASONS, ids=errno.errorcode.get)
-def test_safetensors_own_form_of_it_is_told_alike(number: int, form: str) -> None:
+def test_safetensors_errors_are_reported_alike(number: int, form: str) -> None:
     error = SafetensorError(form.format(number=number))
-    assert said(error) == said(OSError(number, ""))
+    assert message_for(error) == message_for(OSError(number, ""))
 
 
 @pytest.mark.parametrize(

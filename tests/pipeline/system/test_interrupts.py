@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-RESUME = "interrupted: what was finished is kept; run the same command again to resume"
+RESUME = "interrupted: finished work is kept; run the same command again to resume"
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="sends signals")
 

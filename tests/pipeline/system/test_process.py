@@ -1,4 +1,4 @@
-"""A process that trains keeps memory between steps and hands it back between runs."""
+"""A training process keeps memory between steps and returns it to the system between runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ print(json.dumps({"kept": freed, "given back": resident_mb() - before, "spin": o
 """
 
 
-def measured(**variables: str) -> dict[str, float | str | None]:
+def measured(**variables: str) -> dict[str, Any]:
     own = {
         name: value
         for name, value in os.environ.items()
@@ -43,8 +44,8 @@ def measured(**variables: str) -> dict[str, float | str | None]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=own | variables, capture_output=True, text=True, check=True
     )
-    found: dict[str, float | str | None] = json.loads(done.stdout)
-    return found
+    measurements: dict[str, Any] = json.loads(done.stdout)
+    return measurements
 
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
@@ -52,9 +53,9 @@ glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C libr
 
 @glibc
 def test_freed_memory_is_kept_until_it_is_given_back() -> None:
-    found = measured()
-    assert found["kept"] > 60
-    assert found["given back"] < 8
+    measurements = measured()
+    assert measurements["kept"] > 60
+    assert measurements["given back"] < 8
 
 
 @glibc

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a file that somebody else wrote is one line with the file's name."""
+"""Whatever is wrong with a file that someone else wrote is reported in one line with its name."""
 
 import os
 from collections.abc import Callable

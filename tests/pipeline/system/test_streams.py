@@ -1,4 +1,4 @@
-"""What is printed may find no reader, no room and no letters for it; nothing of that is a traceback or ends a run."""
+"""Output may meet a closed pipe, a full disk or a poor encoding; none of these is a traceback or ends a run."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_a_reader_that_has_gone_ends_the_command_quietly(verb: list[str], nobody
 
 
 def test_a_full_disk_behind_standard_output_is_one_line(full: int) -> None:
-    expected = "error: cannot print the result: the disk is full. What was finished is kept\n"
+    expected = "error: cannot print the result: the disk is full. Finished work is kept\n"
     assert command("tasks", "list", stdout=full) == (2, "", expected)
 
 
-def test_an_error_is_told_once_when_standard_output_fails_too(nobody: int) -> None:
+def test_an_error_is_printed_once_when_standard_output_fails_too(nobody: int) -> None:
     status, _, error = command("tasks", "show", "nope", stdout=nobody)
     assert status == 2
     assert error.count("\n") == 1
@@ -75,7 +75,7 @@ def test_a_full_disk_behind_standard_error_stops_nothing(full: int) -> None:
     assert program("print('progress', file=sys.stderr)\nprint('result')", stderr=full) == (0, "result\n", "")
 
 
-def test_letters_that_the_encoding_lacks_are_told_apart() -> None:
+def test_letters_that_the_encoding_lacks_stay_distinct() -> None:
     assert program("print('0.5 ± 0.1 ↑ ↓')") == (0, "0.5 ± 0.1 \\u2191 \\u2193\n", "")
 
 

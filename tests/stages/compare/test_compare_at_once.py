@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.cli.verbs import main
+from pipeline.cli.app import main
 from pipeline.records.ledger import Ledger
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study

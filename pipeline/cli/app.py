@@ -1,0 +1,56 @@
+"""The verbs together, and the exit status of a command."""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from pipeline import __version__
+from pipeline.cli.compare import compare, report, studies
+from pipeline.cli.predict import ensemble, predict
+from pipeline.cli.store import store_app
+from pipeline.cli.tasks import tasks
+from pipeline.cli.train import demo, extract, fuse, pretrain, prune
+from pipeline.system.errors import PipelineError, refusal
+from pipeline.system.streams import print_error
+
+app = App(
+    name="python -m pipeline",
+    help="Train an adapter per task on one frozen BERT, fuse them for a target task, and compare with fine-tuning.",
+    version=__version__,
+    help_format="plaintext",
+    suppress_keyboard_interrupt=False,
+)
+for verb in (extract, fuse, prune, pretrain, compare, report, demo, predict, ensemble, tasks, store_app, studies):
+    app.command(verb)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 2 the user can mend it. Any error that leaves is a bug."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        _check_text(arguments)
+        try:
+            status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        finally:
+            sys.stdout.flush()  # here, where the errors of a closed or full standard output are handled
+        return status if isinstance(status, int) else 0
+    except PipelineError as error:
+        message = str(error)
+    except CycloptsError as error:
+        message = f"{error} (see --help)"
+    except OSError as error:
+        reason = refusal(error)
+        if reason is None:
+            raise
+        where = f"{error.filename}: " if error.filename is not None else ""
+        message = f"{where}{reason}. Finished work is kept; mend this and run the same command again"
+    print_error(message)
+    return 2
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Raise a :class:`PipelineError` for an argument with a null byte, or that is not UTF-8: libraries refuse both."""
+    for argument in arguments:
+        if "\0" in argument or any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise PipelineError(f"argument {argument!a}: not UTF-8 text: rename the file or folder")

@@ -1,0 +1,116 @@
+"""Verbs for studies: compare, report, studies list and show."""
+
+from cyclopts import App
+
+from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
+from pipeline.cli.printing import print_result
+from pipeline.settings.study import study_names
+from pipeline.system.process import is_main_process
+from pipeline.system.streams import print_error
+from stages.studies import STUDIES, find_study
+
+studies = App(name="studies", help="The shipped studies.")
+
+
+def compare(
+    *,
+    study: str = "default",
+    targets: str | None = None,
+    sources: str | None = None,
+    seeds: str | None = None,
+    methods: str | None = None,
+    reference: str | None = None,
+    target_limit: int | None = None,
+    dev_limit: int | None = None,
+    curve: bool | None = None,
+    curve_rows: str | None = None,
+    dry_run: Flag = False,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> int:
+    """Stage three: compare fusion with head-only, full, sequential and joint fine-tuning and single adapters.
+
+    Training options apply to every row. The study says what differs between rows.
+
+    Args:
+        study: A shipped study (see studies list) or a TOML file.
+        targets: Tasks to compare on, such as sst,sts (from the study).
+        sources: More tasks to transfer from, besides the targets, such as imdb,sick (from the study).
+        seeds: Such as 1,2,3 (from the study).
+        methods: Rows of the study or methods, such as full,adapter,fusion (from the study).
+        reference: The row that the others are tested against (from the study).
+        target_limit: Use only N training rows of the target; sources keep --limit (from the study).
+        dev_limit: Score on only N dev rows of every task, the same for all runs (from the study).
+        curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
+        curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
+        dry_run: Check everything, show what would be run and how long it would take, and train nothing.
+    """
+    from stages.compare import compare as stage
+
+    chosen = find_study(
+        study,
+        targets=names_in(targets),
+        sources=names_in(sources),
+        seeds=numbers_in(seeds, "--seeds"),
+        methods=names_in(methods),
+        reference=reference,
+        limit=running.limit,
+        target_limit=target_limit,
+        dev_limit=dev_limit,
+        curve=curve,
+        curve_rows=numbers_in(curve_rows, "--curve-rows"),
+    ).with_recipe(**training.values())
+    workspace = places.workspace(running)
+    if dry_run:
+        planned = stage.dry_run(chosen, workspace)
+        print_result(planned.text(), planned.summary(), running.json)
+        return 0
+    result, folder = stage.compare(chosen, workspace)
+    if not is_main_process():
+        return 0
+    cells, failed = len(result.entries), sum(entry.error is not None for entry in result.entries)
+    text = f"{(folder / 'tables.md').read_text(encoding='utf-8')}\npage: {folder / 'index.html'}"
+    summary = {"study": chosen.name, "runs": cells - failed, "failed": failed, "reports": str(folder)}
+    print_result(text, summary, running.json)
+    if failed:
+        print_error(f"{failed} of {cells} cells have no run; the table says why")
+    return 2 if failed else 0
+
+
+def report(
+    *,
+    study: str = "default",
+    reports: ReportsFolder = REPORTS,
+    attention: str | None = None,
+    runs: str | None = None,
+) -> None:
+    """Write a study's tables, figures and page again, without training.
+
+    Args:
+        study: A study that compare has run.
+        attention: Draw what the models attend to in a sentence, or in two as "a ||| b" (none).
+        runs: The models to draw, such as RUN,RUN (the first run of each row on the first target).
+    """
+    from stages.report import report as run
+
+    print(f"page: {run(study, reports, attention, names_in(runs)) / 'index.html'}")
+
+
+@studies.command(name="list")
+def studies_list() -> None:
+    """Every shipped study."""
+    names = study_names(STUDIES)
+    width = max(map(len, names))
+    for name in names:
+        print(f"{name:<{width}} {find_study(name).description}")
+
+
+@studies.command(name="show")
+def studies_show(name: str) -> None:
+    """A study with all its settings.
+
+    Args:
+        name: A shipped study or a TOML file.
+    """
+    print(find_study(name).model_dump_json(indent=2))

@@ -1,0 +1,87 @@
+"""Verbs that use trained models: predict, ensemble."""
+
+from typing import Literal
+
+from pipeline.cli.options import REPORTS, FileOrFolder, Json, Places, ReportsFolder, TaskFolder, names_in
+from pipeline.cli.printing import print_result
+from pipeline.data.tasks import find_task
+from pipeline.settings.recipe import Precision
+
+
+def predict(
+    *,
+    target: str,
+    input: FileOrFolder,
+    output: FileOrFolder,
+    using: str = "auto",
+    drop_layers: str | None = None,
+    batch_size: int = 64,
+    precision: Precision = "auto",
+    json: Json = False,
+    places: Places = Places(),
+) -> None:
+    """Predict for rows without labels: id, prediction and, for classes, the probability of each class.
+
+    Args:
+        target: The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction etc.
+        input: Table with the text columns of each task (parquet, csv, tsv or jsonl by suffix).
+        output: Table to write, in the input's order.
+        using: fusion, adapter, a run, or ensemble:NAME; auto is the best fusion, else the best adapter.
+        drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
+            training (none).
+        batch_size: Rows per forward pass.
+        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
+    """
+    from stages.predict import predict as run
+
+    result = run(
+        target,
+        input,
+        output,
+        places.workspace(),
+        using=using,
+        batch_size=batch_size,
+        precision=precision,
+        drop_layers=drop_layers,
+    )
+    lines = [
+        f"{result['rows']} predictions of run {one['run']} for {one['task']} in {result['output']}"
+        for one in result.get("targets", [result])
+    ]
+    print_result("\n".join(lines), result, json)
+
+
+def ensemble(
+    *,
+    target: str,
+    name: str,
+    runs: str | None = None,
+    rule: Literal["mean", "weighted", "mode", "median"] = "mean",
+    choose_on: Literal["half", "all"] = "half",
+    best: int | None = None,
+    seed: int = 0,
+    data: TaskFolder = None,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Join finished runs into an ensemble from their saved predictions; nothing is trained.
+
+    Args:
+        target: The task.
+        name: Name of the ensemble, for predict --using ensemble:NAME.
+        runs: Runs to choose from, such as RUN,RUN,RUN (every finished run of the task, on any backbone).
+        rule: mean: of members added best first, as long as the score does not fall; weighted: with weights that add up
+            to one; mode: the most frequent class; median: of scores.
+        choose_on: half: choose members and weights on one half of dev and score on the other, which is not free of
+            choice: the members' epochs were chosen on all of dev. all: choose and score on all of dev, which flatters
+            more.
+        best: mode, median: how many members, the best on dev (5; all that --runs names).
+        seed: Determines the halves.
+    """
+    from stages import ensemble as stage
+
+    task = find_task(target, data)
+    record = stage.ensemble(
+        task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed
+    )
+    print_result(stage.told(record), record.summary(), json)

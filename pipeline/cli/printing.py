@@ -1,0 +1,33 @@
+"""The one printer of results: as text and, with ``--json``, as one JSON object on the last line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pipeline.system.process import is_main_process
+
+if TYPE_CHECKING:  # it loads pandas
+    from pipeline.records.ledger import RunRecord
+
+
+def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
+    """Print a result once, however many processes train together."""
+    if is_main_process():
+        print(text)
+        if as_json:
+            print(json.dumps(summary))
+
+
+def print_run(record: RunRecord, as_json: bool) -> None:
+    cost = record.cost
+    lines = [
+        f"{record.kind} {record.task}: dev {record.metric} {record.dev:.4f} (epoch {record.best_epoch}),"
+        f" {cost.trainable_parameters:,} trainable parameters, {cost.seconds:.0f} s,"
+        f" {cost.examples_per_second:.0f} examples/s, {cost.peak_memory_mb:.0f} MB, run {record.run}"
+    ]
+    if record.anchor and record.anchor != record.task:
+        lines.append(f"initialised from the adapter of {record.anchor}")
+    if record.artifact:
+        lines.append(f"saved in {record.artifact}")
+    print_result("\n".join(lines), record.summary(), as_json)

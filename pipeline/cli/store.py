@@ -1,0 +1,70 @@
+"""Verbs for the store: store list, verify, remove, export, import."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from pipeline.cli.options import STORE, FileOrFolder, StoreFolder
+from pipeline.records.packing import export_artifact, import_artifacts
+from pipeline.records.store import Artifact, Store
+
+store_app = App(name="store", help="The trained adapters and fusions.")
+Run = Annotated[str, Parameter(help="Its run, as store list shows it.")]
+
+
+@store_app.command(name="list")
+def store_list(*, store: StoreFolder = STORE) -> None:
+    """Every artifact with its task, score and backbone."""
+    opened = Store(store)
+    opened.check()
+    manifests = [artifact.manifest for artifact in opened.artifacts()]
+    if not manifests:
+        print(f"{store} holds no artifacts")
+    for manifest in manifests:
+        sources = "+".join(source.task for source in manifest.sources)
+        print(
+            f"{manifest.run}  {manifest.kind:<8} {manifest.task:<12} seed {manifest.seed:<3}"
+            f" {manifest.metric} {manifest.dev:.4f}  {manifest.backbone} ({manifest.backbone_weights[:8]}) {sources}"
+        )
+
+
+@store_app.command(name="verify")
+def store_verify(*, store: StoreFolder = STORE) -> None:
+    """Check every artifact: its manifest, the sha256 of its files, and the adapters of a fusion."""
+    count = Store(store).verify()
+    print(f"{count} artifacts are complete and unchanged" if count else f"{store} holds no artifacts")
+
+
+@store_app.command(name="remove")
+def store_remove(run: Run, *, store: StoreFolder = STORE) -> None:
+    """Delete an artifact that no fusion needs."""
+    print(f"removed {Store(store).remove(run)}")
+
+
+@store_app.command(name="export")
+def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
+    """Write an artifact, with the adapters of a fusion, into one zip file.
+
+    Args:
+        file: The zip file to write.
+    """
+    for artifact in export_artifact(Store(store), run, file):
+        print(_named(artifact, artifact.manifest.run))
+
+
+@store_app.command(name="import")
+def store_import(file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
+    """Check an exported zip file and unpack it into the store.
+
+    Args:
+        file: The zip file.
+    """
+    imported = import_artifacts(Store(store), file)
+    for artifact in imported.added:
+        print(_named(artifact, artifact.folder))
+    for artifact in imported.already_here:
+        print(f"{_named(artifact, artifact.folder)}: already here")
+
+
+def _named(artifact: Artifact, where: object) -> str:
+    return f"{artifact.manifest.kind} {artifact.manifest.task} {where}"

@@ -1,0 +1,145 @@
+"""Verbs that make models: extract, fuse, prune, pretrain, demo."""
+
+from pathlib import Path
+from typing import Literal
+
+from pipeline.cli.options import FileOrFolder, Flag, Force, Json, Places, Running, Seed, Training, names_in
+from pipeline.cli.printing import print_result, print_run
+from pipeline.settings.recipe import AdapterKind
+
+
+def extract(
+    *,
+    task: str,
+    adapter: AdapterKind | None = None,
+    bottleneck: int | None = None,
+    drop_layers: str | None = None,
+    train_layernorm: Flag = False,
+    start_from: str | None = None,
+    seed: Seed = 0,
+    force: Force = False,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> None:
+    """Stage one: train an adapter for a task on the frozen backbone.
+
+    Args:
+        task: A built-in task (see tasks list), <data>/TASK/task.toml, or a task file.
+        adapter: houlsby: bottlenecks after attention and FFN; pfeiffer: after the FFN only; pal: a narrow attention
+            layer beside each layer; prefix: vectors in front of each layer's input; prefix-tuning: keys and values in
+            front of each layer's own (houlsby). Only bottlenecks can be fused.
+        bottleneck: Width of the adapter (64).
+        drop_layers: Layers without an adapter, such as 0-4 or 0,1,3: faster; the lowest layers cost least score (none).
+        train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.
+        start_from: Initialise from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
+            store) if a linear probe shows that it helps; for tasks with few rows (fresh).
+    """
+    from stages.extract import extract as run
+
+    recipe = training.parse(
+        "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
+    )
+    workspace = places.workspace(running)
+    record = run(task, recipe, workspace, seed=seed, limit=running.limit, start_from=start_from, force=force)
+    print_run(record, running.json)
+
+
+def fuse(
+    *,
+    target: str,
+    adapters: str | None = None,
+    adapter: Literal["houlsby", "pfeiffer"] | None = None,
+    drop_layers: str | None = None,
+    fusion: Literal["anchored", "standard"] | None = None,
+    fusion_impl: Literal["fast", "stock"] | None = None,
+    seed: Seed = 0,
+    force: Force = False,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> None:
+    """Stage two: train fusion layers over the adapters of several tasks for one target.
+
+    Args:
+        target: The task that the fusion is for.
+        adapters: Sources, such as sst,quora,sts, or sst@RUN for one of several (every adapter in the store that fits).
+        adapter: Kind of the adapters to fuse (houlsby).
+        drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
+        fusion: anchored: initialised as the best single adapter, with few weights; standard: the form of Pfeiffer et
+            al. 2021 (anchored).
+        fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
+    """
+    from stages.fuse import fuse as run
+
+    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
+    workspace = places.workspace(running)
+    record = run(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
+    print_run(record, running.json)
+
+
+def prune(
+    *,
+    target: str,
+    keep: int,
+    using: str = "fusion",
+    force: Flag = False,
+    json: Json = False,
+    places: Places = Places(),
+) -> None:
+    """Remove the adapters of a trained fusion that get the least attention; nothing is trained.
+
+    Args:
+        target: The task that the fusion is for.
+        keep: How many adapters to keep: those with the most attention on dev.
+        using: A run of a fusion; fusion is the best one trained for the target.
+        force: Prune again even if the ledger has this run.
+    """
+    from stages.prune import prune as run
+
+    print_run(run(target, places.workspace(), keep=keep, using=using, force=force), json)
+
+
+def pretrain(
+    *,
+    tasks: str,
+    output: FileOrFolder,
+    seed: int = 0,
+    places: Places = Places(),
+    training: Training = Training(),
+    running: Running = Running(),
+) -> None:
+    """Pretrain the backbone further on the training texts of tasks, as a masked language model.
+
+    The result is a folder for --backbone of every other command. By default the encoder learns at 1e-5, and a fresh
+    head at 1e-3. Training options that describe tasks, such as --head, have no effect.
+
+    Args:
+        tasks: The tasks whose texts are read, such as sst,quora.
+        output: Folder for the backbone.
+        seed: Determines the order of texts, which words are masked, and dropout.
+    """
+    from stages.pretrain import pretrain as run
+
+    recipe, workspace = training.parse("full"), places.workspace(running)
+    result = run(names_in(tasks) or [], output, recipe, workspace, seed=seed, limit=running.limit)
+    accuracy = result["masked_accuracy"]
+    text = (
+        f"pretrain {', '.join(result['rows'])}: {accuracy['after']:.1%} of masked words predicted, before"
+        f" {accuracy['before']:.1%} (epoch {result['best_epoch']}), {result['seconds']:.0f} s\n"
+        f"saved in {output}: use it with --backbone {output}"
+    )
+    summary = {key: result[key] for key in ("run", "backbone", "masked_accuracy", "seconds")}
+    print_result(text, summary, running.json)
+
+
+def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:
+    """The whole pipeline on generated tasks and a nano BERT, with no download: a few minutes on two cores.
+
+    Args:
+        output: Folder for everything that it makes.
+        seed: Determines the generated tasks and the backbone.
+    """
+    from stages.demo import demo as run
+
+    return run(output, seed)
