@@ -84,8 +84,9 @@ class TrainingRun:
 
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
         check_seed(request.seed)
-        self.request, self.workspace, self.backbone = request, workspace, workspace.backbone
+        self.request, self.workspace = request, workspace
         named = sorted(((workspace.task(part.task), part) for part in request.parts), key=lambda pair: pair[0].name)
+        self.backbone = workspace.backbone
         is_joint = request.kind == "multitask"
         resolved = [workspace.resolve(part.recipe, task, joint=is_joint) for task, part in named]
         if is_joint:
