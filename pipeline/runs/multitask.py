@@ -20,7 +20,7 @@ from pipeline.runs.scoring import Evaluations, Scoring, scoring_of
 from pipeline.runs.terms import terms_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.settings.study_rows import MAY_TRAIN
+from pipeline.settings.rows import MAY_TRAIN
 from pipeline.stats.metrics import load_metric
 from pipeline.system.errors import raise_all
 

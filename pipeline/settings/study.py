@@ -9,16 +9,16 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.data.tasks import Name
-from pipeline.settings.recipe import Recipe
-from pipeline.settings.study_grid import expand_grids
-from pipeline.settings.study_mistakes import (
+from pipeline.settings.grid import expand_grids
+from pipeline.settings.mistakes import (
     mentioned_tasks,
     mistakes_between_keys,
     recipe_problems,
     repeats,
     stray_tasks,
 )
-from pipeline.settings.study_rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName, Rows
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName, Rows
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 

@@ -10,8 +10,8 @@ import pytest
 import stages
 from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import MAY_TRAIN, TRAINABLE
 from pipeline.settings.study import Study, read_study, study_names
-from pipeline.settings.study_rows import MAY_TRAIN, TRAINABLE
 from pipeline.system.errors import PipelineError
 
 STUDIES = Path(stages.__file__).parent / "studies"

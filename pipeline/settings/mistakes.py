@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study_rows import MAY_TRAIN, TRAINABLE
+from pipeline.settings.rows import MAY_TRAIN, TRAINABLE
 from pipeline.system.errors import shortened
 
 if TYPE_CHECKING:
