@@ -20,7 +20,7 @@ from pipeline.runs.scoring import Evaluations, Scoring, scoring_of
 from pipeline.runs.terms import terms_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.settings.rows import MAY_TRAIN
+from pipeline.settings.rows import METHODS
 from pipeline.stats.metrics import load_metric
 from pipeline.system.errors import raise_all
 
@@ -317,8 +317,8 @@ def _mistakes(parts: Sequence[Part]) -> list[str]:
         return ["no task to train on"]
     names = [part.task.name for part in parts]
     problems = [f"task '{name}' is named more than once" for name in sorted(set(names)) if names.count(name) > 1]
-    for trainable in sorted({part.recipe.trainable for part in parts} - set(MAY_TRAIN["multitask"])):
-        allowed = ", ".join(f"'{name}'" for name in MAY_TRAIN["multitask"])
+    for trainable in sorted({part.recipe.trainable for part in parts} - set(METHODS["multitask"].trains)):
+        allowed = ", ".join(f"'{name}'" for name in METHODS["multitask"].trains)
         problems.append(f"joint training cannot have trainable = '{trainable}': use one of {allowed}")
     if process_count() > 1 and any(part.recipe.gradient_surgery != "none" for part in parts):
         problems.append("gradient_surgery works in one process only: launch one, or leave it out")

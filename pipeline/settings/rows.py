@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Trainable
@@ -14,29 +16,42 @@ RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
 
-TRAINABLE: dict[Method, Trainable] = {
-    "frozen": "head",
-    "full": "full",
-    "sequential": "full",
-    "multitask": "full",
-    "adapter": "adapter",
-    "fusion": "fusion",
+
+def _renamed(task: str, info: ValidationInfo) -> str:
+    return info.context(task) if info.context else task
+
+
+TaskName = Annotated[Name, AfterValidator(_renamed)]
+"""A task; under the name that the context of the validation gives it, if it has one."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What all rows of a method have in common."""
+
+    trains: tuple[Trainable, ...]
+    """What its rows may train; the first where they do not say."""
+    title: str
+    built_on: Method | None = None
+    """The method whose finished runs its runs start from."""
+    joins: str = ""
+    """What it does with several tasks, in words; empty: it needs only one."""
+
+
+METHODS: dict[Method, Traits] = {
+    "frozen": Traits(("head",), "head only"),
+    "full": Traits(("full", "full+adapter"), "full fine-tuning"),
+    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential tuning"),
+    "multitask": Traits(("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training"),
+    "adapter": Traits(("adapter",), "adapter"),
+    "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion"),
 }
-TITLES: dict[Method, str] = {
-    "frozen": "head only",
-    "full": "full fine-tuning",
-    "sequential": "sequential",
-    "multitask": "multitask",
-    "adapter": "adapter",
-    "fusion": "fusion",
+_ONLY: dict[str, tuple[Method, str]] = {
+    "order": ("sequential", "only sequential tuning goes through tasks in turn"),
+    "own": ("fusion", "only a fusion has an adapter of its own target"),
+    "after": ("multitask", "only joint training (multitask) can come after other tasks"),
 }
-MAY_TRAIN: dict[Method, tuple[Trainable, ...]] = {
-    "full": ("full", "full+adapter"),
-    "multitask": ("full", "full+adapter", "adapter", "head"),
-}
-"""The methods whose rows may say what trains; the first is what it is where they do not."""
-BUILT_ON: dict[Method, Method] = {"sequential": "full", "fusion": "adapter"}
-"""The methods whose runs begin with finished runs of another."""
+"""The keys of a row that one method has, and why no other does."""
 
 
 class Row(BaseModel):
@@ -53,12 +68,12 @@ class Row(BaseModel):
         (),
         description="fusion: rows that the target's own adapter may be from, the best on dev; none: as `of`",
     )
-    targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
-    sources: tuple[Name, ...] | None = Field(None, min_length=1, description="only these of the tasks beside a target")
-    order: tuple[Name, ...] | None = Field(
+    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
+    sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")
+    order: tuple[TaskName, ...] | None = Field(
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
-    after: tuple[Name, ...] = Field((), description="multitask: tasks that the model is first fine-tuned on, in turn")
+    after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
     backbone: str | None = Field(
         None,
         min_length=1,
@@ -70,18 +85,36 @@ class Row(BaseModel):
     keep_weights: bool = Field(
         False, description="multitask, sequential: keep the trained models for predict; the others' are kept as it is"
     )
-    published: str | tuple[str, ...] | dict[Name, str] | None = Field(
+    published: str | tuple[str, ...] | dict[TaskName, str] | None = Field(
         None, description="its name or names in the published tables; for sequential tuning one name a source"
     )
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
-    tasks: dict[Name, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
+    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
 
     @property
     def built_on(self) -> Method | None:
-        """The method whose finished runs this row's runs begin with."""
+        """The method whose finished runs this row's runs start from."""
         if self.method == "adapter" and self.of is not None:
             return "adapter"
-        return "full" if self.after else BUILT_ON.get(self.method)
+        return "full" if self.after else METHODS[self.method].built_on
+
+    @property
+    def joins(self) -> str:
+        """What the row does with several tasks, in words; empty: it needs only one."""
+        return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
+
+    def mistakes(self) -> Iterator[str]:
+        """Keys that do not go with the method or with each other, each with what is wrong."""
+        for key, (method, why) in _ONLY.items():
+            if getattr(self, key) and self.method != method:
+                yield f"{key}: {why}, not {self.method}"
+        if self.order is not None and self.sources is not None:
+            yield "sources: order says what comes before each task: leave sources out"
+        if self.of and self.built_on is None:
+            yield f"of: {self.method} is built on no other row: leave it out"
+        trains = METHODS[self.method].trains
+        if self.recipe.get("trainable", trains[0]) not in trains:
+            yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
 
 
 class Curve(BaseModel):
@@ -91,7 +124,7 @@ class Curve(BaseModel):
 
     rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
     methods: tuple[RowName, ...] = Field(("full", "adapter", "fusion", "sequential", "multitask"), min_length=1)
-    targets: tuple[Name, ...] | None = Field(None, min_length=1, description="only these")
+    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
     recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
 
 
@@ -103,7 +136,7 @@ class Published(BaseModel):
     report: str
     table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
     split: str = "dev"
-    tasks: dict[str, Name] = Field(min_length=1, description="metric column of the table -> task")
+    tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 import stages
 from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import MAY_TRAIN, TRAINABLE
+from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study, read_study, study_names
 from pipeline.system.errors import PipelineError
 
@@ -40,7 +40,7 @@ def test_a_shipped_study_parses_with_all_its_recipes(name: str) -> None:
         for task in study.all_tasks:
             for curve in (False, True):
                 method = study.row(row).method
-                assert study.recipe_for(row, task, curve).trainable in MAY_TRAIN.get(method, (TRAINABLE[method],))
+                assert study.recipe_for(row, task, curve).trainable in METHODS[method].trains
 
 
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {"demo"}))
@@ -269,7 +269,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             "rows.a.order: only sequential tuning goes through tasks in turn, not multitask",
-            "rows.b: order says what comes before each task",
+            "rows.b.sources: order says what comes before each task",
             "rows.b.after: only joint training",
         ],
     ),
