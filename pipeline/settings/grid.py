@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.system.errors import shortened
 
-Values = Mapping[str, Any]
+Table = dict[str, Any]
 
 _MOST_CELLS = 1000
 
 
-def expand_grids(values: Values) -> tuple[dict[str, Any], list[str]]:
+def expand_grids(values: Table) -> tuple[Table, list[str]]:
     """A study's raw values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells, and what is wrong.
 
     ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
@@ -22,72 +21,61 @@ def expand_grids(values: Values) -> tuple[dict[str, Any], list[str]]:
     list in ``published`` gives one name a cell, an empty one for none.
     """
     rows = values.get("rows")
-    if not isinstance(rows, Mapping):
-        return dict(values), []
-    found: dict[str, Any] = {}
-    cells_of: dict[str, list[str]] = {}
+    if not isinstance(rows, dict):
+        return values, []
+    cells_of: dict[str, Table] = {}
     problems: list[str] = []
     for name, row in rows.items():
-        if not isinstance(row, Mapping) or "grid" not in row:
-            found[name] = row
-            continue
-        wrong = _mistakes(f"rows.{name}", row)
-        problems += wrong
-        if not wrong:
-            cells = _cells(name, row)
-            cells_of[name] = list(cells)
-            problems += [
-                f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in cells if cell in rows
-            ]
-            found |= cells
-    changed = {**values, "rows": found}
-    if "methods" in values:
-        changed["methods"] = _named(values["methods"], cells_of)
-    curve = values.get("curve")
-    if isinstance(curve, Mapping) and "methods" in curve:
-        changed["curve"] = {**curve, "methods": _named(curve["methods"], cells_of)}
-    return changed, problems
+        if isinstance(row, dict) and "grid" in row:
+            mistakes = _mistakes(f"rows.{name}", row)
+            cells_of[name] = {name: _without_grid(row)} if mistakes else _cells(name, row)
+            taken = [cell for cell in cells_of[name] if cell in rows and not mistakes]
+            mistakes += [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
+            problems += mistakes
+    expanded = {cell: own for name, row in rows.items() for cell, own in cells_of.get(name, {name: row}).items()}
+
+    def with_cells(part: Any) -> Any:
+        if not isinstance(part, dict) or not isinstance(part.get("methods"), list | tuple):
+            return part
+        cells = [list(cells_of.get(name, [name])) if isinstance(name, str) else [name] for name in part["methods"]]
+        return {**part, "methods": list(itertools.chain(*cells))}
+
+    return {**with_cells(values), "rows": expanded, "curve": with_cells(values.get("curve"))}, problems
 
 
-def _mistakes(where: str, row: Values) -> list[str]:
+def _mistakes(where: str, row: Table) -> list[str]:
     grid, published = row["grid"], row.get("published")
-    if not isinstance(grid, Mapping) or not grid:
+    if not isinstance(grid, dict) or not grid:
         return [f"{where}.grid: write a table of recipe keys with lists of values, such as {{ epochs = [2, 4] }}"]
     problems = [
         f"{where}.grid.{key}: write a list of values, such as [0.1, 0.3] (got {shortened(listed)})"
         for key, listed in grid.items()
         if not isinstance(listed, list | tuple) or not listed
     ]
-    if not isinstance(row.get("recipe", {}), Mapping):
-        problems.append(f"{where}.recipe: write a table of recipe keys, such as {{ epochs = 2 }}")
     if problems:
         return problems
     size = math.prod(map(len, grid.values()))
     if size > _MOST_CELLS:
-        problems.append(f"{where}.grid: {size} cells are too many for one study (most {_MOST_CELLS}): leave values out")
-    elif isinstance(published, list | tuple) and len(published) != size:
-        problems.append(f"{where}.published: {len(published)} names for {size} cells of the grid")
-    return problems
+        return [f"{where}.grid: {size} cells are too many for one study (most {_MOST_CELLS}): leave values out"]
+    if isinstance(published, list | tuple) and len(published) != size:
+        return [f"{where}.published: {len(published)} names for {size} cells of the grid"]
+    return []
 
 
-def _cells(name: str, row: Values) -> dict[str, dict[str, Any]]:
-    grid, published = row["grid"], row.get("published")
-    title = row.get("title") or name
+def _cells(name: str, row: Table) -> Table:
+    grid, published, recipe = row["grid"], row.get("published"), row.get("recipe", {})
     cells = {}
     for number, chosen in enumerate(itertools.product(*grid.values()), start=1):
         picked = dict(zip(grid, chosen, strict=True))
-        cell = {key: value for key, value in row.items() if key not in ("grid", "published")}
-        cell["title"] = f"{title}, " + ", ".join(f"{key} {value}" for key, value in picked.items())
-        cell["recipe"] = {**row.get("recipe", {}), **picked}
-        if isinstance(published, list | tuple):
-            cell["published"] = published[number - 1] or None
-        elif published is not None:
-            cell["published"] = published
-        cells[f"{name}-{number}"] = cell
+        values = (f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in picked.items())
+        cells[f"{name}-{number}"] = {
+            **_without_grid(row),
+            "title": f"{row.get('title') or name}, {', '.join(values)}",
+            "recipe": {**recipe, **picked} if isinstance(recipe, dict) else recipe,
+            "published": (published[number - 1] or None) if isinstance(published, list | tuple) else published,
+        }
     return cells
 
 
-def _named(names: Any, cells_of: Mapping[str, Sequence[str]]) -> Any:
-    if not isinstance(names, list | tuple):
-        return names
-    return [cell for name in names for cell in (cells_of.get(name, [name]) if isinstance(name, str) else [name])]
+def _without_grid(row: Table) -> Table:
+    return {key: value for key, value in row.items() if key != "grid"}

@@ -32,31 +32,35 @@ def parts(values: Values) -> dict[str, dict[str, Any]]:
     return {prefix: part for prefix, part in named.items() if isinstance(part, dict)}
 
 
-def recipe_problems(values: Values) -> list[str]:
+def recipe_problems(values: Values, bases: Mapping[str, str]) -> list[str]:
     """Mistakes in the shared recipe, and those that tasks, rows, the curve, and a row on a task add to it.
 
     A mistake is reported where it was written: what is wrong in the shared recipe is not repeated for each row.
+
+    Args:
+        bases: the row that a row is a copy of, whose mistakes are not repeated either.
     """
     shared, tasks = table(values.get("recipe")), _tables(values.get("tasks"))
-    lines: list[str] = []
+    mistakes: list[tuple[str, str, str]] = []
 
-    def report(where: str, *layers: Values, known: Collection[str] = ()) -> set[str]:
+    def report(row: str, where: str, *layers: Values, known: Collection[str] = ()) -> set[str]:
         problems = Recipe.problems({key: value for layer in layers for key, value in layer.items()})
-        lines.extend(f"{where}: {problem}" for problem in problems if problem not in known)
+        mistakes.extend((row, where, problem) for problem in problems if problem not in known)
         return {*known, *problems}
 
-    everywhere = report("recipe", shared)
-    on_task = {task: report(f"tasks.{task}", shared, own, known=everywhere) for task, own in tasks.items()}
+    everywhere = report("", "recipe", shared)
+    on_task = {task: report("", f"tasks.{task}", shared, own, known=everywhere) for task, own in tasks.items()}
     for name, row in _tables(values.get("rows")).items():
         recipe, row_tasks = table(row.get("recipe")), _tables(row.get("tasks"))
-        in_row = report(f"rows.{name}.recipe", shared, recipe, known=everywhere)
+        in_row = report(name, f"rows.{name}.recipe", shared, recipe, known=everywhere)
         for task in {**tasks, **row_tasks}:
             layers = (shared, tasks.get(task, {}), recipe)
-            known = report(f"rows.{name}.recipe on {task}", *layers, known=in_row | on_task.get(task, set()))
+            known = report(name, f"rows.{name}.recipe on {task}", *layers, known=in_row | on_task.get(task, set()))
             if task in row_tasks:
-                report(f"rows.{name}.tasks.{task}", *layers, row_tasks[task], known=known)
-    report("curve.recipe", shared, table(table(values.get("curve")).get("recipe")), known=everywhere)
-    return lines
+                report(name, f"rows.{name}.tasks.{task}", *layers, row_tasks[task], known=known)
+    report("", "curve.recipe", shared, table(table(values.get("curve")).get("recipe")), known=everywhere)
+    of_rows = {(row, problem) for row, _, problem in mistakes}
+    return [f"{where}: {problem}" for row, where, problem in mistakes if (bases.get(row), problem) not in of_rows]
 
 
 def repeats(values: Values) -> list[str]:
@@ -65,15 +69,15 @@ def repeats(values: Values) -> list[str]:
         f"{prefix}{key}: a value stands twice (got {shortened(items)})"
         for prefix, part in parts(values).items()
         for key in _LISTS
-        if len(items := listed(part.get(key))) > len({str(item) for item in items})
+        if len(items := listed(part.get(key))) > len({_text(item) for item in items})
     ]
 
 
 def stray_tasks(values: Values, known: Collection[str] | None) -> list[str]:
     """Recipes and rows for tasks that are neither the study's nor ``known``, often misspelt; None: all are known."""
-    own = [task for key in ("targets", "sources") for task in listed(values.get(key))]
+    own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
     return [
-        f"{key}: '{task}' is neither a target nor a source ({', '.join(map(str, own))})"
+        f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"
         for key, task in _mentions(values)
         if known is not None and task not in own and task not in known
     ]
@@ -115,9 +119,14 @@ def _mentions(values: Values) -> Iterator[tuple[str, str]]:
         lists = {key: listed(part.get(key)) for key in _TASK_LISTS} if prefix else {}
         tables = {key: table(part.get(key)) for key in ("tasks", "published") if prefix or key == "tasks"}
         for key, tasks in {**lists, **tables}.items():
-            yield from ((f"{prefix}{key}", str(task)) for task in tasks)
+            yield from ((f"{prefix}{key}", task) for task in tasks if isinstance(task, str))
     columns = table(table(values.get("published")).get("tasks"))
-    yield from (("published.tasks", str(task)) for task in columns.values())
+    yield from (("published.tasks", task) for task in columns.values() if isinstance(task, str))
+
+
+def _text(item: Any) -> str:
+    """Equal for 1 and "1", which validation reads alike."""
+    return shortened(item, most=10_000).strip("'\"")
 
 
 def _tables(value: Any) -> dict[str, dict[str, Any]]:

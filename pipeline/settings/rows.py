@@ -6,7 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Trainable
@@ -90,6 +99,14 @@ class Row(BaseModel):
     )
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
+
+    @field_validator("published", mode="wrap")
+    @classmethod
+    def _check_published(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError("write a name, a list of names, or a table with a name for each source") from None
 
     @property
     def built_on(self) -> Method | None:

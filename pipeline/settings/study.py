@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.settings.grid import expand_grids
+from pipeline.settings.like import expand_likes
 from pipeline.settings.mistakes import listed, parts, recipe_problems, repeats, row_mistakes, stray_tasks, table
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName
@@ -39,19 +40,6 @@ class Study(BaseModel):
     published: Published | None = None
     cross_task: bool = Field(False, description="score every single-task model on the other targets too")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name_methods(cls, values: Any) -> Any:
-        """A row that is called like a method is one of that method."""
-        rows = values.get("rows") if isinstance(values, Mapping) else None
-        if not isinstance(rows, Mapping):
-            return values
-        named = {
-            name: {"method": name, **row} if name in METHODS and isinstance(row, Mapping) else row
-            for name, row in rows.items()
-        }
-        return {**values, "rows": named}
-
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str, known_tasks: Collection[str] | None = ()) -> Self:
         """Validate a study with all its recipes; every mistake is reported at once.
@@ -62,8 +50,15 @@ class Study(BaseModel):
         Raises:
             PipelineError: naming ``where`` and all mistakes.
         """
-        values, problems = expand_grids(values)
-        problems += repeats(values) + recipe_problems(values) + stray_tasks(values, known_tasks)
+        values, bases, wrong_likes = expand_likes(values)
+        values, wrong_grids = expand_grids(values)
+        unclear = wrong_likes + wrong_grids
+        problems = [
+            *unclear,
+            *repeats(values),
+            *recipe_problems(values, bases),
+            *stray_tasks(values, known_tasks),
+        ]
         methods = values.get("methods")
         if "reference" not in values and isinstance(methods, list | tuple) and "full" not in methods:
             # Something has to be compared against; of what there is, the first single method.
@@ -73,7 +68,7 @@ class Study(BaseModel):
         except ValidationError as error:
             raise_all(where, validation_problems(error) + problems)
             raise
-        raise_all(where, problems + study._mistakes())
+        raise_all(where, problems if unclear else problems + study._mistakes())  # of rows that are as they were meant
         return study
 
     def _mistakes(self) -> list[str]:
@@ -88,7 +83,8 @@ class Study(BaseModel):
         ]
         problems += row_mistakes(rows, self.rows)
         known = [name for name in self.methods if name in rows]
-        if self.reference not in self.methods or rows[self.reference].method == "sequential":
+        sequential = [name for name in known if rows[name].method == "sequential"]
+        if self.reference not in self.methods or self.reference in sequential:
             problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
         if self.limit is not None and self.target_limit is not None and self.target_limit > self.limit:
             problems.append(
