@@ -7,12 +7,10 @@ from typing import Any
 
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Row
-from pipeline.system.errors import shortened
 
 Values = Mapping[str, Any]
 
 _TASK_LISTS = ("targets", "sources", "order", "after")
-_LISTS = (*_TASK_LISTS, "methods", "seeds", "rows", "own")
 
 
 def table(value: Any) -> dict[str, Any]:
@@ -61,16 +59,6 @@ def recipe_problems(values: Values, bases: Mapping[str, str]) -> list[str]:
     report("", "curve.recipe", shared, table(table(values.get("curve")).get("recipe")), known=everywhere)
     of_rows = {(row, problem) for row, _, problem in mistakes}
     return [f"{where}: {problem}" for row, where, problem in mistakes if (bases.get(row), problem) not in of_rows]
-
-
-def repeats(values: Values) -> list[str]:
-    """Lists in which a value stands twice: the same runs would be trained and counted twice."""
-    return [
-        f"{prefix}{key}: a value stands twice (got {shortened(items)})"
-        for prefix, part in parts(values).items()
-        for key in _LISTS
-        if len(items := listed(part.get(key))) > len({_text(item) for item in items})
-    ]
 
 
 def stray_tasks(values: Values, known: Collection[str] | None) -> list[str]:
@@ -122,11 +110,6 @@ def _mentions(values: Values) -> Iterator[tuple[str, str]]:
             yield from ((f"{prefix}{key}", task) for task in tasks if isinstance(task, str))
     columns = table(table(values.get("published")).get("tasks"))
     yield from (("published.tasks", task) for task in columns.values() if isinstance(task, str))
-
-
-def _text(item: Any) -> str:
-    """Equal for 1 and "1", which validation reads alike."""
-    return shortened(item, most=10_000).strip("'\"")
 
 
 def _tables(value: Any) -> dict[str, dict[str, Any]]:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    field_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Trainable
@@ -28,6 +19,13 @@ Title = Annotated[str, Field(max_length=300)]
 
 def _renamed(task: str, info: ValidationInfo) -> str:
     return info.context(task) if info.context else task
+
+
+def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    """The validator of lists in which a value that stands twice would train and count the same runs twice."""
+    if values is not None and len(set(values)) < len(values):
+        raise ValueError("a value stands twice")
+    return values
 
 
 TaskName = Annotated[Name, AfterValidator(_renamed)]
@@ -100,9 +98,11 @@ class Row(BaseModel):
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
 
+    _no_repeats = field_validator("own", "targets", "sources", "order", "after")(no_repeats)
+
     @field_validator("published", mode="wrap")
     @classmethod
-    def _check_published(cls, value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    def _check_published(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
         try:
             return validate(value)
         except ValidationError:
@@ -143,6 +143,8 @@ class Curve(BaseModel):
     methods: tuple[RowName, ...] = Field(("full", "adapter", "fusion", "sequential", "multitask"), min_length=1)
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
     recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
+
+    _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
 
 
 class Published(BaseModel):

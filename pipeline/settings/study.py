@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.settings.grid import expand_grids
 from pipeline.settings.like import expand_likes
-from pipeline.settings.mistakes import listed, parts, recipe_problems, repeats, row_mistakes, stray_tasks, table
+from pipeline.settings.mistakes import listed, parts, recipe_problems, row_mistakes, stray_tasks, table
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName
+from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
@@ -40,35 +40,40 @@ class Study(BaseModel):
     published: Published | None = None
     cross_task: bool = Field(False, description="score every single-task model on the other targets too")
 
+    _no_repeats = field_validator("methods", "targets", "sources", "seeds")(no_repeats)
+
     @classmethod
-    def parse(cls, values: Mapping[str, Any], where: str, known_tasks: Collection[str] | None = ()) -> Self:
+    def parse(
+        cls,
+        values: Mapping[str, Any],
+        where: str,
+        known_tasks: Collection[str] | None = (),
+        name_of: Callable[[str], str] | None = None,
+    ) -> Self:
         """Validate a study with all its recipes; every mistake is reported at once.
 
         Args:
             known_tasks: tasks that rows and recipes may name beside the study's own, without effect; None: any.
+            name_of: what every task is renamed to.
 
         Raises:
             PipelineError: naming ``where`` and all mistakes.
         """
         values, bases, wrong_likes = expand_likes(values)
         values, wrong_grids = expand_grids(values)
-        unclear = wrong_likes + wrong_grids
-        problems = [
-            *unclear,
-            *repeats(values),
-            *recipe_problems(values, bases),
-            *stray_tasks(values, known_tasks),
-        ]
+        problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
         methods = values.get("methods")
         if "reference" not in values and isinstance(methods, list | tuple) and "full" not in methods:
             # Something has to be compared against; of what there is, the first single method.
             values = {**values, "reference": next((method for method in methods if method != "sequential"), "full")}
         try:
-            study = cls.model_validate(values)
+            study = cls.model_validate(values, context=name_of)
         except ValidationError as error:
             raise_all(where, validation_problems(error) + problems)
             raise
-        raise_all(where, problems if unclear else problems + study._mistakes())  # of rows that are as they were meant
+        if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
+            problems += study._mistakes()
+        raise_all(where, problems)
         return study
 
     def _mistakes(self) -> list[str]:
@@ -127,19 +132,14 @@ class Study(BaseModel):
     def published_names(self, label: str) -> tuple[str, ...]:
         """What the published tables call a row, or ``<row>:<source>``."""
         name, _, source = label.partition(":")
-        published = self.row(name).published
-        if isinstance(published, dict):
-            return (published[source],) if source in published else ()
-        return (published,) if isinstance(published, str) else published or ()
+        published = self.row(name).published or ()
+        names = published.get(source, ()) if isinstance(published, dict) else published
+        return (names,) if isinstance(names, str) else names
 
     def targets_of(self, name: str) -> tuple[str, ...]:
         """The targets that a row has runs for."""
         row = self.row(name)
-        return tuple(
-            target
-            for target in self.targets
-            if (row.targets is None or target in row.targets) and (row.order is None or target in row.order)
-        )
+        return tuple(task for task in self.targets if all(o is None or task in o for o in (row.targets, row.order)))
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
@@ -188,8 +188,7 @@ class Study(BaseModel):
         Raises:
             PipelineError: two names of a list are one task.
         """
-        renamed = self.model_validate(self.model_dump(), context=name_of)
-        return self.parse(renamed.model_dump(), f"study {self.name}", known_tasks=None)
+        return self.parse(self.model_dump(), f"study {self.name}", known_tasks=None, name_of=name_of)
 
 
 def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
