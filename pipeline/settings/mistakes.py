@@ -1,12 +1,11 @@
-"""Mistakes in a study: in its raw values, where validation does not see them, and between rows that are each valid."""
+"""Mistakes in the raw values of a study that validation does not see: in recipes, and in the names of tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Row
 
 Values = Mapping[str, Any]
 
@@ -24,7 +23,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def parts(values: Values) -> dict[str, dict[str, Any]]:
-    """The tables of a raw study that have recipes and lists, each under what stands before its keys in a message."""
+    """The study, its rows and its curve, where they are tables, each under the prefix of its keys in a message."""
     rows = {f"rows.{name}.": row for name, row in table(values.get("rows")).items()}
     named = {"": values, **rows, "curve.": values.get("curve")}
     return {prefix: part for prefix, part in named.items() if isinstance(part, dict)}
@@ -69,36 +68,6 @@ def stray_tasks(values: Values, known: Collection[str] | None) -> list[str]:
         for key, task in _mentions(values)
         if known is not None and task not in own and task not in known
     ]
-
-
-def row_mistakes(rows: Mapping[str, Row], names: Iterable[str]) -> Iterator[str]:
-    """What is wrong in the rows called ``names``: in themselves, and in what they are built on.
-
-    Args:
-        rows: every row that there is, with its base filled in.
-    """
-    for name in names:
-        row = rows[name]
-        yield from (f"rows.{name}.{mistake}" for mistake in row.mistakes())
-        if row.built_on is not None:
-            yield from (f"rows.{name}.{mistake}" for mistake in _base_mistakes(name, row, rows))
-
-
-def _base_mistakes(name: str, row: Row, rows: Mapping[str, Row]) -> Iterator[str]:
-    base = rows.get(row.of or "")
-    if base is None:
-        yield f"of: there is no row '{row.of}'"
-    elif base.method != row.built_on:
-        yield f"of: '{row.of}' is a row of {base.method}, but {row.method} is built on {row.built_on}"
-    elif row.method == "adapter" and base.of is not None:
-        yield f"of: '{row.of}' is built on other adapters itself: name a row whose adapters start fresh"
-    for own in row.own if row.method == "fusion" else ():
-        if own not in rows or rows[own].method != "adapter":
-            yield f"own: '{own}' is no row of adapters"
-    for other in dict.fromkeys((row.of or "", *row.own)):
-        if other in rows and rows[other].backbone != row.backbone:
-            mine, its = (f"'{given}'" if given else "the study's" for given in (row.backbone, rows[other].backbone))
-            yield f"backbone: {mine}, but '{other}', which it is built on, has {its}: give both the same"
 
 
 def _mentions(values: Values) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,14 +22,14 @@ def _renamed(task: str, info: ValidationInfo) -> str:
 
 
 def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
-    """The validator of lists in which a value that stands twice would train and count the same runs twice."""
+    """Refuse a repeated value: its runs would be trained and counted twice."""
     if values is not None and len(set(values)) < len(values):
         raise ValueError("a value stands twice")
     return values
 
 
 TaskName = Annotated[Name, AfterValidator(_renamed)]
-"""A task; under the name that the context of the validation gives it, if it has one."""
+"""A task. A function as the validation's context renames it."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,10 @@ class Row(BaseModel):
     method: Method
     title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
     of: RowName | None = Field(
-        None, description="the row whose runs it is built on; adapter: it begins as the best of those of the sources"
+        None, description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters"
     )
     own: tuple[RowName, ...] = Field(
-        (),
-        description="fusion: rows that the target's own adapter may be from, the best on dev; none: as `of`",
+        (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
     )
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")
@@ -86,14 +85,14 @@ class Row(BaseModel):
         min_length=1,
         max_length=4096,
         pattern=r"^[^\x00-\x1f]+$",
-        description="another backbone than the study's, such as a folder that `pretrain` wrote; rows that it is built"
-        " on are on the same",
+        description="in place of the study's, such as a folder that `pretrain` wrote; the rows that it is built on have"
+        " the same",
     )
     keep_weights: bool = Field(
-        False, description="multitask, sequential: keep the trained models for predict; the others' are kept as it is"
+        False, description="multitask, sequential: keep the trained models for predict; other methods always do"
     )
     published: str | tuple[str, ...] | dict[TaskName, str] | None = Field(
-        None, description="its name or names in the published tables; for sequential tuning one name a source"
+        None, description="its name or names in the published tables; sequential tuning: one name for each source"
     )
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
@@ -120,18 +119,36 @@ class Row(BaseModel):
         """What the row does with several tasks, in words; empty: it needs only one."""
         return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
 
-    def mistakes(self) -> Iterator[str]:
-        """Keys that do not go with the method or with each other, each with what is wrong."""
+    def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        """Keys that do not go with the method, with each other, or with the rows that this one is built on.
+
+        Args:
+            rows: every row that there is. In them, as in this one, ``of`` is filled in.
+        """
         for key, (method, why) in _ONLY.items():
             if getattr(self, key) and self.method != method:
                 yield f"{key}: {why}, not {self.method}"
         if self.order is not None and self.sources is not None:
             yield "sources: order says what comes before each task: leave sources out"
-        if self.of and self.built_on is None:
-            yield f"of: {self.method} is built on no other row: leave it out"
         trains = METHODS[self.method].trains
         if self.recipe.get("trainable", trains[0]) not in trains:
             yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
+        base = rows.get(self.of or "")
+        if self.of and self.built_on is None:
+            yield f"of: {self.method} is built on no other row: leave it out"
+        elif self.of and base is None:
+            yield f"of: there is no row '{self.of}'"
+        elif base is not None and base.method != self.built_on:
+            yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
+        elif base is not None and self.method == "adapter" and base.of is not None:
+            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
+        for own in self.own if self.method == "fusion" else ():
+            if own not in rows or rows[own].method != "adapter":
+                yield f"own: '{own}' is no row of adapters"
+        for name in dict.fromkeys((self.of or "", *self.own)):
+            if self.built_on and name in rows and rows[name].backbone != self.backbone:
+                mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
+                yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
 
 
 class Curve(BaseModel):

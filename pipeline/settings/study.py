@@ -1,4 +1,4 @@
-"""Study: what is compared, rows of recipes x targets x seeds, read from a short TOML file."""
+"""Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline.settings.grid import expand_grids
 from pipeline.settings.like import expand_likes
-from pipeline.settings.mistakes import listed, parts, recipe_problems, row_mistakes, stray_tasks, table
+from pipeline.settings.mistakes import listed, parts, recipe_problems, stray_tasks, table
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
@@ -18,8 +18,11 @@ from pipeline.system.reading import present, read_toml
 
 
 class Study(BaseModel):
-    """What is compared. ``recipe`` holds for every row, ``tasks.<task>`` for one task, ``rows.<row>.recipe`` for one
-    row, ``rows.<row>.tasks.<task>`` for one task in one row; the later over the former."""
+    """What is compared.
+
+    Of recipes, the later of these overrides the former: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
+    ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,8 +56,8 @@ class Study(BaseModel):
         """Validate a study with all its recipes; every mistake is reported at once.
 
         Args:
-            known_tasks: tasks that rows and recipes may name beside the study's own, without effect; None: any.
-            name_of: what every task is renamed to.
+            known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
+            name_of: gives every task its new name.
 
         Raises:
             PipelineError: naming ``where`` and all mistakes.
@@ -64,7 +67,7 @@ class Study(BaseModel):
         problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
         methods = values.get("methods")
         if "reference" not in values and isinstance(methods, list | tuple) and "full" not in methods:
-            # Something has to be compared against; of what there is, the first single method.
+            # The tests need a reference: without full fine-tuning, the first row that is not sequential.
             values = {**values, "reference": next((method for method in methods if method != "sequential"), "full")}
         try:
             study = cls.model_validate(values, context=name_of)
@@ -86,8 +89,9 @@ class Study(BaseModel):
             for name in names
             if name not in rows
         ]
-        problems += row_mistakes(rows, self.rows)
         known = [name for name in self.methods if name in rows]
+        for name in dict.fromkeys((*self.rows, *known)):
+            problems += [f"rows.{name}.{mistake}" for mistake in rows[name].mistakes(rows)]
         sequential = [name for name in known if rows[name].method == "sequential"]
         if self.reference not in self.methods or self.reference in sequential:
             problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
@@ -138,8 +142,8 @@ class Study(BaseModel):
 
     def targets_of(self, name: str) -> tuple[str, ...]:
         """The targets that a row has runs for."""
-        row = self.row(name)
-        return tuple(task for task in self.targets if all(o is None or task in o for o in (row.targets, row.order)))
+        limits = (self.row(name).targets, self.row(name).order)
+        return tuple(task for task in self.targets if all(only is None or task in only for only in limits))
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
@@ -167,13 +171,11 @@ class Study(BaseModel):
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
     def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every recipe, over what the study says anywhere.
+        """The same study with ``values`` in every recipe, whatever the study says.
 
         Raises:
-            PipelineError: the values are no recipe's.
+            PipelineError: a recipe cannot have these values.
         """
-        if not values:
-            return self
         changed = self.model_dump()
         for part in parts(changed).values():
             for recipe in (part["recipe"], *part.get("tasks", {}).values()):
@@ -183,7 +185,7 @@ class Study(BaseModel):
         return self.parse(changed, f"study {self.name}", known_tasks=None)
 
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:
-        """The same study with every task under the name that ``name_of`` gives it: an alias and its task are one.
+        """The same study with every task renamed by ``name_of``, so that an alias and its task are one.
 
         Raises:
             PipelineError: two names of a list are one task.
@@ -192,11 +194,13 @@ class Study(BaseModel):
 
 
 def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
-    """The study called ``name`` in ``folder``, or in the file it names, with ``overrides`` in place of its keys.
+    """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
 
-    ``curve`` may be overridden by a bool: False for none, True for the study's own or the usual one; ``curve_rows``
-    are the points in place of its own. What the file says about tasks, rows and sizes that the overrides leave out
-    holds for nothing.
+    What the file says about tasks and rows that the overrides leave out has no effect.
+
+    Args:
+        overrides: keys of a study, but ``curve`` is whether there is one, the study's own or the default one, and
+            ``curve_rows`` are its points.
 
     Raises:
         PipelineError: there is no such study, or it has mistakes.
@@ -212,11 +216,11 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     if curve is False and points is not None:
         raise PipelineError("--curve-rows with --no-curve: give one of them")
     if curve is False:
-        changes["curve"] = None
+        values.pop("curve", None)
     elif points is not None:
-        changes["curve"] = {**table(values.get("curve")), "rows": points}
+        values["curve"] = {**table(values.get("curve")), "rows": points}
     elif curve:
-        changes["curve"] = values.get("curve", {})
+        values.setdefault("curve", {})
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
     return Study.parse({**values, **changes}, str(file), known_tasks)

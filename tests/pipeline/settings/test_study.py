@@ -332,7 +332,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             },
         },
         [
-            "rows.b.of: 'a' is built on other adapters itself",
+            "rows.b.of: 'a' is warm-started itself",
             "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
             "rows.c.own: only a fusion has an adapter of its own target, not adapter",
             "rows.fusion.own: 'full' is no row of adapters",
@@ -352,6 +352,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.fusion.backbone: 'backbones/other', but 'adapter', which it is built on, has the study's",
             "rows.sequential.backbone: 'backbones/read', but 'full', which it is built on, has the study's",
         ],
+    ),
+    "a method without a row whose usual base is on another backbone": (
+        {"methods": ["full", "fusion"], "rows": {"adapter": {"backbone": "backbones/read"}}},
+        ["rows.fusion.backbone: the study's, but 'adapter', which it is built on, has 'backbones/read'"],
     ),
     "a row whose usual base is another method here": (
         {"rows": {"adapter": {"method": "full"}, "fusion": {}}},
