@@ -1,4 +1,4 @@
-"""Grids: a row of a study that stands for one row a combination of recipe values."""
+"""Grids: a row of a study that stands for several rows, one for each combination of recipe values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def expand_grids(values: Table) -> tuple[Table, list[str]]:
     """A study's raw values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells, and what is wrong.
 
     ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
-    fastest, each titled by its values. Where ``methods`` or ``curve.methods`` name the row they name all its cells. A
-    list in ``published`` gives one name a cell, an empty one for none.
+    fastest, each titled by its values. Where ``methods`` or ``curve.methods`` name the row, they name all its cells. A
+    list in ``published`` gives each cell its name, or an empty text for none.
     """
     rows = values.get("rows")
     if not isinstance(rows, dict):
@@ -28,10 +28,10 @@ def expand_grids(values: Table) -> tuple[Table, list[str]]:
     for name, row in rows.items():
         if isinstance(row, dict) and "grid" in row:
             mistakes = _mistakes(f"rows.{name}", row)
-            cells_of[name] = {name: _without_grid(row)} if mistakes else _cells(name, row)
-            taken = [cell for cell in cells_of[name] if cell in rows and not mistakes]
-            mistakes += [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
-            problems += mistakes
+            expandable = not mistakes and isinstance(row.get("recipe", {}), dict)  # else validation reports it
+            cells_of[name] = _cells(name, row) if expandable else {name: _without_grid(row)}
+            taken = [cell for cell in cells_of[name] if cell in rows and cell != name]
+            problems += mistakes + [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
     expanded = {cell: own for name, row in rows.items() for cell, own in cells_of.get(name, {name: row}).items()}
 
     def with_cells(part: Any) -> Any:
@@ -63,7 +63,7 @@ def _mistakes(where: str, row: Table) -> list[str]:
 
 
 def _cells(name: str, row: Table) -> Table:
-    grid, published, recipe = row["grid"], row.get("published"), row.get("recipe", {})
+    grid, published = row["grid"], row.get("published")
     cells = {}
     for number, chosen in enumerate(itertools.product(*grid.values()), start=1):
         picked = dict(zip(grid, chosen, strict=True))
@@ -71,7 +71,7 @@ def _cells(name: str, row: Table) -> Table:
         cells[f"{name}-{number}"] = {
             **_without_grid(row),
             "title": f"{row.get('title') or name}, {', '.join(values)}",
-            "recipe": {**recipe, **picked} if isinstance(recipe, dict) else recipe,
+            "recipe": {**row.get("recipe", {}), **picked},
             "published": (published[number - 1] or None) if isinstance(published, list | tuple) else published,
         }
     return cells

@@ -152,7 +152,7 @@ class Row(BaseModel):
 
 
 class Curve(BaseModel):
-    """Low-resource curves: the rows again on few training rows of the target, the sources as they were."""
+    """Low-resource curves: the rows again with few training rows of the target. Sources keep theirs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -165,7 +165,7 @@ class Curve(BaseModel):
 
 
 class Published(BaseModel):
-    """Tables of ``published_results.csv`` to print beside the study's own."""
+    """Tables of a report, from ``reporting/published.csv``, to print beside the study's own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -47,7 +47,7 @@ def test_a_row_of_a_grid_keeps_its_title_targets_and_published_names() -> None:
         ({"grid": {"epochs": [2, 0]}}, "rows.sweep-2.recipe: epochs: Input should be greater"),
         ({"grid": {"eponchs": [2]}}, "rows.sweep-1.recipe: eponchs"),
         ({"grid": {"epochs": [10**5000]}}, "rows.sweep-1.recipe: epochs: Input should be less"),
-        ({"grid": {"epochs": [2]}, "recipe": 3}, "rows.sweep-1.recipe: Input should be a valid dictionary"),
+        ({"grid": {"epochs": [2]}, "recipe": 3}, "rows.sweep.recipe: Input should be a valid dictionary"),
         ({"grid": {"epochs": [2]}, "published": 3}, "rows.sweep-1.published: write a name, a list of names"),
         ({"grid": {"epochs": [2, 3]}, "published": ["a"]}, "rows.sweep.published: 1 names for 2 cells"),
     ],
