@@ -145,7 +145,7 @@ FILES: dict[str, tuple[tuple[list[str], bytes], str]] = {
     "a recipe that is a text, and a grid": (
         study('[rows.full]\ngrid = { epochs = [1, 2] }', recipe='"x"'), "recipe: Input should be a valid dictionary"),
     "a row's recipe that is a text, with a grid": (
-        grid('recipe = "x"\ngrid = { epochs = [1, 2] }'), "rows.full.recipe: write a table of recipe keys"),
+        grid('recipe = "x"\ngrid = { epochs = [1, 2] }'), "rows.full.recipe: Input should be a valid dictionary"),
     "a grid that is a text": (grid('grid = "x"'), "rows.full.grid: write a table"),
     "a grid of 10^7 cells": (
         grid(f"grid = {{ {', '.join(f'k{key} = {TEN}' for key in range(7))} }}"), "10000000 cells are too many"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text, number, points, score_text
+from pipeline.settings.rows import Published
 from pipeline.settings.study import Study
-from pipeline.settings.study_rows import Published
 from pipeline.system.errors import PipelineError
 
 FILE = Path(__file__).with_name("published.csv")

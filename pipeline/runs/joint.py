@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study_rows import MAY_TRAIN
+from pipeline.settings.rows import METHODS
 from pipeline.system.errors import raise_all
 from pipeline.training.devices import process_count
 
@@ -39,8 +39,8 @@ def _mistakes(names: Sequence[str], recipes: Sequence[Recipe]) -> list[str]:
     if not names:
         return ["no task to train on"]
     problems = [f"task '{name}' is named more than once" for name in sorted(set(names)) if names.count(name) > 1]
-    for trainable in sorted({recipe.trainable for recipe in recipes} - set(MAY_TRAIN["multitask"])):
-        allowed = ", ".join(f"'{name}'" for name in MAY_TRAIN["multitask"])
+    for trainable in sorted({recipe.trainable for recipe in recipes} - set(METHODS["multitask"].trains)):
+        allowed = ", ".join(f"'{name}'" for name in METHODS["multitask"].trains)
         problems.append(f"joint training cannot have trainable = '{trainable}': use one of {allowed}")
     if process_count() > 1 and any(recipe.gradient_surgery != "none" for recipe in recipes):
         problems.append("gradient_surgery works in one process only: launch one, or leave it out")

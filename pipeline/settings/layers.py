@@ -25,19 +25,20 @@ def parse_layers(value: Any) -> tuple[int, ...]:
     layers: set[int] = set()
     problems = []
     for part in parts:
-        found, problem = _parse_part(part)
-        layers.update(found)
-        problems += [problem] if problem else []
+        try:
+            layers.update(_parse_part(part))
+        except ValueError as error:
+            problems.append(str(error))
     if problems:
         raise ValueError(f"{'; '.join(problems)}: write layers as 0-4 or 0,1,3, counted from 0")
     return tuple(sorted(layers))
 
 
 def layers_option(text: str | None) -> tuple[int, ...]:
-    """The layers that the option ``--drop-layers`` names, which no recipe checks.
+    """The layers of ``--drop-layers``, where no recipe checks them.
 
     Raises:
-        PipelineError: it names none that could exist.
+        PipelineError: they are not layers.
     """
     try:
         return parse_layers(text or ())
@@ -58,27 +59,20 @@ def layers_text(layers: tuple[int, ...]) -> str:
 
 def check_layers(layers: tuple[int, ...], depth: int) -> None:
     """Raise a :class:`PipelineError` unless ``layers`` can be dropped from a backbone of ``depth`` layers."""
-    beyond = tuple(layer for layer in layers if layer >= depth)
-    if beyond:
-        raise PipelineError(
-            f"drop_layers {layers_text(layers)}: the backbone has no layer {layers_text(beyond)}; its {depth} are"
-            f" 0-{depth - 1}"
-        )
+    where = f"drop_layers {layers_text(layers)}"
+    if beyond := tuple(layer for layer in layers if layer >= depth):
+        raise PipelineError(f"{where}: the backbone has no layer {layers_text(beyond)}; its {depth} are 0-{depth - 1}")
     if len(layers) == depth:
-        raise PipelineError(
-            f"drop_layers {layers_text(layers)}: these are all layers of the backbone: keep at least one"
-        )
+        raise PipelineError(f"{where}: these are all layers of the backbone: keep at least one")
 
 
-def _parse_part(part: Any) -> tuple[range, str | None]:
-    nothing = range(0)
-    text = "" if isinstance(part, bool) else str(part)
-    matched = _PART.fullmatch(text)
+def _parse_part(part: Any) -> range:
+    matched = _PART.fullmatch("" if isinstance(part, bool) else str(part))
     if matched is None:
-        return nothing, f"'{part}' is no layer"
+        raise ValueError(f"'{part}' is no layer")
     first, last = int(matched[1]), int(matched[2] or matched[1])
     if first < 0:
-        return nothing, f"'{part}' is negative"
+        raise ValueError(f"'{part}' is negative")
     if last < first:
-        return nothing, f"'{part}' runs backwards"
-    return range(first, last + 1), None
+        raise ValueError(f"'{part}' runs backwards")
+    return range(first, last + 1)

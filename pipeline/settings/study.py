@@ -1,4 +1,4 @@
-"""Study: what is compared, rows of recipes x targets x seeds, read from a short TOML file."""
+"""Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipeline.data.tasks import Name
+from pipeline.settings.grid import expand_grids
+from pipeline.settings.like import expand_likes
+from pipeline.settings.mistakes import listed, parts, recipe_problems, stray_tasks, table
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.study_grid import expand_grids
-from pipeline.settings.study_mistakes import (
-    mentioned_tasks,
-    mistakes_between_keys,
-    recipe_problems,
-    repeats,
-    stray_tasks,
-)
-from pipeline.settings.study_rows import MAY_TRAIN, TITLES, TRAINABLE, Curve, Published, Row, RowName, Rows
+from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
 
 class Study(BaseModel):
-    """What is compared. ``recipe`` holds for every row, ``tasks.<task>`` for one task, ``rows.<row>.recipe`` for one
-    row, ``rows.<row>.tasks.<task>`` for one task in one row; the later over the former."""
+    """What is compared.
+
+    Of recipes, the later of these overrides the former: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
+    ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,56 +30,81 @@ class Study(BaseModel):
     description: str = ""
     methods: tuple[RowName, ...] = Field(min_length=1, description="the rows, in the order of the tables")
     reference: RowName = Field("full", description="what the others are tested against")
-    targets: tuple[Name, ...] = Field(min_length=1)
-    sources: tuple[Name, ...] = Field((), description="tasks beside the targets that knowledge comes from")
+    targets: tuple[TaskName, ...] = Field(min_length=1)
+    sources: tuple[TaskName, ...] = Field((), description="tasks beside the targets that knowledge comes from")
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(min_length=1)
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
     dev_limit: Rows | None = Field(None, ge=2, description="dev rows of every task, the same for all runs")
     recipe: dict[str, Any] = {}
-    tasks: dict[Name, dict[str, Any]] = {}
+    tasks: dict[TaskName, dict[str, Any]] = {}
     rows: dict[RowName, Row] = {}
     curve: Curve | None = None
     published: Published | None = None
     cross_task: bool = Field(False, description="score every single-task model on the other targets too")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name_methods(cls, values: Any) -> Any:
-        """A row that is called like a method is one of that method."""
-        rows = values.get("rows") if isinstance(values, Mapping) else None
-        if not isinstance(rows, Mapping):
-            return values
-        named = {
-            name: {"method": name, **row} if name in TRAINABLE and isinstance(row, Mapping) else row
-            for name, row in rows.items()
-        }
-        return {**values, "rows": named}
+    _no_repeats = field_validator("methods", "targets", "sources", "seeds")(no_repeats)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], where: str, known_tasks: Collection[str] = ()) -> Self:
+    def parse(
+        cls,
+        values: Mapping[str, Any],
+        where: str,
+        known_tasks: Collection[str] | None = (),
+        name_of: Callable[[str], str] | None = None,
+    ) -> Self:
         """Validate a study with all its recipes; every mistake is reported at once.
 
         Args:
-            known_tasks: tasks that rows and recipes may name beside the study's own; they count for nothing here.
+            known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
+            name_of: gives every task its new name.
 
         Raises:
             PipelineError: naming ``where`` and all mistakes.
         """
-        values, problems = expand_grids(values)
-        problems += repeats(values) + recipe_problems(values) + stray_tasks(values, known_tasks)
+        values, bases, wrong_likes = expand_likes(values)
+        values, wrong_grids = expand_grids(values)
+        problems = [*wrong_likes, *wrong_grids, *recipe_problems(values, bases), *stray_tasks(values, known_tasks)]
         methods = values.get("methods")
         if "reference" not in values and isinstance(methods, list | tuple) and "full" not in methods:
-            # Something has to be compared against; of what there is, the first single method.
+            # The tests need a reference: without full fine-tuning, the first row that is not sequential.
             values = {**values, "reference": next((method for method in methods if method != "sequential"), "full")}
-        study = None
         try:
-            study = cls.model_validate(dict(values))
+            study = cls.model_validate(values, context=name_of)
         except ValidationError as error:
-            problems = validation_problems(error) + problems
-        raise_all(where, problems if study is None else problems + mistakes_between_keys(study))
-        assert study is not None
+            raise_all(where, validation_problems(error) + problems)
+            raise
+        if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
+            problems += study._mistakes()
+        raise_all(where, problems)
         return study
+
+    def _mistakes(self) -> list[str]:
+        """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
+        rows = {name: self.row(name) for name in (*METHODS, *self.rows)}
+        named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
+        problems = [
+            f"{key}: '{name}' is no method ({', '.join(METHODS)}): write a [rows.{name}] that says which it is"
+            for key, names in named
+            for name in names
+            if name not in rows
+        ]
+        known = [name for name in self.methods if name in rows]
+        for name in dict.fromkeys((*self.rows, *known)):
+            problems += [f"rows.{name}.{mistake}" for mistake in rows[name].mistakes(rows)]
+        sequential = [name for name in known if rows[name].method == "sequential"]
+        if self.reference not in self.methods or self.reference in sequential:
+            problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
+        if self.limit is not None and self.target_limit is not None and self.target_limit > self.limit:
+            problems.append(
+                f"target_limit: {self.target_limit} is more than limit {self.limit}, which holds for all tasks"
+            )
+        for name in known:
+            if (joins := rows[name].joins) and not any(self.partners(name, target) for target in self.targets):
+                problems.append(f"targets: {joins} needs at least two tasks ({name}); add a target or sources")
+        if known == list(self.methods) and not any(self.targets_of(name) for name in known):
+            problems.append("methods: no row has one of the targets, so there is nothing to run")
+        return problems
 
     @property
     def all_tasks(self) -> tuple[str, ...]:
@@ -103,7 +125,7 @@ class Study(BaseModel):
     def row(self, name: str) -> Row:
         """The row called ``name``, or the method of that name with nothing of its own; title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
-        title = row.title or (TITLES[row.method] if name == row.method else name)
+        title = row.title or (METHODS[row.method].title if name == row.method else name)
         return row.model_copy(update={"title": title, "of": row.of or row.built_on})
 
     def title(self, label: str) -> str:
@@ -114,19 +136,14 @@ class Study(BaseModel):
     def published_names(self, label: str) -> tuple[str, ...]:
         """What the published tables call a row, or ``<row>:<source>``."""
         name, _, source = label.partition(":")
-        published = self.row(name).published
-        if isinstance(published, dict):
-            return (published[source],) if source in published else ()
-        return (published,) if isinstance(published, str) else published or ()
+        published = self.row(name).published or ()
+        names = published.get(source, ()) if isinstance(published, dict) else published
+        return (names,) if isinstance(names, str) else names
 
     def targets_of(self, name: str) -> tuple[str, ...]:
         """The targets that a row has runs for."""
-        row = self.row(name)
-        return tuple(
-            target
-            for target in self.targets
-            if (row.targets is None or target in row.targets) and (row.order is None or target in row.order)
-        )
+        limits = (self.row(name).targets, self.row(name).order)
+        return tuple(task for task in self.targets if all(only is None or task in only for only in limits))
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
@@ -146,71 +163,44 @@ class Study(BaseModel):
 
     def recipe_for(self, row: str, task: str, curve: bool = False) -> Recipe:
         """The recipe of a row on a task, in the main table or on the curve."""
-        found = self.row(row)
+        own, trains = self.row(row), METHODS[self.row(row).method].trains
         on_curve = self.curve.recipe if curve and self.curve else {}
-        values = {**self.recipe, **self.tasks.get(task, {}), **found.recipe, **found.tasks.get(task, {}), **on_curve}
-        where = f"study {self.name}, recipe of {row} on {task}"
-        if values.get("trainable") not in MAY_TRAIN.get(found.method, ()):
-            values["trainable"] = TRAINABLE[found.method]
-        return Recipe.parse(values, where)
+        values = {**self.recipe, **self.tasks.get(task, {}), **own.recipe, **own.tasks.get(task, {}), **on_curve}
+        if values.get("trainable") not in trains[1:]:
+            values["trainable"] = trains[0]
+        return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
     def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every recipe, over what the study says anywhere.
+        """The same study with ``values`` in every recipe, whatever the study says.
 
         Raises:
-            PipelineError: the values are no recipe's.
+            PipelineError: a recipe cannot have these values.
         """
-        if not values:
-            return self
         changed = self.model_dump()
-
-        def without(recipe: Mapping[str, Any]) -> dict[str, Any]:
-            return {key: value for key, value in recipe.items() if key not in values}
-
-        changed["recipe"] = {**self.recipe, **values}
-        changed["tasks"] = {task: without(own) for task, own in self.tasks.items()}
-        for part in (*changed["rows"].values(), *([changed["curve"]] if self.curve else [])):
-            part["recipe"] = without(part["recipe"])
-        for row in changed["rows"].values():
-            row["tasks"] = {task: without(own) for task, own in row["tasks"].items()}
-        return type(self).parse(changed, f"study {self.name}", mentioned_tasks(changed))
+        for part in parts(changed).values():
+            for recipe in (part["recipe"], *part.get("tasks", {}).values()):
+                for key in values.keys() & recipe.keys():
+                    del recipe[key]
+        changed["recipe"] |= values
+        return self.parse(changed, f"study {self.name}", known_tasks=None)
 
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:
-        """The same study with every task under the name that ``name_of`` gives it: an alias and its task are one.
+        """The same study with every task renamed by ``name_of``, so that an alias and its task are one.
 
         Raises:
             PipelineError: two names of a list are one task.
         """
-        changed = self.model_dump()
-
-        def rename(part: dict[str, Any] | None, *keys: str) -> None:
-            for key in keys if part is not None else ():
-                if part is not None and part[key] is not None:
-                    part[key] = [name_of(name) for name in part[key]]
-
-        rename(changed, "targets", "sources")
-        rename(changed["curve"], "targets")
-        for row in changed["rows"].values():
-            rename(row, "targets", "sources", "order", "after")
-            row["tasks"] = {name_of(name): recipe for name, recipe in row["tasks"].items()}
-            if isinstance(row["published"], dict):
-                row["published"] = {name_of(name): title for name, title in row["published"].items()}
-        changed["tasks"] = {name_of(name): recipe for name, recipe in self.tasks.items()}
-        if self.published is not None:
-            changed["published"]["tasks"] = {key: name_of(name) for key, name in self.published.tasks.items()}
-        return type(self).parse(changed, f"study {self.name}", mentioned_tasks(changed))
-
-    def has(self, name: str) -> bool:
-        """Whether there is a row called ``name``."""
-        return name in self.rows or name in TRAINABLE
+        return self.parse(self.model_dump(), f"study {self.name}", known_tasks=None, name_of=name_of)
 
 
 def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
-    """The study called ``name`` in ``folder``, or in the file it names, with ``overrides`` in place of its keys.
+    """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
 
-    ``curve`` may be overridden by a bool: False for none, True for the study's own or the usual one; ``curve_rows``
-    are the points in place of its own. What the file says about tasks, rows and sizes that the overrides leave out
-    holds for nothing.
+    What the file says about tasks and rows that the overrides leave out has no effect.
+
+    Args:
+        overrides: keys of a study, but ``curve`` is whether there is one, the study's own or the default one, and
+            ``curve_rows`` are its points.
 
     Raises:
         PipelineError: there is no such study, or it has mistakes.
@@ -219,22 +209,21 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     if not present(file):
         known = ", ".join(study_names(folder))
         raise PipelineError(f"unknown study '{name}': name one of {known}, or a TOML file")
-    values = read_toml(file)
-    values.setdefault("name", file.stem)
-    chosen = {**values, **overrides}
-    points = chosen.pop("curve_rows", None)
-    if isinstance(overrides.get("curve"), bool):
-        chosen["curve"] = values.get("curve", {}) if overrides["curve"] else None
-    if points is not None:
-        if overrides.get("curve") is False:
-            raise PipelineError("--curve-rows with --no-curve: give one of them")
-        own = chosen.get("curve")
-        chosen["curve"] = {**(own if isinstance(own, Mapping) else {}), "rows": points}
-    left_out = "methods" in overrides and values.get("reference") not in overrides["methods"]
-    if left_out and "reference" not in overrides:
-        chosen.pop("reference", None)
-    own = [values.get(key) for key in ("targets", "sources")]
-    return Study.parse(chosen, str(file), [task for tasks in own if isinstance(tasks, list) for task in tasks])
+    values = {"name": file.stem, **read_toml(file)}
+    known_tasks = [task for key in ("targets", "sources") for task in listed(values.get(key))]
+    changes = dict(overrides)
+    curve, points = changes.pop("curve", None), changes.pop("curve_rows", None)
+    if curve is False and points is not None:
+        raise PipelineError("--curve-rows with --no-curve: give one of them")
+    if curve is False:
+        values.pop("curve", None)
+    elif points is not None:
+        values["curve"] = {**table(values.get("curve")), "rows": points}
+    elif curve:
+        values.setdefault("curve", {})
+    if "methods" in changes and values.get("reference") not in changes["methods"]:
+        values.pop("reference", None)
+    return Study.parse({**values, **changes}, str(file), known_tasks)
 
 
 def study_names(folder: Path) -> list[str]:

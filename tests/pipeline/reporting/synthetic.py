@@ -14,8 +14,8 @@ import pandas as pd
 from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
-from pipeline.settings.study_rows import TRAINABLE
 from pipeline.stats.metrics import accuracy, pearson
 
 ROWS = 400
@@ -119,7 +119,7 @@ class Synthetic:
             "task": target,
             "seed": seed,
             "limit": None,
-            "recipe": Recipe(trainable=TRAINABLE[method], epochs=4),
+            "recipe": Recipe(trainable=METHODS[method].trains[0], epochs=4),
             "identity": identity,
             "backbone": "nano",
             "metric": metric_of(target),

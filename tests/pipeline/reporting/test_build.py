@@ -13,8 +13,8 @@ from pipeline.reporting.build import build_report
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
+from pipeline.settings.rows import Published
 from pipeline.settings.study import study_names
-from pipeline.settings.study_rows import Published
 from pipeline.system.errors import PipelineError
 from stages.report import report as report_again
 from stages.studies import STUDIES, find_study

@@ -10,8 +10,8 @@ import pytest
 import stages
 from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study, read_study, study_names
-from pipeline.settings.study_rows import MAY_TRAIN, TRAINABLE
 from pipeline.system.errors import PipelineError
 
 STUDIES = Path(stages.__file__).parent / "studies"
@@ -40,7 +40,7 @@ def test_a_shipped_study_parses_with_all_its_recipes(name: str) -> None:
         for task in study.all_tasks:
             for curve in (False, True):
                 method = study.row(row).method
-                assert study.recipe_for(row, task, curve).trainable in MAY_TRAIN.get(method, (TRAINABLE[method],))
+                assert study.recipe_for(row, task, curve).trainable in METHODS[method].trains
 
 
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {"demo"}))
@@ -269,7 +269,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             "rows.a.order: only sequential tuning goes through tasks in turn, not multitask",
-            "rows.b: order says what comes before each task",
+            "rows.b.sources: order says what comes before each task",
             "rows.b.after: only joint training",
         ],
     ),
@@ -332,7 +332,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             },
         },
         [
-            "rows.b.of: 'a' is built on other adapters itself",
+            "rows.b.of: 'a' is warm-started itself",
             "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
             "rows.c.own: only a fusion has an adapter of its own target, not adapter",
             "rows.fusion.own: 'full' is no row of adapters",
@@ -352,6 +352,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.fusion.backbone: 'backbones/other', but 'adapter', which it is built on, has the study's",
             "rows.sequential.backbone: 'backbones/read', but 'full', which it is built on, has the study's",
         ],
+    ),
+    "a method without a row whose usual base is on another backbone": (
+        {"methods": ["full", "fusion"], "rows": {"adapter": {"backbone": "backbones/read"}}},
+        ["rows.fusion.backbone: the study's, but 'adapter', which it is built on, has 'backbones/read'"],
     ),
     "a row whose usual base is another method here": (
         {"rows": {"adapter": {"method": "full"}, "fusion": {}}},

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.settings.study import Study
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, shortened
 
 SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "sweep"], "targets": ["sst"], "seeds": [1]}
 
@@ -46,14 +46,27 @@ def test_a_row_of_a_grid_keeps_its_title_targets_and_published_names() -> None:
         ({"grid": {"epochs": []}}, "rows.sweep.grid.epochs: write a list of values"),
         ({"grid": {"epochs": [2, 0]}}, "rows.sweep-2.recipe: epochs: Input should be greater"),
         ({"grid": {"eponchs": [2]}}, "rows.sweep-1.recipe: eponchs"),
+        ({"grid": {"epochs": [10**5000]}}, "rows.sweep-1.recipe: epochs: Input should be less"),
+        ({"grid": {"epochs": [2]}, "recipe": 3}, "rows.sweep.recipe: Input should be a valid dictionary"),
+        ({"grid": {"epochs": [2]}, "published": 3}, "rows.sweep-1.published: write a name, a list of names"),
         ({"grid": {"epochs": [2, 3]}, "published": ["a"]}, "rows.sweep.published: 1 names for 2 cells"),
     ],
-    ids=str,
+    ids=lambda value: shortened(value),
 )
 def test_a_bad_grid_is_told(row: dict[str, Any], told: str) -> None:
     with pytest.raises(PipelineError) as caught:
         parse(row)
     assert told in str(caught.value)
+
+
+def test_a_row_called_like_a_method_may_have_a_grid() -> None:
+    study = parse({}, rows={"full": {"grid": {"epochs": [2, 4]}}}, methods=["full"], reference="full-1")
+    assert [study.row(name).method for name in study.methods] == ["full", "full"]
+
+
+def test_a_bad_grid_does_not_make_its_row_unknown() -> None:
+    with pytest.raises(PipelineError, match="1 mistake\n"):
+        parse({"grid": {}})
 
 
 def test_a_cell_does_not_take_the_place_of_a_row() -> None:

@@ -1,0 +1,179 @@
+"""The parts of a study: rows, the low-resource curve, the published table beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from pipeline.data.tasks import Name
+from pipeline.settings.recipe import Trainable
+
+Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion"]
+RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
+Rows = Annotated[int, Field(ge=1, le=10**9)]
+Title = Annotated[str, Field(max_length=300)]
+
+
+def _renamed(task: str, info: ValidationInfo) -> str:
+    return info.context(task) if info.context else task
+
+
+def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    """Refuse a repeated value: its runs would be trained and counted twice."""
+    if values is not None and len(set(values)) < len(values):
+        raise ValueError("a value stands twice")
+    return values
+
+
+TaskName = Annotated[Name, AfterValidator(_renamed)]
+"""A task. A function as the validation's context renames it."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What all rows of a method have in common."""
+
+    trains: tuple[Trainable, ...]
+    """What its rows may train; the first where they do not say."""
+    title: str
+    built_on: Method | None = None
+    """The method whose finished runs its runs start from."""
+    joins: str = ""
+    """What it does with several tasks, in words; empty: it needs only one."""
+
+
+METHODS: dict[Method, Traits] = {
+    "frozen": Traits(("head",), "head only"),
+    "full": Traits(("full", "full+adapter"), "full fine-tuning"),
+    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential tuning"),
+    "multitask": Traits(("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training"),
+    "adapter": Traits(("adapter",), "adapter"),
+    "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion"),
+}
+_ONLY: dict[str, tuple[Method, str]] = {
+    "order": ("sequential", "only sequential tuning goes through tasks in turn"),
+    "own": ("fusion", "only a fusion has an adapter of its own target"),
+    "after": ("multitask", "only joint training (multitask) can come after other tasks"),
+}
+"""The keys of a row that one method has, and why no other does."""
+
+
+class Row(BaseModel):
+    """A line of the comparison: a method with a recipe of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Method
+    title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
+    of: RowName | None = Field(
+        None, description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters"
+    )
+    own: tuple[RowName, ...] = Field(
+        (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
+    )
+    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
+    sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")
+    order: tuple[TaskName, ...] | None = Field(
+        None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
+    )
+    after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
+    backbone: str | None = Field(
+        None,
+        min_length=1,
+        max_length=4096,
+        pattern=r"^[^\x00-\x1f]+$",
+        description="in place of the study's, such as a folder that `pretrain` wrote; the rows that it is built on have"
+        " the same",
+    )
+    keep_weights: bool = Field(
+        False, description="multitask, sequential: keep the trained models for predict; other methods always do"
+    )
+    published: str | tuple[str, ...] | dict[TaskName, str] | None = Field(
+        None, description="its name or names in the published tables; sequential tuning: one name for each source"
+    )
+    recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
+    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
+
+    _no_repeats = field_validator("own", "targets", "sources", "order", "after")(no_repeats)
+
+    @field_validator("published", mode="wrap")
+    @classmethod
+    def _check_published(cls, value: Any, validate: Callable[[Any], Any]) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            raise ValueError("write a name, a list of names, or a table with a name for each source") from None
+
+    @property
+    def built_on(self) -> Method | None:
+        """The method whose finished runs this row's runs start from."""
+        if self.method == "adapter" and self.of is not None:
+            return "adapter"
+        return "full" if self.after else METHODS[self.method].built_on
+
+    @property
+    def joins(self) -> str:
+        """What the row does with several tasks, in words; empty: it needs only one."""
+        return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
+
+    def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        """Keys that do not go with the method, with each other, or with the rows that this one is built on.
+
+        Args:
+            rows: every row that there is. In them, as in this one, ``of`` is filled in.
+        """
+        for key, (method, why) in _ONLY.items():
+            if getattr(self, key) and self.method != method:
+                yield f"{key}: {why}, not {self.method}"
+        if self.order is not None and self.sources is not None:
+            yield "sources: order says what comes before each task: leave sources out"
+        trains = METHODS[self.method].trains
+        if self.recipe.get("trainable", trains[0]) not in trains:
+            yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
+        base = rows.get(self.of or "")
+        if self.of and self.built_on is None:
+            yield f"of: {self.method} is built on no other row: leave it out"
+        elif self.of and base is None:
+            yield f"of: there is no row '{self.of}'"
+        elif base is not None and base.method != self.built_on:
+            yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
+        elif base is not None and self.method == "adapter" and base.of is not None:
+            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
+        for own in self.own if self.method == "fusion" else ():
+            if own not in rows or rows[own].method != "adapter":
+                yield f"own: '{own}' is no row of adapters"
+        for name in dict.fromkeys((self.of or "", *self.own)):
+            if self.built_on and name in rows and rows[name].backbone != self.backbone:
+                mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
+                yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
+
+
+class Curve(BaseModel):
+    """Low-resource curves: the rows again with few training rows of the target. Sources keep theirs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
+    methods: tuple[RowName, ...] = Field(("full", "adapter", "fusion", "sequential", "multitask"), min_length=1)
+    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
+    recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
+
+    _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
+
+
+class Published(BaseModel):
+    """Tables of a report, from ``reporting/published.csv``, to print beside the study's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    report: str
+    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
+    split: str = "dev"
+    tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,) if isinstance(self.table, str) else self.table

@@ -1,0 +1,178 @@
+"""Rows that are like others are the same rows written out."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+
+HEADER = """
+name = "small"
+methods = ["full", "mean", "cosine", "extra", "first", "frozen-bert", "sweep", "wide", "fusion"]
+targets = ["sst", "sts"]
+sources = ["quora"]
+seeds = [1]
+"""
+INHERITED = """
+[rows.extra]
+like = "cosine"
+title = "more rows"
+tasks = { sts = { extra = { sick = {} } } }
+[rows.cosine]
+like = "mean"
+recipe = { encoding = "siamese" }
+tasks = { sts = { head = "cosine", cosine_scale = "shifted" } }
+[rows.mean]
+like = "multitask"
+title = "mean"
+targets = ["sts"]
+published = "+mean"
+recipe = { pooling = "mean", epochs = 2 }
+[rows.first]
+like = "extra"
+method = "full"
+targets = ["sst"]
+published = "first"
+recipe = { epochs = 3 }
+tasks = { sts = { cosine_scale = "clamped", extra = { imdb = {} } }, sst = { pooling = "cls" } }
+[rows.frozen-bert]
+like = "mean"
+recipe = { trainable = "head" }
+[rows.sweep]
+method = "adapter"
+grid = { bottleneck = [8, 16] }
+recipe = { epochs = 2 }
+[rows.wide]
+like = "sweep"
+title = "wide"
+recipe = { epochs = 3, head_dropout = 0.0 }
+[rows.fusion]
+like = "adapter"
+recipe = { epochs = 1 }
+"""
+WRITTEN_OUT = """
+[rows.extra]
+method = "multitask"
+title = "more rows"
+targets = ["sts"]
+recipe = { pooling = "mean", epochs = 2, encoding = "siamese" }
+tasks = { sts = { head = "cosine", cosine_scale = "shifted", extra = { sick = {} } } }
+[rows.cosine]
+method = "multitask"
+targets = ["sts"]
+recipe = { pooling = "mean", epochs = 2, encoding = "siamese" }
+tasks = { sts = { head = "cosine", cosine_scale = "shifted" } }
+[rows.mean]
+method = "multitask"
+title = "mean"
+targets = ["sts"]
+published = "+mean"
+recipe = { pooling = "mean", epochs = 2 }
+[rows.first]
+method = "full"
+targets = ["sst"]
+published = "first"
+recipe = { pooling = "mean", epochs = 3, encoding = "siamese" }
+tasks = { sts = { head = "cosine", cosine_scale = "clamped", extra = { imdb = {} } }, sst = { pooling = "cls" } }
+[rows.frozen-bert]
+method = "multitask"
+targets = ["sts"]
+recipe = { pooling = "mean", epochs = 2, trainable = "head" }
+[rows.sweep]
+method = "adapter"
+grid = { bottleneck = [8, 16] }
+recipe = { epochs = 2 }
+[rows.wide]
+method = "adapter"
+title = "wide"
+grid = { bottleneck = [8, 16] }
+recipe = { epochs = 3, head_dropout = 0.0 }
+[rows.fusion]
+method = "fusion"
+recipe = { epochs = 1 }
+"""
+
+
+def parse(text: str) -> Study:
+    return Study.parse(tomllib.loads(HEADER + text), "small.toml")
+
+
+def mistakes(rows: dict[str, Any], **changes: Any) -> list[str]:
+    small = {"name": "small", "methods": ["full"], "targets": ["sst", "sts"], "seeds": [1], "rows": rows}
+    with pytest.raises(PipelineError) as caught:
+        Study.parse(small | changes, "small.toml")
+    return [line.strip() for line in str(caught.value).splitlines()[1:]]
+
+
+def test_a_study_whose_rows_are_like_others_is_the_same_study_written_out() -> None:
+    study = parse(INHERITED)
+    assert study == parse(WRITTEN_OUT)
+    assert list(study.rows) == list(parse(WRITTEN_OUT).rows)
+    assert Study.parse(study.model_dump(), "again") == study
+
+
+def test_a_row_has_its_own_title_and_published_names() -> None:
+    study = parse(INHERITED)
+    assert [study.title(name) for name in ("mean", "cosine", "extra", "first")] == [
+        "mean",
+        "cosine",
+        "more rows",
+        "first",
+    ]
+    assert [study.published_names(name) for name in ("mean", "cosine", "first")] == [("+mean",), (), ("first",)]
+
+
+@pytest.mark.parametrize("count", [2, 3000])
+def test_a_chain_may_be_long(count: int) -> None:
+    rows = {f"row-{n}": {"like": f"row-{n + 1}"} for n in range(count)}
+    rows[f"row-{count}"] = {"method": "adapter", "recipe": {"epochs": 9}}
+    values = {"name": "small", "methods": ["row-0"], "targets": ["sst"], "seeds": [1], "rows": rows}
+    assert Study.parse(values, "small.toml").recipe_for("row-0", "sst").epochs == 9
+
+
+def test_every_row_that_cannot_be_copied_is_reported_with_the_other_mistakes() -> None:
+    rows = {
+        "a": {"like": "b"},
+        "b": {"like": "c", "recipe": {"epochs": 0}},
+        "c": {"like": "a"},
+        "self": {"like": "self"},
+        "stray": {"like": "nothing"},
+        "number": {"like": 3},
+        "tail": {"like": "c"},
+        "none": {"colour": 1},
+    }
+    lines = mistakes(rows, limit=0)
+    circles = [line for line in lines if "like each other" in line]
+    assert len(circles) == 2
+    assert any(sorted(line.split("(")[1].rstrip(")").split(" -> ")[1:]) == ["a", "b", "c"] for line in circles)
+    assert "rows.self.like: rows cannot be like each other (self -> self)" in circles
+    others = {line for line in lines if line not in circles and not line.startswith("rows.b.")}
+    assert {line.split(" (got")[0] for line in others} == {
+        "rows.stray.like: there is no row 'nothing'",
+        "rows.number.like: there is no row 3",
+        "rows.none.method: missing",
+        "rows.none.colour: unknown key",
+        "limit: Input should be greater than or equal to 1",
+    }
+    assert any(line.startswith("rows.b.recipe: epochs") for line in lines)
+
+
+def test_a_mistake_in_a_recipe_is_not_repeated_for_the_rows_that_copy_it() -> None:
+    rows = {
+        "copy": {"like": "base", "recipe": {"batch_size": 0}},
+        "base": {"method": "full", "recipe": {"epochs": 0}, "tasks": {"sts": {"max_length": 1}}},
+    }
+    starts = ["rows.copy.recipe: batch_size", "rows.base.recipe: epochs", "rows.base.tasks.sts: max_length"]
+    lines = mistakes(rows)
+    assert len(lines) == len(starts)
+    assert all(line.startswith(start) for line, start in zip(lines, starts, strict=True))
+
+
+@pytest.mark.parametrize("base", [1, [], "text"], ids=str)
+def test_a_row_that_is_no_table_cannot_be_copied(base: Any) -> None:
+    lines = mistakes({"base": base, "copy": {"like": "base", "method": "full"}})
+    assert [line.split(":")[0] for line in lines] == ["rows.base"]
