@@ -21,7 +21,7 @@ from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, v
 from pipeline.system.errors import PipelineError, raise_all
 
 if TYPE_CHECKING:
-    from pipeline.training.objectives import Prediction
+    from pipeline.stats.prediction import Prediction
 
 
 def ensemble(
@@ -99,7 +99,7 @@ def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed
     halves = chosen_on == "half"
     choosing = first_half(labels, seed) if halves else np.ones(len(labels), dtype=bool)
     parts = [choosing]
-    if halves and task.metric == "pearson":  # which is not defined where all labels are the same
+    if halves and task.kind == "score":  # a correlation is not defined where all labels are the same
         parts.append(~choosing)
     if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
         told = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"
@@ -235,7 +235,7 @@ def _tables(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> dict[s
 
 
 def _prediction(table: pd.DataFrame) -> Prediction:
-    from pipeline.training.objectives import Prediction
+    from pipeline.stats.prediction import Prediction
 
     columns = [name for name in table if str(name).startswith("probability_")]
     probabilities = table[columns].to_numpy() if columns else None
@@ -243,7 +243,7 @@ def _prediction(table: pd.DataFrame) -> Prediction:
 
 
 def _rows(prediction: Prediction, rows: np.ndarray) -> Prediction:
-    from pipeline.training.objectives import Prediction
+    from pipeline.stats.prediction import Prediction
 
     probabilities = prediction.probabilities
     return Prediction(prediction.values[rows], None if probabilities is None else probabilities[rows])

@@ -30,7 +30,7 @@ from pipeline.system.errors import PipelineError, raise_all, writing
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-    from pipeline.training.objectives import Prediction
+    from pipeline.stats.prediction import Prediction
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from pipeline.data.batches import Piece
     from pipeline.models.transfer_model import MultitaskModel
+    from pipeline.stats.prediction import Prediction
     from pipeline.training.fit import Fitted, GradientRule, TrainingData
-    from pipeline.training.objectives import Prediction
 
 # What of a recipe each task has for itself; the rest is about the one model and its training.
 _OWN = frozenset(

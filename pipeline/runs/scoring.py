@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipeline.models.backbone import Backbone
+    from pipeline.stats.prediction import Prediction
     from pipeline.training.curve import Scores
     from pipeline.training.fit import Fitted
-    from pipeline.training.objectives import Objective, Prediction
+    from pipeline.training.objectives import Objective
     from pipeline.training.predict import Encoder, Extend
 
 P = TypeVar("P")

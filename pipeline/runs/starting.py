@@ -81,7 +81,8 @@ def _probe(run: Run, rows: pd.DataFrame, candidate: Artifact | None, accelerator
         pad_token_id=run.backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
     )
-    return probe(vectors.numpy(), rows["label"].to_numpy(), run.task)
+    classes = run.task.outputs if run.task.kind == "classes" else None
+    return probe(vectors.numpy(), rows["label"].to_numpy(), classes)
 
 
 def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | None:

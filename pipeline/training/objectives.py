@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,17 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.data.tasks import CosineScale, HeadKind, Task
-
-if TYPE_CHECKING:
-    from pipeline.settings.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predictions of a split, row for row: class or unclipped score (B,), and for classes probabilities (B, C)."""
-
-    values: np.ndarray
-    probabilities: np.ndarray | None
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.prediction import Prediction
 
 
 @dataclass(frozen=True)

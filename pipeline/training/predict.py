@@ -13,8 +13,9 @@ from torch import Tensor
 
 from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.tokens import TokenisedSplit
+from pipeline.stats.prediction import Prediction
 from pipeline.system.errors import PipelineError
-from pipeline.training.objectives import Objective, Prediction
+from pipeline.training.objectives import Objective
 
 # Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
 BLOCK_ROWS = 32_768

@@ -17,8 +17,9 @@ from pipeline.records.ledger import OtherScore, Reading, RunRecord
 from pipeline.runs.kept import kept_model
 from pipeline.runs.scoring import scored_again, scoring_of
 from pipeline.runs.workspace import Workspace
+from pipeline.stats.prediction import Prediction
 from pipeline.system.errors import PipelineError
-from pipeline.training.objectives import Objective, Prediction, objective_of
+from pipeline.training.objectives import Objective, objective_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.stats.names import METRICS_OF, Kind, Metric
 from pipeline.system.errors import PipelineError, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml
 
@@ -23,7 +24,6 @@ families after BERT have none, and a frozen one would not be part of what identi
 HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
 CosineScale = Literal["clamped", "shifted"]
 Split = Literal["train", "dev", "test"]
-Metric = Literal["accuracy", "pearson"]
 
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp"})
 """The heads that compare two sentence vectors, which siamese encoding alone gives."""
@@ -83,7 +83,7 @@ class Task(BaseModel):
     name: Name
     description: str = ""
     aliases: tuple[Name, ...] = ()
-    kind: Literal["classes", "score"]
+    kind: Kind
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one column, or two for a pair")
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
@@ -145,8 +145,6 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
             problems.append(f"classes: names repeat (got {shortened(classes)})")
         if bounds is not None:
             problems.append("range: belongs to kind 'score'")
-        if raw.get("metric") == "pearson":
-            problems.append("metric: 'pearson' belongs to kind 'score'; use 'accuracy'")
     if kind == "score":
         if bounds is None:
             problems.append("range: a task of kind 'score' needs its lowest and highest score")
@@ -154,8 +152,10 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
             problems.append(f"range: the first number must be below the second (got {shortened(bounds)})")
         if classes:
             problems.append("classes: belongs to kind 'classes'")
-        if raw.get("metric") == "accuracy":
-            problems.append("metric: 'accuracy' belongs to kind 'classes'; use 'pearson'")
+    for other, metrics in METRICS_OF.items():
+        if kind != other and raw.get("metric") in metrics and isinstance(kind, str) and kind in METRICS_OF:
+            fitting = " or ".join(f"'{name}'" for name in METRICS_OF[kind])
+            problems.append(f"metric: '{raw['metric']}' belongs to kind '{other}'; use {fitting}")
     text = raw.get("text")
     columns = list(text) if isinstance(text, list) else []
     if len(set(map(str, columns))) < len(columns):
