@@ -58,14 +58,14 @@ def by_sums(
     """For a score that follows from sums over rows.
 
     Args:
-        parts: what each row adds, (K, S, B), from predictions (S, B) and labels (B,).
+        parts: what each row adds, (K, 2, S, B), from predictions (2, S, B) of both systems and labels (B,).
         score: (R, S) scores from sums (R, K, S) and labels.
     """
 
     def randomise(
         ours: np.ndarray, theirs: np.ndarray, labels: np.ndarray, resamples: int, generator: np.random.Generator
     ) -> tuple[float, np.ndarray]:
-        ours_parts, theirs_parts = parts(ours, labels), parts(theirs, labels)
+        ours_parts, theirs_parts = np.moveaxis(parts(np.stack([ours, theirs]), labels), 1, 0)  # (K, S, B)
         ours_sums, theirs_sums = ours_parts.sum(axis=-1), theirs_parts.sum(axis=-1)  # (K, S)
         moved = theirs_parts - ours_parts
 
