@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from pipeline.stats.confusion import class_counts, macro_f1, macro_f1_of, matthews, matthews_of
 from pipeline.stats.names import Metric
 from pipeline.stats.swaps import Randomisation, Score, by_rows, by_sums, recomputed
 
@@ -74,9 +75,22 @@ def _correlation(sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.where(constant, 0, products / np.sqrt(np.where(constant, 1, variances)))
 
 
+def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Pearson's r of the ranks; equal values share their mean rank."""
+    return pearson(stats.rankdata(predictions), stats.rankdata(labels))
+
+
+def _rank_moments(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Moments of ranks within each system: swaps then compare ranks, whatever the systems' scales."""
+    return _moments(stats.rankdata(predictions, axis=-1), stats.rankdata(labels))
+
+
 METRICS: Mapping[Metric, Measure] = {
     "accuracy": Measure(accuracy, paired=by_rows(lambda predictions, labels: (predictions == labels).astype(float))),
+    "macro-f1": Measure(macro_f1, paired=by_sums(class_counts, macro_f1_of)),
+    "matthews": Measure(matthews, worst=-1.0, paired=by_sums(class_counts, matthews_of)),
     "pearson": Measure(pearson, worst=-1.0, paired=by_sums(_moments, _correlation)),
+    "spearman": Measure(spearman, worst=-1.0, paired=by_sums(_rank_moments, _correlation)),
 }
 
 

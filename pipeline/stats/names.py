@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Kind = Literal["classes", "score"]
-ClassMetric = Literal["accuracy"]
-ScoreMetric = Literal["pearson"]
+ClassMetric = Literal["accuracy", "macro-f1", "matthews"]
+ScoreMetric = Literal["pearson", "spearman"]
 Metric = Literal[ClassMetric, ScoreMetric]
 
 METRICS_OF: dict[Kind, tuple[Metric, ...]] = {"classes": get_args(ClassMetric), "score": get_args(ScoreMetric)}
