@@ -17,7 +17,6 @@ from pipeline.runs.keeping import cost_of, save_weights
 from pipeline.runs.once import get_or_train
 from pipeline.runs.run import source_run, tell_overlap, training_data
 from pipeline.runs.scoring import Evaluations, Scoring, scoring_of
-from pipeline.runs.terms import terms_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.settings.study_rows import MAY_TRAIN
@@ -126,7 +125,8 @@ class MultitaskRun:
         from pipeline.training.divergence import divergence_of
         from pipeline.training.fit import fit
         from pipeline.training.mixing import mixed
-        from pipeline.training.terms import loss_with
+        from pipeline.training.terms import loss_with, terms_of
+        from pipeline.training.terms.term import Regularised
 
         recipe, ledger = self.first.recipe, self.workspace.ledger
         accelerator = make_accelerator(
@@ -155,8 +155,17 @@ class MultitaskRun:
             return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
 
         divergences = {name: divergence_of(part.task, part.recipe) for name, part in self.parts.items()}
-        terms = terms_of(recipe, model, forward, divergences.__getitem__, lambda task: model.of(task).backbone)
-        regularised = loss_with(forward, objective, terms)
+        terms = terms_of(
+            Regularised(
+                recipe,
+                model,
+                forward,
+                divergences.__getitem__,
+                lambda task: model.of(task).backbone,
+                self.backbone.tensor_names,
+            )
+        )
+        regularised = loss_with(forward, objective, terms.of_outputs)
 
         def loss(model: nn.Module, piece: Piece) -> Tensor:
             return regularised(model, piece) * self.parts[piece.task].recipe.loss_weight
@@ -178,9 +187,10 @@ class MultitaskRun:
             metric="mean",
             accelerator=accelerator,
             title=self.title,
+            penalties=terms.of_weights,
             pretrained=self.backbone.tensor_names,
             combine=combine,
-            companions=terms,
+            companions=terms.of_outputs,
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )

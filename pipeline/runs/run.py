@@ -22,7 +22,6 @@ from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import Evaluations, Scoring, scoring_of
 from pipeline.runs.starting import choose_start
-from pipeline.runs.terms import terms_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.stats.metrics import load_metric
@@ -108,7 +107,8 @@ class Run:
         from pipeline.training.devices import make_accelerator
         from pipeline.training.divergence import divergence_of
         from pipeline.training.fit import fit
-        from pipeline.training.terms import loss_with
+        from pipeline.training.terms import loss_with, terms_of
+        from pipeline.training.terms.term import Regularised
 
         recipe, task, ledger = self.recipe, self.task, self.workspace.ledger
         accelerator = make_accelerator(recipe.precision, self.workspace.track, ledger.folder(self.name))
@@ -135,8 +135,15 @@ class Run:
         def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
             return model(**inputs_of(piece.batch))
 
+        def loss_of(outputs: Tensor, piece: Piece) -> Tensor:
+            return objective.loss(outputs, piece.batch["labels"])
+
         divergence = divergence_of(task, recipe)
-        terms = terms_of(recipe, model, forward, lambda _: divergence, lambda _: model.backbone)
+        terms = terms_of(
+            Regularised(
+                recipe, model, forward, lambda _: divergence, lambda _: model.backbone, self.backbone.tensor_names
+            )
+        )
         evaluations = Evaluations(lambda: scoring.predict(model), scoring.value)
         fitted = fit(
             model,
@@ -145,15 +152,15 @@ class Run:
             data=training_data(
                 train, recipe, self.request.seed, tokenizer.pad_token_id, accelerator, known_train.extend
             ),
-            loss=loss_with(forward, lambda outputs, piece: objective.loss(outputs, piece.batch["labels"]), terms),
+            loss=loss_with(forward, loss_of, terms.of_outputs),
             evaluate=evaluations,
             metric=task.metric,
             accelerator=accelerator,
             title=self.title,
-            penalties=built.penalties,
+            penalties=(*built.penalties, *terms.of_weights),
             without_decay=built.without_decay,
             pretrained=self.backbone.tensor_names,
-            companions=terms,
+            companions=terms.of_outputs,
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
