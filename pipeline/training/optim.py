@@ -61,17 +61,27 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        _, in_backbone, inner = f".{name}".partition(".backbone.")
-        layer = _layer(name)
-        if not in_backbone:
+        inner, layer = _name_in_encoder(name), _layer(name)
+        if not inner:
             rates[name] = (recipe.head_learning_rate if ".head." in f".{name}" else None) or recipe.learning_rate
-        elif own is not None and inner not in own:
+        elif not is_pretrained(name, own):
             rates[name] = recipe.learning_rate
         elif layer is not None:
             rates[name] = backbone * recipe.layer_decay ** (depth - 1 - layer)
         else:
             rates[name] = embeddings if inner.startswith("embeddings.") else backbone
     return rates
+
+
+def is_pretrained(name: str, own: Collection[str] | None) -> bool:
+    """Whether a parameter is the pretrained encoder's own, by its name in the model (see :func:`peak_rates`)."""
+    inner = _name_in_encoder(name)
+    return bool(inner) and (own is None or inner in own)
+
+
+def _name_in_encoder(name: str) -> str:
+    """The name that a parameter of an encoder has within it; empty for all others."""
+    return f".{name}".partition(".backbone.")[2]
 
 
 def _layer(name: str) -> int | None:
