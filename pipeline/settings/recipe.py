@@ -62,6 +62,7 @@ _TRAINING = (
     "smart_direction",
     "smart_radius",
     "bregman",
+    "l2_sp",
     "extra",
 )
 
@@ -149,6 +150,7 @@ class Recipe(BaseModel):
     smart_direction: SmartDirection = Field("reference", description="as its authors' code, or along the gradient")
     smart_radius: Number = Field(1.0, gt=0, description="largest entry of a token's perturbation")
     bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
+    l2_sp: Number = Field(0.0, ge=0, description="alpha of L2-SP, closeness to the pretrained weights; 0 is off")
 
     mixing: Mixing = Field("simultaneous", description="joint training: which tasks' batches make up a step")
     steps_per_epoch: Count | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
+from pipeline.training.terms.l2_sp import L2_SP
 from pipeline.training.terms.proximal import PROXIMAL
 from pipeline.training.terms.smart import SMART
 from pipeline.training.terms.term import Forward, Regularised, Term, TermKind
 
-TERMS: tuple[TermKind, ...] = (SMART, PROXIMAL)
+TERMS: tuple[TermKind, ...] = (SMART, PROXIMAL, L2_SP)
 
 Objective = Callable[[Tensor, Piece], Tensor]
 """``objective(outputs, piece)``: the mean loss of a piece's rows."""
