@@ -26,7 +26,7 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 FusionForm = Literal["anchored", "standard"]
 FusionImplementation = Literal["fast", "stock"]
 Schedule = Literal["linear", "noam"]
-Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled"]
+Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
@@ -82,7 +82,7 @@ _ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
 
 # What of a recipe says how the pretrained weights themselves train, and how several tasks train together.
 _BACKBONE = ("backbone_learning_rate", "layer_decay", "embedding_learning_rate", "freeze_embeddings")
-_JOINT = ("mixing", "steps_per_epoch", "loss_weight", "gradient_surgery", "split_layers")
+_JOINT = ("mixing", "temperature", "steps_per_epoch", "loss_weight", "gradient_surgery", "split_layers")
 
 
 def check_seed(seed: int) -> None:
@@ -153,6 +153,7 @@ class Recipe(BaseModel):
     l2_sp: Number = Field(0.0, ge=0, description="alpha of L2-SP, closeness to the pretrained weights; 0 is off")
 
     mixing: Mixing = Field("simultaneous", description="joint training: which tasks' batches make up a step")
+    temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")
     steps_per_epoch: Count | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")
     loss_weight: Number = Field(1.0, gt=0, description="joint training: weight of this task's loss")
     split_layers: Count = Field(0, ge=0, description="joint training: top layers that each task has for itself")
@@ -313,6 +314,8 @@ class Recipe(BaseModel):
             found.add("cosine_scale")
         if not joint:
             found |= {*_JOINT}
+        elif self.mixing != "temperature":
+            found.add("temperature")
         if self.trainable == "head":
             found.add("hidden_dropout")  # what is frozen runs without
         if self.trainable != "full":

@@ -32,6 +32,7 @@ class Joint:
     """Of one epoch."""
     epochs: int
     seed: int
+    temperature: float = 1.0
 
     @property
     def total(self) -> int:
@@ -85,6 +86,19 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
         yield from [(task,) for task in drawn.tolist()]
 
 
+LIMIT = 2**21
+"""K of temperature mixing, as in Raffel et al.: larger tasks are drawn as if they had so many rows."""
+
+
+def by_temperature(joint: Joint, limit: int = LIMIT) -> Iterable[Sequence[str]]:
+    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) (Raffel et al. 2020, section 3.5.2).
+
+    T = 1 is proportional sampling of tasks with up to K rows; a large T draws all tasks equally often.
+    """
+    rows = {task: min(count, limit) for task, count in joint.rows.items()}
+    return sampled(replace(joint, rows=rows), [1 / joint.temperature] * joint.epochs)
+
+
 def probabilities(rows: Mapping[str, int], alpha: float) -> dict[str, float]:
     """p_i = N_i^alpha / sum_j N_j^alpha."""
     weights = {task: float(count) ** alpha for task, count in rows.items()}
@@ -103,6 +117,7 @@ RULES: dict[Mixing, Rule] = {
     "square-root": lambda joint: sampled(joint, [0.5] * joint.epochs),
     "annealed": lambda joint: sampled(joint, [annealed_alpha(e, joint.epochs) for e in range(1, joint.epochs + 1)]),
     "shuffled": shuffled,
+    "temperature": by_temperature,
 }
 
 
@@ -125,7 +140,7 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
     each = {task: part.batches_per_epoch for task, part in parts.items()}
     steps = recipe.joint_steps(each.values())
     epochs = recipe.epochs_of(steps)
-    draws = _draws(RULES[recipe.mixing](Joint(each, rows, steps, epochs, seed)), each)
+    draws = _draws(RULES[recipe.mixing](Joint(each, rows, steps, epochs, seed, recipe.temperature)), each)
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         running: dict[str, tuple[Draw, Iterator[list[Piece]]]] = {}

@@ -590,6 +590,7 @@ DEFAULTS = {
     "bregman": 0.0,
     "l2_sp": 0.0,
     "mixing": "simultaneous",
+    "temperature": 1.0,
     "steps_per_epoch": None,
     "loss_weight": 1.0,
     "split_layers": 0,
