@@ -8,7 +8,7 @@ from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.runs.run import Run
 from pipeline.training.devices import make_accelerator
-from pipeline.training.predict import split_outputs
+from pipeline.training.predict import mean_outputs
 
 from .backbones import describe, given_or_minilm
 from .ours import make_run, source_task
@@ -62,6 +62,6 @@ def _predict(run: Run, rows: TokenisedSplit, models: Models) -> Callable[[], Non
 
     def predict() -> None:
         for model in placed:
-            split_outputs(model, rows, batch_size=64, pad_token_id=pad, accelerator=accelerator)
+            mean_outputs(model, [rows], batch_size=64, pad_token_id=pad, accelerator=accelerator)
 
     return predict

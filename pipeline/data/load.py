@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.data.hub import read_hub_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.tasks import Files, Hub, Source, Split, Task
@@ -154,8 +155,6 @@ def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
     """One labelled split in canonical form, checked."""
     if data is None:
         hub = _hub_of(task)
-        from pipeline.data.hub import read_hub_split
-
         return canonical_rows(task, read_hub_split(hub, split), f"{hub.dataset}:{hub.splits[split]}", source=hub)
     file = _split_file(task, data, split)
     return canonical_rows(task, read_table(file), str(file), source=task.files)
@@ -170,8 +169,6 @@ def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
         hub = _hub_of(task)
         if "test" not in hub.splits:
             return None
-        from pipeline.data.hub import read_hub_split
-
         where = f"{hub.dataset}:{hub.splits['test']}"
         return canonical_rows(task, read_hub_split(hub, "test"), where, source=hub, labelled=False)
     folder = _task_folder(task, data)

@@ -8,22 +8,17 @@ import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import feather
+from transformers import PreTrainedTokenizerFast
 
 from pipeline.data.load import fingerprint
+from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.errors import PipelineError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from pipeline.data.tasks import Encoding
-    from pipeline.settings.recipe import Truncation
 
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.

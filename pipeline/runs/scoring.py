@@ -47,17 +47,17 @@ class Scoring:
 
     def predict(self, model: Encoder) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
-        from pipeline.training.predict import predict_split
+        from pipeline.training.predict import mean_outputs
 
-        return predict_split(
+        outputs = mean_outputs(
             model,
             self.splits,
-            self.objective,
             batch_size=self.batch_size,
             pad_token_id=self.pad_token_id,
             accelerator=self.accelerator,
             extend=self.extend,
         )
+        return self.objective.predict(outputs)
 
     def value(self, prediction: Prediction) -> float:
         """The task's metric."""

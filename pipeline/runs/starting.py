@@ -65,7 +65,7 @@ def _probe(run: Run, rows: pd.DataFrame, candidate: Artifact | None, accelerator
     from pipeline.methods.houlsby import load_adapter
     from pipeline.models.transfer_model import TransferModel
     from pipeline.runs.restore import modules_of
-    from pipeline.training.predict import split_outputs
+    from pipeline.training.predict import mean_outputs
 
     recipe = run.recipe
     assert recipe.encoding is not None and recipe.pooling is not None
@@ -74,9 +74,9 @@ def _probe(run: Run, rows: pd.DataFrame, candidate: Artifact | None, accelerator
         candidate.verify()
         load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.drop_layers)
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
-    vectors = split_outputs(
+    vectors = mean_outputs(
         model.to(accelerator.device),
-        scored_splits(rows, recipe, run.backbone.tokenizer)[0],
+        scored_splits(rows, recipe, run.backbone.tokenizer)[:1],
         batch_size=2 * recipe.batch_size,
         pad_token_id=run.backbone.tokenizer.pad_token_id,
         accelerator=accelerator,

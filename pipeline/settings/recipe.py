@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 
-from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task
+from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
 from pipeline.settings.layers import check_layers, parse_layers
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
@@ -31,7 +31,6 @@ GradientSurgery = Literal["none", "pcgrad", "upgrad"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
-Truncation = Literal["head", "head-and-tail"]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.

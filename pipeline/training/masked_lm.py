@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from pipeline.data.batches import (
     BACKBONE_INPUTS,
@@ -30,10 +31,6 @@ from pipeline.data.batches import (
 from pipeline.data.tokens import TokenisedSplit, Tokenizer
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Fitted, TrainingData, fit
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-    from transformers.modeling_outputs import BaseModelOutput
 
 IGNORED = -100
 

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torchjd.aggregation import PCGradWeighting, UPGradWeighting
+from torchjd.linalg import DualConeProjector
 
 from pipeline.settings.recipe import GradientSurgery
-from pipeline.system.errors import PipelineError
 
 Weighting = Callable[[Tensor], Tensor]
 """From inner products of N gradients (N, N) to how much of each their combination holds (N,)."""
@@ -31,9 +32,9 @@ Weighting = Callable[[Tensor], Tensor]
 class Surgery:
     """Combines the gradients of the tasks of a step (:class:`pipeline.training.fit.GradientRule`).
 
-    It is about the parameters that at least two of them share; what one task alone trains, as its head, keeps that
-    task's gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop
-    seeds for each step.
+    It acts on parameters that at least two tasks share. What one task alone trains, such as its head, keeps that task's
+    gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop seeds for
+    each step.
     """
 
     def __init__(self, weighting: Weighting, parameters: Iterable[nn.Parameter]) -> None:
@@ -77,25 +78,15 @@ def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
 
 
 def weighting_of(surgery: GradientSurgery, tasks: int) -> Weighting:
-    """How ``surgery`` combines the gradients of so many tasks.
-
-    Raises:
-        PipelineError: torchjd is not installed.
-    """
-    try:
-        from torchjd.aggregation import PCGradWeighting, UPGradWeighting
-        from torchjd.linalg import DualConeProjector
-    except ImportError as error:
-        raise PipelineError(f"gradient_surgery = '{surgery}' needs torchjd: pip install torchjd ({error})") from error
-
+    """How ``surgery`` combines the gradients of so many tasks."""
     if surgery == "pcgrad":
         return PCGradWeighting()
+    return UPGradWeighting(torch.ones(tasks, dtype=torch.float64), projector=_Exact())
 
-    class Exact(DualConeProjector):
-        def __call__(self, U: Tensor, G: Tensor) -> Tensor:
-            return torch.from_numpy(dual_cone_weights(U.numpy(), G.numpy()))
 
-    return UPGradWeighting(torch.ones(tasks, dtype=torch.float64), projector=Exact())
+class _Exact(DualConeProjector):
+    def __call__(self, U: Tensor, G: Tensor) -> Tensor:
+        return torch.from_numpy(dual_cone_weights(U.numpy(), G.numpy()))
 
 
 def dual_cone_weights(targets: np.ndarray, products: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ families after BERT have none, and a frozen one would not be part of what identi
 """
 HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
 CosineScale = Literal["clamped", "shifted"]
+Truncation = Literal["head", "head-and-tail"]
 Split = Literal["train", "dev", "test"]
 
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp"})
