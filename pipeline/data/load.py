@@ -108,31 +108,17 @@ class TaskData:
         return TaskData(train, dev, self.dropped, self.added, self)
 
 
-def load_task_data(
-    task: Task,
-    data: Path | None,
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    dev_limit: int | None = None,
-    drop_overlap: bool = False,
-) -> TaskData:
-    """Train and dev rows of ``task``, checked; ``limit`` and ``dev_limit`` keep samples of them.
-
-    Raises:
-        PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
-    """
-    check_limit(limit)
-    return load_all_rows(task, data, drop_overlap=drop_overlap).sample(task, limit, seed, dev_limit)
-
-
 def check_limit(limit: int | None) -> None:
     if limit is not None and limit < 1:
         raise PipelineError(f"--limit {limit}: give at least 1 training row, or leave it out for all")
 
 
 def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) -> TaskData:
-    """Every row of train and dev, checked, as :func:`load_task_data` reads them."""
+    """Train and dev rows of ``task``, checked.
+
+    Raises:
+        PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
+    """
     source: Source = task.files if data is not None else _hub_of(task)
     if source.dev_fraction is not None:
         rows = load_split(task, data, "train")

@@ -25,12 +25,11 @@ from pipeline.data.prefetch import prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress
-from pipeline.training.companion import Companion
 from pipeline.training.cost import peak_memory_mb, reset_peak_memory
 from pipeline.training.curve import Scores, add_point, is_over
 from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
-from pipeline.training.resumption import Resumption, trainable
+from pipeline.training.resumption import Companion, Resumption, trainable
 
 Loss = Callable[[nn.Module, Piece], Tensor]
 Penalty = Callable[[], Tensor]

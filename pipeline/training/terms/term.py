@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
-from pipeline.training.companion import Companion
 from pipeline.training.divergence import Divergence
 from pipeline.training.fit import Penalty
+from pipeline.training.resumption import Companion
 
 Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 """``forward(model, piece)``: the outputs (B, k) of a model, or of what stands for it, for a piece's rows."""
