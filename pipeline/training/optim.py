@@ -1,4 +1,4 @@
-"""AdamW's parameter groups, the learning rate of each parameter, and how rates go over training."""
+"""AdamW's parameter groups, the peak learning rate of each parameter, and schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parameter_groups(
     without_decay: Container[str] = frozenset(),
     rates: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in groups: matrices with decay, others without; and of one peak rate each, ``initial_lr``.
+    """Trainable parameters grouped by weight decay (matrices decay, vectors do not) and peak rate, ``initial_lr``.
 
     Frozen parameters are in no group, so the optimiser keeps no state for them.
 
@@ -86,8 +86,8 @@ def _name_in_encoder(name: str) -> str:
 
 def _layer(name: str) -> int | None:
     """The number, from 0, of the encoder's layer that a parameter stands in."""
-    found = _LAYER.search(name)
-    return int(found[1]) if found else None
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
 
 
 def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:

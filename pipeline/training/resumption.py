@@ -106,7 +106,7 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
-    """Whether a checkpoint holds what trains in ``model``, and of the best epoch as much or, before it, nothing."""
+    """Whether a checkpoint's weights are those that train in ``model``; there may be no best epoch yet."""
     own = _shapes(trainable(model))
     return _shapes(checkpoint.weights) == own and _shapes(checkpoint.best_weights) in (own, {})
 

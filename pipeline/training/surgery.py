@@ -1,14 +1,14 @@
-"""Gradient surgery: the gradients of a step's tasks are combined so that they disturb each other less.
+"""Gradient surgery: combine the gradients of a step's tasks so that they conflict less.
 
-PCGrad (Yu et al. 2020, algorithm 1) takes from each task's gradient what points against another task's, the others in
-random order; UPGrad (Quinton & Rey 2024) the least that leaves it in conflict with none. Both come from torchjd, which
-computes from the gradients' inner products alone how much of each goes into the sum, so that no projected copies are
-made. Three things are otherwise here than in its own aggregators:
+PCGrad (Yu et al. 2020, algorithm 1) projects each task's gradient off those of the tasks that it conflicts with, in
+random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both come from
+torchjd, which computes the weight of each gradient from their inner products alone, without projected copies. Three
+things differ from its own aggregators:
 
-- UPGrad adds gradients up, as PCGrad does; there it is a mean, and sum and mean are different learning rates.
-- UPGrad's quadratic program is solved exactly; there it is skipped where gradients are small (the squared norms add up
-  to less than 1e-4), which near the end of training they are.
-- A gradient whose squared norm vanishes is left out; there PCGrad may divide by that zero.
+- UPGrad sums gradients, as PCGrad does. torchjd averages them, which amounts to another learning rate.
+- UPGrad's quadratic program is always solved. torchjd skips it for small gradients (squared norms that sum to less than
+  1e-4), which occur near the end of training.
+- A gradient whose squared norm is zero is left out. torchjd's PCGrad may divide by that zero.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torchjd.linalg import DualConeProjector
 from pipeline.settings.recipe import GradientSurgery
 
 Weighting = Callable[[Tensor], Tensor]
-"""From inner products of N gradients (N, N) to how much of each their combination holds (N,)."""
+"""From inner products of N gradients (N, N) to the weight of each in their combination (N,)."""
 
 
 class Surgery:
@@ -52,7 +52,7 @@ class Surgery:
         by_parameter = list(zip(*taken, strict=True))
         is_shared = [sum(gradient is not None for gradient in each) > 1 for each in by_parameter]
         products = inner_products([list(compress(gradients, is_shared)) for gradients in taken])
-        # What is not finite stays so: the loop sees it, or under fp16 the scaler, which skips the step.
+        # Gradients that are not finite stay so: the loop reports them, or under fp16 the scaler skips the step.
         weights = (self._weighting(products) if products.isfinite().all() else torch.ones(len(taken))).tolist()
         for parameter, gradients, shared in zip(self._parameters, by_parameter, is_shared, strict=True):
             parameter.grad = _combined(gradients, weights if shared else [1.0] * len(taken))
