@@ -1,4 +1,4 @@
-"""Paired comparisons of systems that were scored on the same examples: one reading from one randomisation test."""
+"""Paired comparisons of systems on the same examples: verdict, interval and p-value from one randomisation test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pipeline.stats.names import Metric
 Verdict = Literal["better", "worse", "not significant"]
 
 LEVEL = 0.05
-"""The chance that a family of comparisons calls any difference that is none, and that any interval misses the truth."""
-# The level of one comparison is a share of LEVEL, so p must be able to be small.
+"""The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
+# One comparison is tested at a fraction of LEVEL, so the smallest possible p must be far below it.
 RESAMPLES = 10_000
 _WIDEST = 2.0
 """Scores lie between -1 and 1."""
@@ -55,14 +55,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A difference between two systems, and what chance alone makes of it."""
+    """A difference between two systems, and its distribution under the null hypothesis."""
 
     difference: float
     null: np.ndarray
     """(R,) differences if the systems were exchangeable: each example's predictions swapped or not at random."""
 
     def comparison(self, family: int = 1) -> Comparison:
-        """What may be said of the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
+        """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
 
         The interval is the difference plus and minus the margin that it must exceed for the test to reject at level
         ``LEVEL / family``: the interval leaves out 0 exactly where the test rejects. Null differences vary as much as
@@ -73,10 +73,10 @@ class Resampled:
         """
         size = abs(self.difference)
         sizes = np.abs(self.null)
-        # Rounding must not split ties.
+        # Ties must survive rounding.
         sizes = np.where(np.abs(sizes - size) < 1e-9, size, sizes)
-        # p of a size that so many of the sizes reach. The observed arrangement is one of the possible ones, hence + 1:
-        # p is never 0.
+        # p_values[k] belongs to a size that k null sizes reach. The observed arrangement is one of the possible ones,
+        # hence + 1: p is never 0.
         p_values = family * np.arange(1, len(sizes) + 2) / (len(sizes) + 1)
         may_reach = int(np.sum(p_values < LEVEL))
         margin = float(np.sort(sizes)[-may_reach]) if may_reach else _WIDEST

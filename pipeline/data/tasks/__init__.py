@@ -1,4 +1,4 @@
-"""Task: what a labelled text task is; one TOML file for each built-in task stands beside this file."""
+"""Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean"]
 """The first token's state or the mean over tokens.
 
-Not BERT's pooler, ``tanh(W cls + b)``, which the reports call pooled CLS: it is trained for next-sentence prediction,
-families after BERT have none, and a frozen one would not be part of what identifies the backbone. An ``mlp`` head on
-"cls" has such a layer, trained.
+BERT's pooler, ``tanh(W cls + b)``, is not offered: it is trained for next-sentence prediction, later families have
+none, and a frozen one would not be part of the backbone's identity. An ``mlp`` head on "cls" trains such a layer.
 """
 HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
 CosineScale = Literal["clamped", "shifted"]
@@ -27,7 +26,7 @@ Truncation = Literal["head", "head-and-tail"]
 Split = Literal["train", "dev", "test"]
 
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp"})
-"""The heads that compare two sentence vectors, which siamese encoding alone gives."""
+"""The heads that compare two sentence vectors; they need siamese encoding."""
 
 BUILT_IN = Path(__file__).parent
 
@@ -41,7 +40,7 @@ def is_name(text: str) -> bool:
 
 
 Bound = Annotated[float, Field(ge=-1e38, le=1e38)]
-"""An end of a range of scores; between any two there are as many as fp32 holds."""
+"""An end of a range of scores. Any two differ by no more than fp32 can hold."""
 
 
 class Source(BaseModel):
@@ -108,15 +107,15 @@ class Task(BaseModel):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """What of the task changes a training run beyond its rows; part of a run's identity."""
+        """The part of the task that, besides its rows, changes a training run; it belongs to a run's identity."""
         return self.model_dump(mode="json", include={"kind", "classes", "range", "metric"})
 
     @classmethod
     def parse(cls, raw: dict[str, Any], where: str) -> Self:
-        """Validate ``raw``; every mistake, within and between keys, is reported at once.
+        """Validate ``raw``.
 
         Raises:
-            PipelineError: naming ``where`` and all mistakes.
+            PipelineError: naming ``where`` and all mistakes, within and between keys.
         """
         problems = _mistakes_between_keys(raw)
         try:
@@ -188,7 +187,7 @@ def find_task(name: str, data: Path | None = None) -> Task:
     """The task called ``name``: a task file, ``<data>/<name>/task.toml``, a built-in task or an alias of one.
 
     Raises:
-        PipelineError: there is no such task; the message lists those there are.
+        PipelineError: there is no such task; the message lists the known ones.
     """
     if name.endswith(".toml"):
         return Task.read(Path(name))
