@@ -1,4 +1,4 @@
-"""Batches with little padding: shuffled for training, with inputs of like length in large sets; sorted for evaluation."""
+"""Batches with little padding: shuffled for training, grouped by length in large sets, and sorted for evaluation."""
 
 from __future__ import annotations
 
