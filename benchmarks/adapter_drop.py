@@ -14,7 +14,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import objective_for
-from pipeline.training.predict import split_outputs
+from pipeline.training.predict import mean_outputs
 from stages.demo_tasks import write_tasks
 from stages.extract import extract
 from stages.fuse import fuse
@@ -137,7 +137,7 @@ def _score(workspace: Workspace, name: str, model: TransferModel) -> float:
 def _outputs(workspace: Workspace, dev: TokenisedSplit, model: TransferModel) -> Any:
     accelerator = make_accelerator("fp32")
     pad = workspace.backbone.tokenizer.pad_token_id
-    return split_outputs(model.to(accelerator.device), dev, batch_size=64, pad_token_id=pad, accelerator=accelerator)
+    return mean_outputs(model.to(accelerator.device), [dev], batch_size=64, pad_token_id=pad, accelerator=accelerator)
 
 
 def _dev(workspace: Workspace, name: str, model: TransferModel) -> TokenisedSplit:

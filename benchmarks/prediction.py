@@ -9,7 +9,7 @@ from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.runs.restore import restore_artifact, restore_together
 from pipeline.runs.training_run import TrainingRun
 from pipeline.training.devices import make_accelerator
-from pipeline.training.predict import split_outputs
+from pipeline.training.predict import mean_outputs
 
 from .backbones import describe, given_or_minilm
 from .ours import make_run, source_task
@@ -63,6 +63,6 @@ def _predict(run: TrainingRun, rows: TokenisedSplit, models: Models) -> Callable
 
     def predict() -> None:
         for model in placed:
-            split_outputs(model, rows, batch_size=64, pad_token_id=pad, accelerator=accelerator)
+            mean_outputs(model, [rows], batch_size=64, pad_token_id=pad, accelerator=accelerator)
 
     return predict

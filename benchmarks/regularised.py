@@ -9,11 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from pipeline.data.batches import Batch, Piece, collate, inputs_of
-from pipeline.runs.terms import terms_of
 from pipeline.runs.training_run import TrainingRun
 from pipeline.training.divergence import class_divergence
 from pipeline.training.objectives import objective_of
-from pipeline.training.terms import loss_with
+from pipeline.training.terms import loss_with, terms_of
+from pipeline.training.terms.term import Regularised
 
 from .backbones import MINILM, NANO, backbone_folder
 from .flops import flop_of
@@ -78,7 +78,8 @@ def regularised_step(run: TrainingRun, rows: int, tokens: int, device: str) -> S
         outputs: Tensor = model(**inputs_of(piece.batch))
         return outputs
 
-    terms = terms_of(run.recipe, model, forward, lambda _: class_divergence, lambda _: model.backbone)
+    regularised = Regularised(run.recipe, model, forward, lambda _: class_divergence, lambda _: model.backbone)
+    terms = terms_of(regularised).of_outputs
     for term in terms:
         term.start({})
     loss = loss_with(forward, lambda outputs, piece: objective.loss(outputs, piece.batch["labels"]), terms)

@@ -18,8 +18,8 @@ from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, value_of
+from pipeline.stats.prediction import Prediction
 from pipeline.system.errors import PipelineError, raise_all
-from pipeline.training.objectives import Prediction
 
 
 def ensemble(
@@ -97,7 +97,7 @@ def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed
     halves = chosen_on == "half"
     choosing = first_half(labels, seed) if halves else np.ones(len(labels), dtype=bool)
     parts = [choosing]
-    if halves and task.metric == "pearson":  # which is not defined where all labels are the same
+    if halves and task.kind == "score":  # a correlation is not defined where all labels are the same
         parts.append(~choosing)
     if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
         told = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"

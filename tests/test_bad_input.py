@@ -134,7 +134,7 @@ FILES: dict[str, tuple[tuple[list[str], bytes], str]] = {
         for key in (
             "anchor", "fusion_regularization", "learning_rate", "backbone_learning_rate", "head_learning_rate",
             "embedding_learning_rate", "weight_decay", "max_grad_norm", "smart", "smart_radius", "bregman",
-            "loss_weight",
+            "l2_sp", "loss_weight", "temperature",
         )
     },
     "layers that are a number": (recipe("drop_layers = 3"), "write layers as 0-4"),

@@ -1,4 +1,4 @@
-"""Batches with little padding: shuffled for training, and of like length in large sets; sorted for evaluation."""
+"""Batches with little padding: shuffled for training, grouped by length in large sets, and sorted for evaluation."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from pipeline.data.tokens import TokenisedSplit
 
 Batch = dict[str, torch.Tensor]
 
-# What of a batch the backbone reads; not every family knows token types.
+# The inputs of a backbone; not every family has token types.
 BACKBONE_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A micro-batch: as much of a step's batch as is computed at once."""
+    """A micro-batch: the part of a step's batch that is computed at once."""
 
     batch: Batch
     task: str = ""
-    """Whose rows these are, where a step holds batches of several tasks."""
+    """The task of the rows, if a step holds batches of several."""
 
     def __len__(self) -> int:
         return len(self.batch["rows"])
 
 
-# Batches of like length waste little padding, but rows of like length then meet again and again, and where length tells
-# of the label, batches differ in their labels. A set of few batches is therefore shuffled and no more. A larger one is
-# cut into blocks that are sorted by length: at most an eighth of the set, so that few rows meet again in the next
-# epoch, and at most 64 batches, since longer blocks hardly save more padding.
+# Batches of inputs of like length waste little padding. But then the same rows meet again and again, and if length
+# depends on the label, the batches differ in their labels. A set of few batches is therefore only shuffled. A larger
+# one is cut into blocks that are sorted by length. A block is at most an eighth of the set, so that few rows meet again
+# in the next epoch, and at most 64 batches, since longer blocks hardly save more padding.
 _SHUFFLED_BELOW = 64
 _BLOCKS = 8
 _BATCHES_PER_BLOCK = 64
 
 _PASS_TOKENS = 64
-"""Tokens of padding that take as long on a CPU as one more forward and backward pass (MiniLM: 40 to 75)."""
+"""Tokens of padding that cost as much time on a CPU as another forward and backward pass (MiniLM: 40 to 75)."""
 
 
 def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Row positions of each batch of ``epoch``: every row once, another order each epoch; a batch is sorted by length.
+    """Row positions of each batch of ``epoch``: every row once, in another order each epoch.
 
-    Up to 63 batches an epoch, their rows are drawn at random. Beyond that, rows of like length stand together.
-    The order depends on ``(seed, epoch)`` alone, so a resumed run sees the batches it would have seen.
+    A batch is sorted by length. Its rows are random if an epoch has up to 63 batches, else of like length. The order
+    depends on ``(seed, epoch)`` alone, so a resumed run sees the batches it would have seen.
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))
@@ -62,7 +62,7 @@ def _batches_per_block(batches: int) -> int:
 
 
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
-    """Row positions in length order, longest first, so that memory trouble shows at once."""
+    """Row positions by length, longest first, so that a lack of memory shows at once."""
     order = np.argsort(-lengths, kind="stable")
     return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
@@ -71,10 +71,10 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
     """Pad ``rows`` of ``split`` to their longest input.
 
     Returns:
-        ``input_ids``, ``attention_mask`` and, where the backbone has them, ``token_type_ids``, each (B, T); a siamese
-        split gives (2B, T), first sentences before second ones, but a sentence that repeats stands there once, and
-        ``pairs`` (2B,) says where each of the 2B is. ``labels`` (B,) when the split has labels, ``rows`` (B,) the
-        positions in the split.
+        ``input_ids``, ``attention_mask`` and, if the backbone has them, ``token_type_ids``, each (B, T). A siamese
+        split gives (2B, T), first sentences before second ones; if sentences repeat, each stands there once, and
+        ``pairs`` (2B,) has the position of each of the 2B. ``labels`` (B,) if the split has labels, and ``rows`` (B,),
+        the positions in the split.
     """
     sequences = [split.a[row] for row in rows]
     pairs = None
@@ -104,32 +104,27 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
 
 
 def inputs_of(batch: Batch) -> Batch:
-    """What of a batch the model reads."""
+    """The part of a batch that the model reads."""
     return {name: tensor for name, tensor in batch.items() if name not in ("rows", "labels")}
 
 
 def distinct(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
-    """The different ones of ``sequences`` in order of first appearance, and for each of them its number there."""
+    """The distinct ones of ``sequences`` in order of first appearance, and the number of each sequence among them."""
     numbers: dict[bytes, int] = {}
-    found: list[np.ndarray] = []
-    where = np.empty(len(sequences), dtype=np.int64)
-    for position, ids in enumerate(sequences):
-        number = numbers.setdefault(ids.tobytes(), len(found))
-        if number == len(found):
-            found.append(ids)
-        where[position] = number
-    return found, where
+    each = np.array([numbers.setdefault(ids.tobytes(), len(numbers)) for ids in sequences], dtype=np.int64)
+    _, first = np.unique(each, return_index=True)
+    return [sequences[position] for position in first], each
 
 
 def sentences_of(split: TokenisedSplit, rows: np.ndarray) -> tuple[TokenisedSplit, np.ndarray]:
-    """The different sentences of ``rows`` of a siamese split as a split of their own, and ``pairs`` (2B,).
+    """The distinct sentences of ``rows`` of a siamese split as a split of their own, and ``pairs`` (2B,).
 
     ``pairs`` holds the number of each first sentence, then of each second one.
     """
     assert split.b is not None
-    found, pairs = distinct([split.a[row] for row in rows] + [split.b[row] for row in rows])
-    types = None if split.types_a is None else [np.zeros_like(ids) for ids in found]
-    return TokenisedSplit(tuple(map(str, range(len(found)))), found, types, None, None), pairs
+    sentences, pairs = distinct([split.a[row] for row in rows] + [split.b[row] for row in rows])
+    types = None if split.types_a is None else [np.zeros_like(ids) for ids in sentences]
+    return TokenisedSplit(tuple(map(str, range(len(sentences)))), sentences, types, None, None), pairs
 
 
 def training_batches(
@@ -174,9 +169,9 @@ def _little_padding(lengths: np.ndarray, most: int) -> list[np.ndarray]:
 
 
 def padding_worth_a_pass(device: torch.device) -> int | None:
-    """Tokens of padding in a micro-batch beyond which two shorter ones are faster; None: never on this device.
+    """Tokens of padding beyond which two smaller micro-batches are faster than one; None: never on this device.
 
-    On a GPU a pass over so few rows takes as long however long they are.
+    On a GPU a pass over a few rows takes the same time whatever their length.
     """
     return _PASS_TOKENS if device.type == "cpu" else None
 

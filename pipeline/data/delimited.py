@@ -1,7 +1,7 @@
-"""Comma- and tab-separated text, read strictly: what another reader would guess at is refused, with its line.
+"""Read comma- and tab-separated text strictly: refuse, with its line, what another reader would guess at.
 
-A quote that opens a cell by accident would take the rows that follow into that cell; a row with a cell too many or too
-few would shift its texts by a column; a blank line that is left out would shift every prediction after it by a row.
+A stray quote would swallow the rows that follow into one cell. A row with a cell too many or too few would shift its
+texts by a column. A skipped blank line would shift every later prediction by a row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'
 
 
 def read_delimited(text: str, tabs: bool, file: Path) -> pd.DataFrame:
-    """The table in ``text``, its cells as written; an empty one is None.
+    """The table in ``text``, with cells as written; an empty cell is None.
 
     A blank line is a row of empty cells, except before the header and at the end. Columns without a name are called
     ``Unnamed: 0`` and so on, by their position.
@@ -31,11 +31,11 @@ def read_delimited(text: str, tabs: bool, file: Path) -> pd.DataFrame:
         file: named in messages.
 
     Raises:
-        PipelineError: the text is empty, or a row or a quoted cell is not what the header promises.
+        PipelineError: the text is empty, a row does not fit the header, or a quoted cell is not closed.
     """
     first_line = _LINE_BREAK.split(text.lstrip("\r\n"), maxsplit=1)[0]
     separator = "\t" if tabs or ("\t" in first_line and "," not in first_line) else ","
-    # Where every text is quoted, no quote can open a cell by accident.
+    # If every text is quoted, no quote can open a cell by accident.
     trusted = separator == "," or first_line.startswith('"')
     numbered = _numbered_rows(text, separator, file)
     header = next((cells for _, _, cells in numbered if cells), None)
@@ -89,7 +89,7 @@ def _ragged(file: Path, line: int, cells: list[str], header: list[str], separato
 
 
 def _holds_rows(cells: list[str]) -> bool:
-    """Whether a cell holds the end of one row and the start of another, as when a stray quote opens it.
+    """Whether a cell holds the end of one row and the start of another, as if a stray quote had opened it.
 
     From column p of k the rest of a row is k - 1 - p tabs, and the row in which the cell closes begins with p tabs.
     """

@@ -1,4 +1,4 @@
-"""Extra data: another task's training rows under the labels of a target, without what the target is scored on."""
+"""Extra data: add another task's training rows to a target's, without the rows that are scored."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipeline.system.errors import raise_all
 
 
 def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> pd.DataFrame:
-    """Canonical rows of ``source`` as rows of ``target``: its labels, and ids that say where they come from.
+    """Canonical rows of ``source`` with labels of ``target``, and ids that name the source.
 
     Raises:
-        PipelineError: they cannot be, with every reason and what to write.
+        PipelineError: the rows do not fit; with every reason and its remedy.
     """
     labels, problems = _as_target(source, rows["label"], target, extra)
     if source.is_pair != target.is_pair:
@@ -39,22 +39,22 @@ def add_extra(
     limit: int | None,
     seed: int,
 ) -> TaskData:
-    """``data`` with ``rows`` of source ``name`` after its own, but for those that it or others are scored on.
+    """Add ``rows`` of source ``name`` to the training rows of ``data``, except those that are scored.
 
-    Rows that stand in the target's own training rows stay, and are counted: two people may have labelled a text.
+    Rows that are also among the target's own training rows are kept and counted: two people may have labelled a text.
 
     Args:
-        dev: every dev row of the target, also where ``data`` has a sample of them.
+        dev: all dev rows of the target, even if ``data`` has a sample of them.
         test: its test texts, if they can be read.
         held_out: dev rows of other tasks that a study scores.
-        limit: at most so many are added, a stratified sample drawn by ``seed``.
+        limit: the most rows to add, a stratified sample drawn by ``seed``.
     """
     rows, in_dev = _without(rows, dev)
     rows, in_test = _without(rows, test)
     in_other_dev = 0
     for other in held_out:
-        rows, found = _without(rows, other)
-        in_other_dev += found
+        rows, count = _without(rows, other)
+        in_other_dev += count
     if limit is not None and limit < len(rows):
         rows = rows.iloc[stratified(rows["label"], limit, seed)]
     in_train = int(overlapping_rows(rows, data.train)[0].sum()) if len(rows) else 0
@@ -66,19 +66,19 @@ def add_extra(
 def _without(rows: pd.DataFrame, other: pd.DataFrame | None) -> tuple[pd.DataFrame, int]:
     if other is None or rows.empty:
         return rows, 0
-    found, _ = overlapping_rows(rows, other)
-    return rows[~found], int(found.sum())
+    overlapping, _ = overlapping_rows(rows, other)
+    return rows[~overlapping], int(overlapping.sum())
 
 
 def _as_target(source: Task, labels: pd.Series, target: Task, extra: Extra) -> tuple[pd.Series, list[str]]:
-    """The labels in the target's terms, and why they are not."""
+    """The labels converted to the target's, and what prevents that."""
     if extra.labels:
-        found, problems = _mapped(source, labels, extra)
+        converted, problems = _mapped(source, labels, extra)
     elif extra.scale is not None:
-        found, problems = extra.scale[0] * labels + extra.scale[1], _scale_problems(source, target)
+        converted, problems = extra.scale[0] * labels + extra.scale[1], _scale_problems(source, target)
     else:
-        found, problems = labels, _meaning_problems(source, target)
-    return (found, problems) if problems else _in_range(found, target)
+        converted, problems = labels, _meaning_problems(source, target)
+    return (converted, problems) if problems else _in_range(converted, target)
 
 
 def _mapped(source: Task, labels: pd.Series, extra: Extra) -> tuple[pd.Series, list[str]]:
@@ -103,15 +103,15 @@ def _scale_problems(source: Task, target: Task) -> list[str]:
 def _meaning_problems(source: Task, target: Task) -> list[str]:
     if (source.kind, source.classes, source.range) == (target.kind, target.classes, target.range):
         return []
-    told = f"its labels are {_said(source)}, and those of '{target.name}' {_said(target)}"
+    difference = f"its labels are {_description(source)}, and those of '{target.name}' {_description(target)}"
     if source.kind == "classes":
-        return [f"{told}: say what each is there, labels = {{ 0 = ..., 1 = ... }}"]
+        return [f"{difference}: say what each is there, labels = {{ 0 = ..., 1 = ... }}"]
     if target.kind == "score":
-        return [f"{told}: say how the one becomes the other, scale = [a, b] for a x + b"]
-    return [f"{told}: scores cannot be made classes: leave it out"]
+        return [f"{difference}: say how the one becomes the other, scale = [a, b] for a x + b"]
+    return [f"{difference}: scores cannot be made classes: leave it out"]
 
 
-def _said(task: Task) -> str:
+def _description(task: Task) -> str:
     if task.range is not None:
         return f"scores {task.range[0]:g} to {task.range[1]:g}"
     return f"{task.outputs} classes ({', '.join(task.classes)})"

@@ -1,4 +1,4 @@
-"""Read a split of a Hub data set; scripts of data sets are never run."""
+"""Read a split of a Hub data set. Loading scripts are never run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def read_hub_split(hub: Hub, split: Split) -> pd.DataFrame:
     """
     if split not in hub.splits:
         raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR")
+    # Here, not above: importing it takes half a second, and only tasks without files need it.
     import datasets
 
     datasets.disable_progress_bars()
@@ -28,7 +29,7 @@ def read_hub_split(hub: Hub, split: Split) -> pd.DataFrame:
             f" ({reason})"
         ) from error
     table = loaded.to_pandas()
-    # Row numbers of the Hub's splits ("idx") are ids where there is nothing better.
+    # Without ids, use the row numbers ("idx") that some Hub data sets have.
     if "id" not in table.columns and "idx" in table.columns:
         table = table.rename(columns={"idx": "id"})
     return table

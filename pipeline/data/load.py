@@ -16,43 +16,43 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.data.hub import read_hub_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import SUFFIXES, read_table
-from pipeline.data.tasks import Files, Hub, Source, Split, Task
+from pipeline.data.tasks import Hub, Source, Split, Task
 from pipeline.system.errors import PipelineError, raise_all, shortened
 from pipeline.system.reading import reading
 
-# Dev is the same for every run, whatever the run's seed: held out where a task publishes none, sampled where it is
-# limited.
+# Holds out and samples dev rows, so that they are the same for every run, whatever its seed.
 _DEV_SEED = 20240101
 
 
 @dataclass(frozen=True)
 class Added:
-    """What became of the rows of a source of extra data."""
+    """How many rows a source of extra data added, and how many were left out because their text is scored."""
 
     rows: int
     """Added to the training rows."""
     in_dev: int = 0
-    """Left out, because their text stands in dev of the target."""
+    """Left out: in the target's dev split."""
     in_test: int = 0
-    """Left out, because it stands in its test texts, as far as these can be read."""
+    """Left out: in the target's test texts, if these can be read."""
     in_other_dev: int = 0
-    """Left out, because it stands in dev of another task that is scored."""
+    """Left out: in the dev split of another task that is scored."""
     in_train: int = 0
-    """Of those added: their text also stands in the target's own training rows."""
+    """Of those added: also in the target's own training rows."""
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """The labelled rows one run trains on and is selected by."""
+    """The labelled rows that a run trains on, and the dev rows that select its epoch."""
 
     train: pd.DataFrame
     dev: pd.DataFrame
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """How many training rows are left out because their text stands in dev, by the task whose dev it is."""
+    """How many training rows are left out because their text is in a dev split, by that split's task."""
     added: Mapping[str, Added] = field(default_factory=dict)
-    """Training rows of other tasks that stand after the task's own, by task."""
+    """Training rows of other tasks, which follow the task's own, by task."""
     whole: TaskData | None = field(default=None, repr=False)
     """What this is a sample of."""
 
@@ -69,14 +69,14 @@ class TaskData:
 
     @cached_property
     def dev_in_train(self) -> int:
-        """Rows of dev whose text also stands in these training rows."""
+        """Dev rows whose text is also in these training rows."""
         return int(overlapping_rows(self.train, self.dev)[1].sum())
 
     def without(self, dev: pd.DataFrame, name: str) -> TaskData:
-        """The same without the training rows whose text stands in ``dev``, which is that of task ``name``.
+        """Drop the training rows whose text is in ``dev``, the dev split of task ``name``.
 
         Raises:
-            PipelineError: too little is left to train on.
+            PipelineError: fewer than two classes are left to train on.
         """
         in_train, _ = overlapping_rows(self.train, dev)
         if not in_train.any():
@@ -90,39 +90,22 @@ class TaskData:
         return TaskData(train, self.dev, {**self.dropped, name: int(in_train.sum())}, self.added)
 
     def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
-        """A stratified sample: ``limit`` training rows drawn by ``seed``, and the same ``dev_limit`` dev rows for all.
+        """A stratified sample: ``limit`` training rows drawn by ``seed``, and ``dev_limit`` dev rows, always the same.
 
         Raises:
             PipelineError: a sample holds a single class.
         """
-        train, dev = self.train, self.dev
-        if limit is not None and limit < len(train):
-            train = train.iloc[stratified(train["label"], limit, seed)].reset_index(drop=True)
-            if train["label"].nunique() < 2:
-                raise PipelineError(f"--limit {limit} leaves a single class of task '{task.name}': raise it")
-        if dev_limit is not None and dev_limit < len(dev):
-            dev = dev.iloc[stratified(dev["label"], dev_limit, _DEV_SEED)].reset_index(drop=True)
-            if dev["label"].nunique() < 2:
-                raise PipelineError(f"--dev-limit {dev_limit} leaves a single class of task '{task.name}': raise it")
+
+        def part(rows: pd.DataFrame, size: int | None, seed: int, option: str) -> pd.DataFrame:
+            if size is None or size >= len(rows):
+                return rows
+            chosen = rows.iloc[stratified(rows["label"], size, seed)].reset_index(drop=True)
+            if chosen["label"].nunique() < 2:
+                raise PipelineError(f"{option} {size} leaves a single class of task '{task.name}': raise it")
+            return chosen
+
+        train, dev = part(self.train, limit, seed, "--limit"), part(self.dev, dev_limit, _DEV_SEED, "--dev-limit")
         return TaskData(train, dev, self.dropped, self.added, self)
-
-
-def load_task_data(
-    task: Task,
-    data: Path | None,
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    dev_limit: int | None = None,
-    drop_overlap: bool = False,
-) -> TaskData:
-    """Train and dev rows of ``task``, checked; ``limit`` and ``dev_limit`` keep samples of them.
-
-    Raises:
-        PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
-    """
-    check_limit(limit)
-    return load_all_rows(task, data, drop_overlap=drop_overlap).sample(task, limit, seed, dev_limit)
 
 
 def check_limit(limit: int | None) -> None:
@@ -131,7 +114,11 @@ def check_limit(limit: int | None) -> None:
 
 
 def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) -> TaskData:
-    """Every row of train and dev, checked, as :func:`load_task_data` reads them."""
+    """Train and dev rows of ``task``, checked.
+
+    Raises:
+        PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
+    """
     source: Source = task.files if data is not None else _hub_of(task)
     if source.dev_fraction is not None:
         rows = load_split(task, data, "train")
@@ -154,8 +141,6 @@ def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
     """One labelled split in canonical form, checked."""
     if data is None:
         hub = _hub_of(task)
-        from pipeline.data.hub import read_hub_split
-
         return canonical_rows(task, read_hub_split(hub, split), f"{hub.dataset}:{hub.splits[split]}", source=hub)
     file = _split_file(task, data, split)
     return canonical_rows(task, read_table(file), str(file), source=task.files)
@@ -170,8 +155,6 @@ def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
         hub = _hub_of(task)
         if "test" not in hub.splits:
             return None
-        from pipeline.data.hub import read_hub_split
-
         where = f"{hub.dataset}:{hub.splits['test']}"
         return canonical_rows(task, read_hub_split(hub, "test"), where, source=hub, labelled=False)
     folder = _task_folder(task, data)
@@ -184,12 +167,12 @@ def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
 def canonical_rows(
     task: Task, table: pd.DataFrame, where: str, *, source: Source | None, labelled: bool = True
 ) -> pd.DataFrame:
-    """Bring a raw table to canonical columns, or say everything that is wrong with it at once.
+    """Bring a raw table to canonical columns, or report everything that is wrong with it at once.
 
     Args:
-        where: how the table is called in messages.
+        where: names the table in messages.
         source: names the raw columns (a Hub data set has its own) and maps raw labels.
-        labelled: whether a label column is required; without it the result has none.
+        labelled: whether a label column is required and returned.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -212,7 +195,7 @@ def canonical_rows(
         _report(problems, f"column '{column}': empty or null text", values, _is_blank)
         _report(problems, f"column '{column}': not text", values, lambda v: not _is_blank(v) and not isinstance(v, str))
         _report(problems, f"column '{column}': half a surrogate pair, which no encoding can write", values, _is_broken)
-        # What is reported must not stand in the table: pandas cannot hold half a surrogate pair.
+        # Replace what was reported: pandas cannot hold half a surrogate pair.
         rows[target] = [value if isinstance(value, str) and not _is_broken(value) else "" for value in values]
     if labelled:
         rows["label"] = _labels(task, table[label_column].tolist(), label_column, source, problems)
@@ -230,7 +213,7 @@ def fingerprint(rows: pd.DataFrame) -> str:
         digest.update(f"\0{column}\0".encode())
         for value in rows[column].tolist():
             encoded = str(value).encode()
-            # The length before the value: ("ab", "c") and ("a", "bc") must differ.
+            # The length makes ("ab", "c") and ("a", "bc") differ.
             digest.update(f"{len(encoded)}:".encode() + encoded)
     return digest.hexdigest()
 
@@ -252,19 +235,18 @@ def _task_folder(task: Task, data: Path) -> Path:
 
 
 def _split_file(task: Task, data: Path, split: Split) -> Path:
-    folder = _task_folder(task, data)
-    files: Files = task.files
-    stem = getattr(files, split)
-    found = _files_of(folder, stem)
-    if not found:
+    folder, stem = _task_folder(task, data), getattr(task.files, split)
+    candidates = _files_of(folder, stem)
+    if not candidates:
         raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
-    if len(found) > 1:
-        raise PipelineError(f"{folder}: split '{split}' is ambiguous: {', '.join(f.name for f in found)}: keep one")
-    return found[0]
+    if len(candidates) > 1:
+        names = ", ".join(file.name for file in candidates)
+        raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
+    return candidates[0]
 
 
 def _files_of(folder: Path, stem: str) -> list[Path]:
-    """The tables called ``stem``; what is there and is no regular file is an error when it is read."""
+    """The tables called ``stem``, whether or not they are regular files; reading one that is not is an error."""
     with reading(folder):
         return [file for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").exists()]
 
@@ -287,7 +269,7 @@ def _is_nested(value: Any) -> bool:
 
 
 def _report(problems: list[str], what: str, values: Iterable[Any], is_bad: Callable[[Any], bool]) -> None:
-    """Add one line for ``what``: the first three bad rows with their values, and how many in all (rows from 1)."""
+    """Add a line to ``problems``: how many values are bad, and the first three with their rows, counted from 1."""
     bad = [(row, value) for row, value in enumerate(values, start=1) if is_bad(value)]
     if bad:
         shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in bad[:3])
@@ -335,7 +317,7 @@ def _labels(task: Task, values: list[Any], column: str, source: Source | None, p
 
 
 def label_key(value: Any) -> str:
-    """How a raw label is written in a TOML table of labels: 1, 1.0 and "1" are the same."""
+    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same."""
     number = _number(value)
     if not np.isnan(number) and number == int(number):
         return str(int(number))

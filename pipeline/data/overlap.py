@@ -1,4 +1,4 @@
-"""Leakage: rows of one split whose text also stands in another."""
+"""Leakage: rows of one split whose text is also in another."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _NOT_ALPHANUMERIC = re.compile(r"[\W_]+")
 
 
 def text_key(text: str) -> str:
-    """``text`` without case, punctuation and white space: what makes two texts the same for leakage."""
-    # A text of punctuation alone keeps its form, or all such texts would count as one.
+    """``text`` without case, punctuation and white space. Two texts with the same key count as the same."""
+    # A text of punctuation alone stays as it is, or all such texts would count as the same.
     return _NOT_ALPHANUMERIC.sub("", text.casefold()) or text
 
 
@@ -23,7 +23,7 @@ def row_keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Boolean masks over ``train`` and ``other``: the rows whose text stands in both."""
+    """Boolean masks over ``train`` and ``other``: the rows whose text is in both."""
     train_keys, other_keys = row_keys(train), row_keys(other)
     shared = set(train_keys) & set(other_keys)
     return np.array([key in shared for key in train_keys]), np.array([key in shared for key in other_keys])

@@ -1,7 +1,7 @@
-"""Pairs the other way round: in training each in a random order, in evaluation the mean of both.
+"""The order of pairs: random in training, both orders averaged in evaluation.
 
-A cross-encoder reads ``[CLS] a [SEP] b [SEP]`` and gives another answer for b before a, though most tasks of pairs do
-not mean one (Hayes 2024 trains on random orders).
+A cross-encoder reads ``[CLS] a [SEP] b [SEP]`` and answers differently for b before a, although the order means nothing
+in most pair tasks (Hayes 2024 trains on random orders).
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pandas as pd
 from pipeline.data.tokens import TokenisedSplit
 
 _STREAM = 3
-"""Of random numbers, beside those that order and mix rows."""
+"""A stream of random numbers besides those that order and mix rows."""
 
 
 def swapped(rows: pd.DataFrame) -> pd.DataFrame:
-    """Canonical rows with each pair the other way round."""
+    """Canonical rows with the texts of each pair swapped."""
     return rows.rename(columns={"text_a": "text_b", "text_b": "text_a"})
 
 
 def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, epoch: int) -> TokenisedSplit:
-    """Each row from ``given`` or, with probability one half, from ``turned``, the same rows the other way round.
+    """Take each row from ``given`` or, with probability one half, from ``turned``, the same rows with texts swapped.
 
-    Which one follows from ``(seed, epoch)`` alone, so a resumed run reads what it would have read.
+    The choice depends on ``(seed, epoch)`` alone, so a resumed run reads what it would have read.
     """
     turns = np.random.default_rng([seed, epoch, _STREAM]).random(len(given)) < 0.5
 
@@ -39,7 +39,7 @@ def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, ep
 
 
 def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
-    """The inputs of all ``splits``, one after the other, without labels."""
+    """The inputs of all ``splits``, concatenated, without labels."""
     first = splits[0]
     if len(splits) == 1:
         return first

@@ -1,4 +1,4 @@
-"""Prepare the next batches while a GPU computes on this one."""
+"""Prepare the next batches while a GPU computes on the current one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pipeline.data.batches import Batch, Piece
 
 
 def prefetched(batches: Iterator[list[Piece]], ahead: int = 2) -> Iterator[list[Piece]]:
-    """The same batches in the same order, collated by a thread up to ``ahead`` before they are asked for, and pinned.
+    """The same batches in the same order, collated ahead of time by a thread, and pinned.
 
-    From pinned memory the copy to the GPU does not make the host wait. An error in ``batches`` is raised here, in the
-    place of the batch it belongs to.
+    Copying from pinned memory to the GPU does not make the host wait. An error in ``batches`` is raised in place of the
+    batch it belongs to.
     """
 
     def pinned() -> list[Piece] | None:

@@ -1,4 +1,4 @@
-"""Tables by suffix: parquet, csv, tsv, jsonl; and what a file must be to count as one."""
+"""Read and write tables as parquet, csv, tsv or jsonl, by suffix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
 
 def check_suffix(file: Path) -> None:
-    """Raise a :class:`PipelineError` unless the name of ``file`` says which kind of table it is."""
+    """Raise a :class:`PipelineError` unless the suffix of ``file`` is that of a table."""
     if file.suffix not in SUFFIXES:
         raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
 
@@ -46,7 +46,7 @@ def read_table(file: Path) -> pd.DataFrame:
 
 
 def write_table(table: pd.DataFrame, file: Path) -> None:
-    """Write a table in the form its suffix names; the file appears complete or not at all."""
+    """Write a table in the format of its suffix; the file appears complete or not at all."""
     check_suffix(file)
     with new_file(file) as temporary:
         if file.suffix == ".parquet":
@@ -68,10 +68,10 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
 
 
 def _must_quote(text: str, tabs: bool) -> bool:
-    """Whether a text is read as it is written only where all texts are quoted, the header too.
+    """Whether a text would be read back wrongly unless all texts are quoted, the header too.
 
-    Minimal quoting leaves a carriage return unquoted, which ends the row; and line breaks and tabs in one cell look
-    like rows that a stray quote has taken in.
+    Minimal quoting leaves a carriage return unquoted, which ends the row. Line breaks and tabs in one cell look like
+    rows that a stray quote has swallowed.
     """
     return "\r" in text or (tabs and "\n" in text and "\t" in text)
 
@@ -100,7 +100,7 @@ def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
         raise PipelineError(f"{file}: no rows: the file is empty")
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
-            # Other readers skip it, and who pairs lines of this file with predictions would be a row off.
+            # Other readers skip it, so pairing lines of this file with predictions would be a row off.
             raise PipelineError(f"{file}: line {number} is blank: delete it, so that each line is a row")
         try:
             row = json.loads(line)

@@ -8,22 +8,17 @@ import os
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyarrow import feather
+from transformers import PreTrainedTokenizerFast
 
 from pipeline.data.load import fingerprint
+from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.errors import PipelineError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from pipeline.data.tasks import Encoding
-    from pipeline.settings.recipe import Truncation
 
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
@@ -33,12 +28,12 @@ _DIGEST = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A backbone's tokenizer, with what makes two of them the same."""
+    """A backbone's tokenizer, with a hash that tells whether two are the same."""
 
     fast: PreTrainedTokenizerFast
     hash: str
     token_types: bool
-    """Whether the backbone tells the sentences of a pair apart by token type."""
+    """Whether the backbone distinguishes the sentences of a pair by token type."""
 
     @property
     def pad_token_id(self) -> int:
@@ -52,7 +47,7 @@ def tokenizer_of(fast: PreTrainedTokenizerFast, token_types: bool) -> Tokenizer:
     The class name would not do: a cased and an uncased BERT share it.
     """
     content = json.loads(fast.backend_tokenizer.to_str())
-    # Truncation and padding are set at each call and change nothing of what the tokenizer is.
+    # Truncation and padding are set at each call; they are no part of the tokenizer.
     content.pop("truncation", None)
     content.pop("padding", None)
     return Tokenizer(fast=fast, hash=sha256_text(canonical_json(content)), token_types=token_types)
@@ -62,8 +57,8 @@ def tokenizer_of(fast: PreTrainedTokenizerFast, token_types: bool) -> Tokenizer:
 class TokenisedSplit:
     """Token ids of a split, row for row; labels are NaN-free float64 or int64, or None.
 
-    ``b`` holds the second sentences of a siamese encoding; a cross encoding has both sentences in ``a``, told apart
-    by ``types_a`` where the backbone knows token types.
+    ``b`` holds the second sentences of a siamese encoding. A cross encoding has both sentences in ``a``, distinguished
+    by ``types_a`` if the backbone has token types.
     """
 
     ids: tuple[str, ...]
@@ -85,11 +80,11 @@ class TokenisedSplit:
 def tokenise(
     rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_length: int, truncation: Truncation = "head"
 ) -> TokenisedSplit:
-    """Tokenise canonical rows, from the cache when the same rows were tokenised in the same way before.
+    """Tokenise canonical rows, or read them from the cache if they were tokenised in the same way before.
 
-    A pair longer than ``max_length`` is cut at the longer sentence first, so that both stay. Of a longer single text
-    ``head`` keeps the beginning, ``head-and-tail`` a quarter from the beginning and the rest from the end, where a
-    review often says what it thinks (Sun et al. 2019, section 5.3.1).
+    A pair longer than ``max_length`` loses tokens of its longer sentence first, so that both stay. Of a single text,
+    ``head`` keeps the beginning; ``head-and-tail`` keeps a quarter from the beginning and the rest from the end, where
+    reviews often state their opinion (Sun et al. 2019, section 5.3.1).
     """
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
@@ -103,7 +98,7 @@ def tokenise(
                 "rows": fingerprint(rows[columns]),
                 "siamese": siamese,
                 "max_length": max_length,
-                # Only where it is so: what was cached before there was a choice stays good.
+                # Only if used, so that files cached before there was a choice stay valid.
                 **({"truncation": truncation} if with_tail else {}),
             }
         )
@@ -177,10 +172,10 @@ def _read_cached(file: Path) -> pa.Table | None:
     try:
         content = file.read_bytes()
         digest, body = content[:_DIGEST], content[_DIGEST:]
-        # Arrow checks no sums: a changed byte would change tokens without a word.
+        # Arrow has no checksums: a changed byte would silently change tokens.
         return feather.read_table(pa.BufferReader(body)) if hashlib.sha256(body).digest() == digest else None
     except (OSError, pa.ArrowException):
-        # Missing or damaged: tokenising again costs little and is always right.
+        # Missing or damaged: tokenise again, which is cheap and always right.
         return None
 
 

@@ -18,10 +18,11 @@ from pipeline.records.ledger import OtherScore
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
+from pipeline.stats.prediction import Prediction
 from pipeline.training.curve import Scores
 from pipeline.training.fit import Fitted
-from pipeline.training.objectives import Objective, Prediction, objective_of
-from pipeline.training.predict import Encoder, Extend, predict_split
+from pipeline.training.objectives import Objective, objective_of
+from pipeline.training.predict import Encoder, Extend, mean_outputs
 
 P = TypeVar("P")
 
@@ -43,15 +44,15 @@ class Scoring:
 
     def predict(self, model: Encoder) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
-        return predict_split(
+        outputs = mean_outputs(
             model,
             self.splits,
-            self.objective,
             batch_size=self.batch_size,
             pad_token_id=self.pad_token_id,
             accelerator=self.accelerator,
             extend=self.extend,
         )
+        return self.objective.predict(outputs)
 
     def value(self, prediction: Prediction) -> float:
         """The task's metric."""

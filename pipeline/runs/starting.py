@@ -22,7 +22,7 @@ from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.stats.probe import LEAST, most_fitting, probe
-from pipeline.training.predict import split_outputs
+from pipeline.training.predict import mean_outputs
 
 ROWS = 2000
 """Training rows that a probe reads; of more, a sample."""
@@ -88,14 +88,15 @@ def _probe(
         candidate.verify()
         load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.drop_layers)
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
-    vectors = split_outputs(
+    vectors = mean_outputs(
         model.to(accelerator.device),
-        scored_splits(rows, recipe, backbone.tokenizer)[0],
+        scored_splits(rows, recipe, backbone.tokenizer)[:1],
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
     )
-    return probe(vectors.numpy(), rows["label"].to_numpy(), task)
+    classes = task.outputs if task.kind == "classes" else None
+    return probe(vectors.numpy(), rows["label"].to_numpy(), classes)
 
 
 def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | None:

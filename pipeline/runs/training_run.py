@@ -34,20 +34,20 @@ from pipeline.runs.overlap import tell_overlap
 from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import Evaluations, Scoring, scoring_of
 from pipeline.runs.starting import choose_start
-from pipeline.runs.terms import terms_of
 from pipeline.runs.weights import ARTIFACT_KINDS, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.stats.metrics import load_metric
+from pipeline.stats.prediction import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator
 from pipeline.training.divergence import divergence_of
 from pipeline.training.fit import Fitted, GradientRule, TrainingData, fit
 from pipeline.training.mixing import mixed
-from pipeline.training.objectives import Prediction
 from pipeline.training.surgery import Surgery, weighting_of
-from pipeline.training.terms import loss_with
+from pipeline.training.terms import loss_with, terms_of
+from pipeline.training.terms.term import Regularised
 
 _KEEPS_WEIGHTS = frozenset({"full", "frozen"})
 """Kinds of runs that keep their weights unasked. Sequential tuning makes a model for every ordered pair of tasks; to
@@ -209,8 +209,17 @@ class TrainingRun:
             return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
 
         divergences = {name: divergence_of(task, self.recipes[name]) for name, task in self.tasks.items()}
-        terms = terms_of(recipe, model, forward, divergences.__getitem__, lambda name: model.of(name).backbone)
-        regularised = loss_with(forward, objective, terms)
+        terms = terms_of(
+            Regularised(
+                recipe,
+                model,
+                forward,
+                divergences.__getitem__,
+                lambda name: model.of(name).backbone,
+                self.backbone.tensor_names,
+            )
+        )
+        regularised = loss_with(forward, objective, terms.of_outputs)
 
         def loss(model: nn.Module, piece: Piece) -> Tensor:
             return regularised(model, piece) * self.recipes[piece.task].loss_weight
@@ -233,11 +242,11 @@ class TrainingRun:
             metric=self.task.metric if len(self.tasks) == 1 else "mean",
             accelerator=accelerator,
             title=self.title,
-            penalties=built.penalties,
+            penalties=(*built.penalties, *terms.of_weights),
             without_decay=built.without_decay,
             pretrained=self.backbone.tensor_names,
             combine=combine,
-            companions=terms,
+            companions=terms.of_outputs,
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 
-from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task
+from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
 from pipeline.settings.layers import check_layers, parse_layers
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
@@ -26,12 +26,11 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 FusionForm = Literal["anchored", "standard"]
 FusionImplementation = Literal["fast", "stock"]
 Schedule = Literal["linear", "noam"]
-Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled"]
+Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
-Truncation = Literal["head", "head-and-tail"]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
@@ -62,6 +61,7 @@ _TRAINING = (
     "smart_direction",
     "smart_radius",
     "bregman",
+    "l2_sp",
     "extra",
 )
 
@@ -81,7 +81,7 @@ _ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
 
 # What of a recipe says how the pretrained weights themselves train, and how several tasks train together.
 _BACKBONE = ("backbone_learning_rate", "layer_decay", "embedding_learning_rate", "freeze_embeddings")
-_JOINT = ("mixing", "steps_per_epoch", "loss_weight", "gradient_surgery", "split_layers")
+_JOINT = ("mixing", "temperature", "steps_per_epoch", "loss_weight", "gradient_surgery", "split_layers")
 
 
 def check_seed(seed: int) -> None:
@@ -149,8 +149,10 @@ class Recipe(BaseModel):
     smart_direction: SmartDirection = Field("reference", description="as its authors' code, or along the gradient")
     smart_radius: Number = Field(1.0, gt=0, description="largest entry of a token's perturbation")
     bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
+    l2_sp: Number = Field(0.0, ge=0, description="alpha of L2-SP, closeness to the pretrained weights; 0 is off")
 
     mixing: Mixing = Field("simultaneous", description="joint training: which tasks' batches make up a step")
+    temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")
     steps_per_epoch: Count | None = Field(None, ge=1, description="joint training: if not what the mixing rule implies")
     loss_weight: Number = Field(1.0, gt=0, description="joint training: weight of this task's loss")
     split_layers: Count = Field(0, ge=0, description="joint training: top layers that each task has for itself")
@@ -311,6 +313,8 @@ class Recipe(BaseModel):
             found.add("cosine_scale")
         if not joint:
             found |= {*_JOINT}
+        elif self.mixing != "temperature":
+            found.add("temperature")
         if self.trainable == "head":
             found.add("hidden_dropout")  # what is frozen runs without
         if self.trainable != "full":

@@ -1,4 +1,4 @@
-"""Ensembles from saved predictions: which models take part, with what weight, and what they say together.
+"""Ensembles from saved predictions: which models take part, with what weight, and what they predict together.
 
 - ``mean``: of the unrounded predictions (probabilities of classes, scores), of members chosen by a forward pass over
   the models, best first: one is added if the score does not fall (Hayes 2024).
@@ -13,16 +13,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
-from pipeline.data.tasks import Metric
-from pipeline.stats.metrics import accuracy, pearson
-
-if TYPE_CHECKING:
-    from pipeline.training.objectives import Prediction
+from pipeline.stats.metrics import METRICS
+from pipeline.stats.names import Metric
+from pipeline.stats.prediction import Prediction
 
 Rule = Literal["mean", "weighted", "mode", "median"]
 
@@ -31,16 +29,14 @@ BEST = 5
 ROUNDS = 50
 """Most members of ``weighted``, counted as often as they are added: weights are multiples of at least a fiftieth."""
 
-_SCORES: dict[Metric, Callable[[np.ndarray, np.ndarray], float]] = {"accuracy": accuracy, "pearson": pearson}
-
 
 def value_of(prediction: Prediction, labels: np.ndarray, metric: Metric) -> float:
     """The score of a prediction, higher is better."""
-    return _SCORES[metric](prediction.values, labels)
+    return METRICS[metric].score(prediction.values, labels)
 
 
 def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: Rule) -> Prediction:
-    """What models say together; one alone says what it says.
+    """The ensemble's prediction; that of a single model is the model's own.
 
     Of classes, the probabilities are the weighted mean whatever the rule, and under ``mode`` the class need not be the
     most probable one.
@@ -48,8 +44,6 @@ def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: R
     Args:
         weights: one a model, above 0; they add up to one.
     """
-    from pipeline.training.objectives import Prediction
-
     if len(predictions) == 1:
         return predictions[0]
     probabilities = None
@@ -66,8 +60,8 @@ def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: R
 
 def _probabilities(predictions: Sequence[Prediction]) -> np.ndarray | None:
     """(models, rows, C) in fp64, so that their sums do not depend on their order; None for scores."""
-    found = [p.probabilities.astype(np.float64) for p in predictions if p.probabilities is not None]
-    return np.stack(found) if found else None
+    each = [p.probabilities.astype(np.float64) for p in predictions if p.probabilities is not None]
+    return np.stack(each) if each else None
 
 
 def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
@@ -87,7 +81,7 @@ def choose(
         best: how many take part under ``mode`` and ``median``.
     """
     alone = [value_of(prediction, labels, metric) for prediction in predictions]
-    # Of equally good ones the first.
+    # Ties go to the first.
     order = sorted(range(len(predictions)), key=lambda index: -alone[index])
     if rule in ("mode", "median"):
         return _equal(order[:best])
@@ -120,7 +114,7 @@ def _added(
     predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
 ) -> dict[int, float]:
     counts: dict[int, int] = {}
-    found: tuple[float, dict[int, int]] = (-np.inf, {})
+    best: tuple[float, dict[int, int]] = (-np.inf, {})
     for _ in range(ROUNDS):
         tried = []
         for index in order:
@@ -129,9 +123,9 @@ def _added(
             weights = [count / sum(more.values()) for count in more.values()]
             tried.append((value_of(combine(members, weights, "weighted"), labels, metric), more))
         value, counts = max(tried, key=lambda one: one[0])
-        if value > found[0]:
-            found = value, counts
-    return {index: count / sum(found[1].values()) for index, count in found[1].items()}
+        if value > best[0]:
+            best = value, counts
+    return {index: count / sum(best[1].values()) for index, count in best[1].items()}
 
 
 def first_half(labels: np.ndarray, seed: int) -> np.ndarray:

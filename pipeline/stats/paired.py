@@ -1,20 +1,21 @@
-"""Paired comparisons of systems that were scored on the same examples: one reading from one randomisation test."""
+"""Paired comparisons of systems on the same examples: verdict, interval and p-value from one randomisation test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from pipeline.data.tasks import Metric
+from pipeline.stats.metrics import METRICS
+from pipeline.stats.names import Metric
 
 Verdict = Literal["better", "worse", "not significant"]
 
 LEVEL = 0.05
-"""The chance that a family of comparisons calls any difference that is none, and that any interval misses the truth."""
-# The level of one comparison is a share of LEVEL, so p must be able to be small.
+"""The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
+# One comparison is tested at a fraction of LEVEL, so the smallest possible p must be far below it.
 RESAMPLES = 10_000
 _WIDEST = 2.0
 """Scores lie between -1 and 1."""
@@ -54,14 +55,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Resampled:
-    """A difference between two systems, and what chance alone makes of it."""
+    """A difference between two systems, and its distribution under the null hypothesis."""
 
     difference: float
     null: np.ndarray
     """(R,) differences if the systems were exchangeable: each example's predictions swapped or not at random."""
 
     def comparison(self, family: int = 1) -> Comparison:
-        """What may be said of the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
+        """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
 
         The interval is the difference plus and minus the margin that it must exceed for the test to reject at level
         ``LEVEL / family``: the interval leaves out 0 exactly where the test rejects. Null differences vary as much as
@@ -72,10 +73,10 @@ class Resampled:
         """
         size = abs(self.difference)
         sizes = np.abs(self.null)
-        # Rounding must not split ties.
+        # Ties must survive rounding.
         sizes = np.where(np.abs(sizes - size) < 1e-9, size, sizes)
-        # p of a size that so many of the sizes reach. The observed arrangement is one of the possible ones, hence + 1:
-        # p is never 0.
+        # p_values[k] belongs to a size that k null sizes reach. The observed arrangement is one of the possible ones,
+        # hence + 1: p is never 0.
         p_values = family * np.arange(1, len(sizes) + 2) / (len(sizes) + 1)
         may_reach = int(np.sum(p_values < LEVEL))
         margin = float(np.sort(sizes)[-may_reach]) if may_reach else _WIDEST
@@ -96,14 +97,10 @@ def resample_paired(
 
     Under the null hypothesis the systems are exchangeable example by example, so each of the ``resamples`` (R) swaps
     the two for a random half of the examples, in all S seeds at once: predictions of one example under several seeds
-    are not independent. Exact up to sampling for any metric of the whole split (Noreen 1989; Yeh 2000). For the
-    accuracy of one seed it is the exact test of McNemar (1947): only examples on which the two disagree count.
+    are not independent. Exact up to sampling for any metric of the whole split (Noreen 1989; Yeh 2000).
 
-    It is about other examples from where these came from; how far other seeds would move the scores is what their
-    deviation over seeds shows.
-
-    For ``pearson``, predictions are first brought to mean 0 and deviation 1 a run, which leaves r as it is: swapping
-    between systems of different scale would otherwise lower r for both by itself.
+    The test generalises to other examples from the same source. How far other seeds would move the scores is what
+    their deviation over seeds shows.
 
     Raises:
         ValueError: the two have different numbers of seeds.
@@ -112,13 +109,7 @@ def resample_paired(
         raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
     ours, theirs = np.asarray(system, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     generator = np.random.default_rng([seed, 0])
-    if metric == "accuracy":
-        gain = ((ours == labels).astype(np.float64) - (theirs == labels)).mean(axis=0)  # (B,)
-        return Resampled(float(gain.mean()), _mean_swaps(gain, resamples, generator))
-    ours, theirs = _standardised(ours), _standardised(theirs)
-    target = _standardised(labels.astype(np.float64))
-    observed = float(((ours - theirs) @ target / len(target)).mean())
-    return Resampled(observed, _pearson_swaps(ours, theirs, target, resamples, generator))
+    return Resampled(*METRICS[metric].randomisation(ours, theirs, labels.astype(np.float64), resamples, generator))
 
 
 def mean_difference(parts: Sequence[Resampled]) -> Resampled:
@@ -127,54 +118,3 @@ def mean_difference(parts: Sequence[Resampled]) -> Resampled:
         float(np.mean([part.difference for part in parts])),
         np.mean([part.null for part in parts], axis=0),
     )
-
-
-def _mean_swaps(gain: np.ndarray, resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """(R,) means of ``gain`` (B,) with random signs.
-
-    Gains of S seeds take few values, and k random signs sum to twice a binomial number less k.
-    """
-    sizes, counts = np.unique(np.abs(gain).round(9), return_counts=True)
-    signs = [2 * generator.binomial(count, 0.5, resamples) - count for count in counts]
-    return np.tensordot(sizes, np.array(signs), axes=1) / len(gain)
-
-
-def _standardised(predictions: np.ndarray) -> np.ndarray:
-    # The mean of equal numbers may differ from them by rounding, so a constant is known by its range.
-    constant = np.ptp(predictions, axis=-1, keepdims=True) == 0
-    centred = np.where(constant, 0, predictions - predictions.mean(axis=-1, keepdims=True))
-    return centred / np.where(constant, 1, predictions.std(axis=-1, keepdims=True))
-
-
-def _pearson_swaps(
-    ours: np.ndarray, theirs: np.ndarray, target: np.ndarray, resamples: int, generator: np.random.Generator
-) -> np.ndarray:
-    """(R,) differences in mean r after random swaps; all standardised, ``ours`` and ``theirs`` (S, B)."""
-    # r needs three sums a run; a swap moves the same amount from one system's to the other's.
-    ours_sums, theirs_sums = (np.stack([x, x**2, x * target]).sum(axis=-1) for x in (ours, theirs))  # (3, S)
-    moved = np.stack([theirs - ours, theirs**2 - ours**2, (theirs - ours) * target])  # (3, S, B)
-    size, spread = len(target), float(np.mean(target**2))
-    drawn = []
-    for rows in _blocks(resamples, size):
-        swap = generator.integers(0, 2, (rows, size), dtype=np.uint8).astype(np.float64)
-        change = np.moveaxis(moved @ swap.T, -1, 0)  # (rows, 3, S)
-        drawn.append(_mean_r(ours_sums + change, size, spread) - _mean_r(theirs_sums - change, size, spread))
-    return np.concatenate(drawn)
-
-
-def _mean_r(sums: np.ndarray, size: int, spread: float) -> np.ndarray:
-    """Mean over seeds of Pearson's r from sums (R, 3, S) of x, x^2 and x t, where t has mean 0 and variance ``spread``.
-
-    (R,); where x does not vary, r is 0.
-    """
-    of_x, squares, products = np.moveaxis(sums / size, 1, 0)
-    variances = (squares - of_x**2) * spread
-    constant = variances < 1e-12
-    return np.where(constant, 0, products / np.sqrt(np.where(constant, 1, variances))).mean(axis=-1)
-
-
-def _blocks(resamples: int, size: int) -> Iterator[int]:
-    """Resamples of ``size`` examples to be held at once: their matrices are kept to tens of megabytes."""
-    most = max(1, 2**22 // size)
-    for first in range(0, resamples, most):
-        yield min(most, resamples - first)

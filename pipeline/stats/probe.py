@@ -1,4 +1,4 @@
-"""How well a linear model reads a task off sentence vectors: a cheap guess at what transfers to it.
+"""Linear probes: how well a linear model reads a task off sentence vectors, a cheap guess at what transfers to it.
 
 Ranking intermediate tasks by such proxies over frozen encoders comes close to training on each in turn (Poth, Pfeiffer,
 Rücklé, Gurevych 2021, "What to pre-train on? Efficient intermediate task selection").
@@ -9,40 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from pipeline.data.tasks import Metric, Task
 from pipeline.stats.metrics import score
+from pipeline.stats.names import Metric
 from pipeline.stats.paired import resample_paired
 
 FOLDS = 5
 LEAST = 4 * FOLDS
-"""Rows below which there is nothing to judge by."""
+"""Fewest rows worth probing."""
 _ALPHAS = np.logspace(0, 5, 6)
 
 
-def probe(vectors: np.ndarray, labels: np.ndarray, task: Task) -> np.ndarray:
+def probe(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
     """Predictions (rows,) of ridge regression on ``vectors`` (rows, width); each row's from the other folds.
 
     Classes are regressed one-hot, and the highest wins.
 
     Args:
         labels: (rows,), numbers of classes or scores; at least ``LEAST``.
+        classes: how many there are; None: labels are scores.
     """
-    # Here, not above: scikit-learn takes a second to import.
-    from sklearn.linear_model import RidgeCV
-    from sklearn.model_selection import KFold, cross_val_predict
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    wanted = np.eye(len(task.classes))[labels.astype(int)] if task.kind == "classes" else labels.astype(float)
+    targets = labels.astype(float) if classes is None else np.eye(classes)[labels.astype(int)]
     folds = KFold(min(FOLDS, len(labels)), shuffle=True, random_state=0)
     model = make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))
-    found: np.ndarray = cross_val_predict(model, vectors.astype(np.float64), wanted, cv=folds)
-    return found.argmax(axis=1) if task.kind == "classes" else found
+    predictions: np.ndarray = cross_val_predict(model, vectors.astype(np.float64), targets, cv=folds)
+    return predictions if classes is None else predictions.argmax(axis=1)
 
 
 def most_fitting(metric: Metric, probes: Mapping[str, np.ndarray], bare: np.ndarray, labels: np.ndarray) -> str | None:
-    """The name of the best of ``probes``, if the paired test says that it is better than ``bare``, else None.
+    """The name of the best of ``probes`` if it is significantly better than ``bare``, else None.
 
     All are predictions for the same rows; the probes are one family of comparisons.
     """

@@ -1,4 +1,4 @@
-"""The state of an unfinished run in one safetensors file, so that it can go on as if never stopped."""
+"""The state of an unfinished run in one safetensors file, so that it resumes as if never stopped."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
     # JSON has no infinity: before the first evaluation there is no best score.
     progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
     metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
-    # On the CPU they are hashed and written; a GPU's are copied here once for both.
+    # Hashing and writing both need them on the CPU: copy a GPU's once.
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     with new_file(file) as temporary:
         save_file(tensors, temporary, metadata={**metadata, "sha256": _digest(metadata, tensors)})
@@ -73,13 +73,13 @@ def _digest(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
 
 
 def load_checkpoint(file: Path) -> Checkpoint | None:
-    """Read a checkpoint; None when there is none, or none that this version can read (said on stderr)."""
+    """Read a checkpoint; None if there is none, or, with a warning on stderr, if this version cannot read it."""
     if not file.is_file():
         return None
     try:
         with safe_open(file, framework="pt") as opened:
             metadata = opened.metadata() or {}
-            # Copies of our own: the file may be replaced while its memory map is still in use.
+            # Cloned, because the file may be replaced while its memory map is still in use.
             tensors = {key: opened.get_tensor(key).clone() for key in opened.keys()}  # noqa: SIM118  (not a dict)
         digest = metadata.pop("sha256", None)
         if metadata.get("format") != str(_FORMAT):

@@ -1,4 +1,4 @@
-"""What a run costs in memory: at least what its numbers need, and the peak since the run began."""
+"""The memory that a run needs at least, and its peak so far."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
 def reset_peak_memory() -> None:
-    """Start measuring anew, so that in a study a small run after a big one does not inherit its peak."""
+    """Reset the peak, so that a small run after a big one does not inherit it."""
     _free()
     if on_gpu():
         torch.cuda.reset_peak_memory_stats()
@@ -35,21 +35,20 @@ def peak_memory_mb() -> float:
     """Peak in MB (2^20 bytes): of the GPU's allocated memory if one is used, else of the process's resident memory."""
     if on_gpu():
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    try:
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
-        return round(int(line.split()[1]) / 1024, 1)
-    except (OSError, StopIteration):
-        # Elsewhere only the peak since the process began is known.
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+    if (resident := _kilobytes(_STATUS, "VmHWM")) is not None:
+        return round(resident / 1024, 1)
+    # Without /proc only the peak since the process began is known.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
 
 
 def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
-    """Refuse to train ``model``, which stands in the machine's memory, where even its numbers do not fit.
+    """Fail early if the model's state does not fit in memory: weights, gradients and Adam's two moments.
 
-    What is counted are weights, gradients and Adam's two moments; activations come on top.
+    Activations come on top.
 
     Args:
+        model: already loaded, in the machine's own memory.
         held: further bytes that each step holds.
 
     Raises:
@@ -71,19 +70,25 @@ def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
 
 
 def available_bytes() -> int:
-    """Memory that can still be had: of the GPU if one is used, else of the machine, within a container's bound."""
+    """Free memory: of the GPU if one is used, else of the machine, within the container's limit."""
     if on_gpu():
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     _free()
-    try:
-        line = next(line for line in _MACHINE.read_text().splitlines() if line.startswith("MemAvailable:"))
-        available = int(line.split()[1]) * 1024
-    except (OSError, StopIteration):
-        # Elsewhere only what is built in is known.
-        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = _kilobytes(_MACHINE, "MemAvailable")
+    # Without /proc only the machine's whole memory is known.
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if free is None else free * 1024
     with suppress(OSError, ValueError):  # "max" is no bound
         available = min(available, int(_CONTAINER.read_text()))
     return available
+
+
+def _kilobytes(file: Path, name: str) -> int | None:
+    """The number that ``file`` gives for ``name``, None where there is no such file or line."""
+    with suppress(OSError):
+        for line in file.read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1])
+    return None
 
 
 def _free() -> None:

@@ -1,4 +1,4 @@
-"""The learning curve: a point each time the model is scored, and what follows from the scores so far."""
+"""The learning curve: a point each time the model is scored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from pipeline.training.checkpoint import Progress
 
 Scores = float | Mapping[str, float]
-"""Of a model on dev, higher is better; of several tasks by name, of which the mean decides."""
+"""Dev score of a model, or one per task, of which the mean decides; higher is better."""
 
 
 def add_point(
@@ -20,7 +20,7 @@ def add_point(
     learning_rate: float,
     measured: Mapping[str, float | None] = MappingProxyType({}),
 ) -> bool:
-    """Write a score into the curve; returns whether it is the best so far, of equal ones the first.
+    """Append a score to the curve; returns whether it is better than all before.
 
     Args:
         epoch: that has ended; 0 is the start, before any step.

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def on_gpu() -> bool:
-    """Whether a GPU computes: there is one, and it was not said to leave it alone (``accelerate launch --cpu``)."""
+    """Whether to compute on a GPU: there is one, and ``accelerate launch --cpu`` did not forbid it."""
     return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
 
 
@@ -37,19 +37,19 @@ def hardware() -> str:
 
 
 def process_count() -> int:
-    """Processes that train together, as the launcher says."""
+    """How many processes train together, according to the launcher."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def wait_for_everyone() -> None:
-    """Let the processes that train together meet here."""
+    """Wait until every process that trains with this one is here."""
     _group().wait_for_everyone()
 
 
 def on_main_process(action: Callable[[], T]) -> T:
-    """What ``action`` returns in the main process, to all that train with it; its :class:`PipelineError` likewise.
+    """Run ``action`` in the main process and broadcast its result, or its :class:`PipelineError`, to all processes.
 
-    Files change while processes look at them: one looks for all, or each would go its own way and wait for the others.
+    Files change while processes read them. If each read for itself, they could diverge and wait for each other forever.
     """
     if process_count() == 1:
         return action()
@@ -67,13 +67,13 @@ def on_main_process(action: Callable[[], T]) -> T:
 
 
 def _group() -> PartialState:
-    # The first to ask decides for good whether they form a group; alone, PartialState does not look at this flag.
+    # The first call decides for good whether the processes form a group; PartialState itself does not read this flag.
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
 
 
 @contextmanager
 def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
-    """Turn a GPU's full memory into a :class:`PipelineError` that names ``what`` was done and the ``remedy``."""
+    """Turn a GPU out of memory into a :class:`PipelineError` that names ``what`` was done and the ``remedy``."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -81,7 +81,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 
 def resolve_precision(precision: Precision) -> Precision:
-    """What ``auto`` means here: bf16 where products of matrices are faster in it, measured; else fp32.
+    """The precision to use: ``auto`` is bf16 if a measurement shows it to be faster here, else fp32.
 
     Raises:
         PipelineError: fp16 without a GPU, bf16 on a GPU without it.
@@ -94,20 +94,20 @@ def resolve_precision(precision: Precision) -> Precision:
     if precision != "auto":
         return precision
     if not gpu and process_count() > 1:
-        return "fp32"  # each would measure for itself, under the load of the others, and they must agree
+        return "fp32"  # processes must agree, and each would measure under the load of the others
     return "bf16" if bf16_is_faster(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpu else "cpu") else "fp32"
 
 
 @cache
 def bf16_is_faster(device: str) -> bool:
-    """Whether a product of matrices takes clearly less time in bf16 than in fp32, measured here.
+    """Whether matrix products take clearly less time in bf16 than in fp32, measured here.
 
-    Clearly, and on a GPU with matrices that fill it, so that noise cannot decide what a run's recipe is: hardware made
-    for bf16 gains a factor of two or more.
+    The margin is wide, and a GPU multiplies matrices that fill it, so that noise cannot decide a run's precision.
+    Hardware made for bf16 gains a factor of two or more.
     """
     gpu = device.startswith("cuda")
     if not gpu and not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
-        return False  # without such instructions it is many times slower, and not worth the wait
+        return False  # many times slower without such instructions, and not worth the measurement
     if gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         return False
     seconds = {}
@@ -119,7 +119,7 @@ def bf16_is_faster(device: str) -> bool:
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Of ten products, from an idle device to an idle device."""
+    """Seconds of ten products, with the device idle before and after."""
     if left.is_cuda:
         torch.cuda.synchronize(left.device)
     started = time.perf_counter()
@@ -136,17 +136,17 @@ def make_accelerator(
     """An Accelerator for one run; ``tracker`` (such as "tensorboard") logs under ``folder``.
 
     Args:
-        resting: a step may leave parameters without gradients; processes then look for those at every step.
+        resting: a step may leave parameters without gradients, so processes look for those at every step.
 
     Raises:
-        PipelineError: the tracker's package is not installed, or each of several processes would train alone.
+        PipelineError: the tracker's package is not installed, or the processes do not find each other.
     """
     mixed = "no" if precision == "fp32" else precision
-    # Accelerate keeps one state a process and refuses a second precision; a study may well hold two.
+    # Accelerate keeps one state per process and refuses a second precision, but a study may hold two.
     if AcceleratorState._shared_state.get("_mixed_precision", mixed) != mixed:
         AcceleratorState._reset_state()
     if tracker is not None and tracker not in map(str, get_available_trackers()):
-        # Accelerate would only mention it in its debug log, and track nothing.
+        # Accelerate would only write to its debug log, and track nothing.
         raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
     handlers = [DistributedDataParallelKwargs(find_unused_parameters=True)] if resting else []
     accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder, kwargs_handlers=handlers)

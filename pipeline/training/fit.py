@@ -1,7 +1,7 @@
-"""fit: the training loop. There is one; it knows no method by name.
+"""fit: the one training loop. It knows no method by name.
 
 A step's random numbers are seeded by (seed, step, process) and the order of batches by (seed, epoch), so a run that
-was killed and goes on from its checkpoint takes exactly the steps it would have taken.
+resumes from its checkpoint takes exactly the steps it would have taken.
 """
 
 from __future__ import annotations
@@ -25,26 +25,25 @@ from pipeline.data.prefetch import prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress
-from pipeline.training.companion import Companion
 from pipeline.training.cost import peak_memory_mb, reset_peak_memory
 from pipeline.training.curve import Scores, add_point, is_over
 from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
-from pipeline.training.resumption import Resumption, trainable
+from pipeline.training.resumption import Companion, Resumption, trainable
 
 Loss = Callable[[nn.Module, Piece], Tensor]
 Penalty = Callable[[], Tensor]
 
 
 class GradientRule(Protocol):
-    """What becomes of the gradients of a step's tasks, where they are not just added up."""
+    """Combines the gradients of a step's tasks otherwise than by adding them up."""
 
     def take(self) -> None:
-        """The parameters hold the gradient of one task's whole batch: put it by."""
+        """Store and clear the parameters' gradient, which is that of one task's whole batch."""
         ...
 
     def give(self) -> None:
-        """All tasks were taken: the parameters get what comes of them as their gradient."""
+        """Set the parameters' gradient to the combination of all that were taken."""
         ...
 
 
@@ -59,14 +58,14 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What training came to. The model holds the weights of ``best_epoch`` when ``fit`` returns."""
+    """The result of training. The model holds the weights of ``best_epoch`` when ``fit`` returns."""
 
     curve: list[dict[str, float | None]]
     best_epoch: int
     """0 is the start, before any step."""
     best_score: float
     seconds: float
-    """Training and evaluation, over all resumptions, without start-up."""
+    """Of training and evaluation over all resumptions, without start-up."""
     examples_per_second: float
     """Of the training steps alone."""
     peak_memory_mb: float
@@ -97,18 +96,17 @@ def fit(
 
     Args:
         recipe: a resolved recipe.
-        loss: ``loss(model, piece)``, the mean over the piece's rows; weighted by rows over the micro-batches and
-            processes, so the gradient is that of the whole batch however it is cut. Where a step holds batches of
-            several tasks, its loss is the sum of theirs.
-        evaluate: the dev score of the model, higher is better, or one a task, of which the mean decides; called in
+        loss: ``loss(model, piece)``, the mean over the piece's rows. Micro-batches and processes are weighted by their
+            rows, so the gradient is that of the whole batch however it is cut. The loss of a step with batches of
+            several tasks is the sum of theirs.
+        evaluate: the dev score of the model, or one per task, of which the mean decides; higher is better. Called in
             evaluation mode after each epoch that ``recipe`` scores, and before the first step if it scores the start.
-        penalties: terms added to the loss once a step, such as a regulariser of weights.
+        penalties: terms added to the loss once per step, such as a regulariser of weights.
         without_decay: names of parameters that weight decay leaves alone.
         pretrained: names of the encoder's own parameters within it, as opposed to modules put into it; None: all.
         combine: combines the tasks' gradients before clipping, in one process; the pieces of a task come together.
-        companions: told of the start and of every step; the checkpoint keeps what they hold.
-        checkpoint_file: where the state is kept, every ``checkpoint_seconds`` and at the end; training goes on from
-            it when it is there.
+        companions: called at the start and after every step; the checkpoint keeps their state.
+        checkpoint_file: written every ``checkpoint_seconds`` and at the end; if it exists, training resumes from it.
 
     Raises:
         PipelineError: nothing is trainable, or the loss is no longer a finite number; the checkpoint before that stays.
@@ -128,8 +126,8 @@ def fit(
     peak, schedule = recipe.learning_rate, SCHEDULES[recipe.schedule]
 
     def take_score(epoch: int, mean_loss: float | None) -> None:
-        # The module itself, not its distributed wrapper: that one synchronises buffers at each forward pass, and a
-        # process without a dev batch would not take part. Mixed precision is part of the module.
+        # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process
+        # without a dev batch would not take part. Mixed precision is part of the module.
         rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
         measured = {name: value for companion in companions for name, value in companion.measured().items()}
         best = _score(plain, evaluate, progress, epoch, mean_loss, rate, measured)
@@ -148,7 +146,7 @@ def fit(
             take_score(0, None)
         while not progress.done:
             model.train()
-            # Summed on the device and read seldom: reading makes the host wait for a GPU.
+            # Summed on the device and rarely read: reading makes the host wait for a GPU.
             loss_sum = torch.tensor(progress.loss_sum, device=accelerator.device)
             broken_at = torch.full((), -1, dtype=torch.int64, device=accelerator.device)
             started = time.perf_counter()
@@ -238,16 +236,16 @@ def _backward(
     accelerator: Accelerator,
     combine: GradientRule | None,
 ) -> Tensor:
-    """Add up the gradient of the whole batch, each process taking its share of the pieces; returns the batch's loss.
+    """Accumulate the gradient of the whole batch, of which each process takes some pieces; returns the batch's loss.
 
-    Each piece's forward pass is followed by its backward pass, so that only one piece's activations are held at once.
+    Each forward pass is followed by its backward pass, so that only one piece's activations are held at a time.
     """
     rows = Counter[str]()
     for piece in pieces:
         rows[piece.task] += len(piece)
     world = accelerator.num_processes
     mine = [(piece, len(piece) / rows[piece.task]) for piece in pieces[accelerator.process_index :: world]]
-    # A last batch smaller than the number of processes leaves some without rows: they take part with weight zero,
+    # A last batch smaller than the number of processes leaves some without rows. They take part with weight zero,
     # because the others wait for their gradients.
     mine = mine or [(pieces[0], 0.0)]
     total = torch.zeros((), device=accelerator.device)
@@ -261,7 +259,7 @@ def _backward(
             value = value * world
             if last and combine is None:
                 value = value + _sum_of(penalties, value.device)
-        # Of several tasks one may train nothing: a head without weights on a frozen backbone.
+        # One of several tasks may train nothing: a head without weights on a frozen backbone.
         if value.requires_grad:
             accelerator.backward(value)
         if combine is not None and (last or mine[number + 1][0].task != piece.task):
@@ -289,5 +287,5 @@ def _check_finite(broken_at: Tensor, batches_per_epoch: int, title: str) -> None
 
 
 def _step_seed(seed: int, step: int, process: int) -> int:
-    """A seed of its own for each step and process, spread over 64 bits (Knuth's multiplicative hashing)."""
+    """A distinct seed for each step and process, spread over 64 bits (Knuth's multiplicative hashing)."""
     return ((seed * 1_000_003 + step) * 2_654_435_761 + process * 97) % 2**63

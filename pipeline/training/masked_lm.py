@@ -1,7 +1,7 @@
-"""Masked-language-model training: guess the words that were hidden (Devlin et al. 2019, section 3.1, task 1).
+"""Masked-language-model training: predict hidden words (Devlin et al. 2019, section 3.1, task 1).
 
-No next-sentence prediction. What is hidden is drawn anew in every epoch, from (seed, epoch, batch), so a killed run
-goes on with what it would have hidden.
+There is no next-sentence prediction. Words to hide are drawn anew in every epoch, seeded by (seed, epoch, batch), so a
+resumed run hides the words it would have hidden.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
 
 from pipeline.data.batches import (
     BACKBONE_INPUTS,
@@ -31,18 +32,14 @@ from pipeline.data.tokens import TokenisedSplit, Tokenizer
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Fitted, TrainingData, fit
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-    from transformers.modeling_outputs import BaseModelOutput
-
 IGNORED = -100
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Which tokens are asked for, and what stands in their place; the rest of the chosen keep their word.
+    """The share of tokens to predict, and the shares of those that are masked or replaced by a random word.
 
-    BERT's own shares are 0.15, 0.8 and 0.1.
+    The others keep their word. The defaults are BERT's.
     """
 
     chosen: float = 0.15
@@ -52,11 +49,11 @@ class Masking:
     def apply(
         self, ids: Tensor, special: Tensor, mask_id: int, words: Tensor, generator: np.random.Generator
     ) -> tuple[Tensor, Tensor]:
-        """Masked ``ids`` (B, T), and labels (B, T) that are ``IGNORED`` wherever nothing is asked.
+        """Masked ``ids`` (B, T), and labels (B, T) that are ``IGNORED`` wherever there is nothing to predict.
 
         Args:
-            special: ids that are never chosen, padding among them.
-            words: ids that a random one is drawn from.
+            special: ids that are never chosen, including padding.
+            words: ids to draw random words from.
         """
         draw = torch.from_numpy(generator.random(ids.shape))
         chosen = (draw < self.chosen) & ~torch.isin(ids, special)
@@ -69,26 +66,26 @@ class Masking:
 
 
 class MaskedModel(nn.Module):
-    """An encoder with its masked-language-model head; the tied decoder counts to the encoder.
+    """An encoder with its masked-language-model head; the tied decoder counts as part of the encoder.
 
-    The head reads only tokens that are asked for: scores of every word at every token would be half of a step and more.
+    The head reads only the tokens to predict. Scoring every word at every token would take over half of a step.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        # In this order, and under these names, learning rates by layer find what is the encoder's.
+        # Learning rates by layer find the encoder's parameters by this order and these names.
         self.backbone = model.base_model
         self.head = model
 
     def forward(self, asked: Tensor, **inputs: Tensor) -> Tensor:
-        """Scores of every word at ``asked`` (n), places in (B, T) counted row by row: (n, vocabulary)."""
+        """Scores of every word at ``asked`` (n), positions in (B, T) counted row by row: (n, vocabulary)."""
 
-        def only_asked(encoder: nn.Module, args: object, found: BaseModelOutput) -> BaseModelOutput:
-            assert found.last_hidden_state is not None
-            found.last_hidden_state = found.last_hidden_state.flatten(0, 1)[asked][None]
-            return found
+        def only_asked(encoder: nn.Module, args: object, output: BaseModelOutput) -> BaseModelOutput:
+            assert output.last_hidden_state is not None
+            output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[asked][None]
+            return output
 
-        # Every family's head works token by token on what its encoder gives, but each goes by another name.
+        # A hook on the encoder, because every family names its head differently; all work token by token.
         with self.backbone.register_forward_hook(only_asked):
             logits: Tensor = self.head(**inputs).logits[0]
         return logits
@@ -108,21 +105,21 @@ def fit_masked(
     checkpoint_file: Path | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Fitted:
-    """Train ``model`` on ``train``; it ends as it was when it guessed most of what was hidden in ``held_out``.
+    """Train ``model`` on ``train`` and keep the epoch with the best accuracy on ``held_out``.
 
     Args:
         model: an encoder with a masked-language-model head.
-        held_out: texts by name; the score is the share of hidden tokens guessed right, the mean over names. What is
-            hidden in them is always the same.
-        recipe: its rates, batches and epochs are read, resolved.
+        held_out: texts by name. The score is the accuracy on hidden tokens, averaged over names; the same tokens are
+            hidden each time.
+        recipe: resolved; sets rates, batches and epochs.
     """
     mask = _Masker(masking, tokenizer, seed)
     most_padding = padding_worth_a_pass(accelerator.device)
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
-        found = training_batches(train, recipe.batch_size, 1, seed, epoch, tokenizer.pad_token_id, first)
-        for number, (batch,) in enumerate(found, start=first):
+        whole = training_batches(train, recipe.batch_size, 1, seed, epoch, tokenizer.pad_token_id, first)
+        for number, (batch,) in enumerate(whole, start=first):
             yield cut(mask(batch, epoch, number), pieces, most_padding)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
@@ -161,7 +158,7 @@ def fit_masked(
 
 
 class _Masker:
-    """Masks batches of a tokenizer's texts; what is hidden follows from the seed and the numbers of the batch."""
+    """Masks batches; what is hidden follows from the seed and the batch's numbers."""
 
     def __init__(self, masking: Masking, tokenizer: Tokenizer, seed: int) -> None:
         special, mask_id = tokenizer.fast.all_special_ids, tokenizer.fast.mask_token_id
@@ -171,7 +168,7 @@ class _Masker:
         self._words = torch.tensor(sorted({*range(len(tokenizer.fast))} - {*special}))
 
     def __call__(self, batch: Batch, *numbers: int) -> Batch:
-        """With some words hidden, and ``labels`` (B, T): what they were."""
+        """``batch`` with some words hidden, and ``labels`` (B, T) that hold them."""
         generator = np.random.default_rng([self._seed, *numbers])
         ids, labels = self._masking.apply(batch["input_ids"], self._special, self._mask_id, self._words, generator)
         return {**batch, "input_ids": ids, "labels": labels}
@@ -180,24 +177,24 @@ class _Masker:
 def cut(batch: Batch, pieces: int, most_padding: int | None = None) -> list[Piece]:
     """The pieces of a masked batch (:func:`micro_batches`), none wider than its longest row.
 
-    Each brings its ``share`` of the tokens asked for, by rows: the sum of its losses over that, weighted by its rows as
-    ``fit`` does, adds up to the mean over the tokens of the whole batch, however many fell into each piece.
+    A piece's loss is the sum over its hidden tokens, divided by its ``share``: the batch's hidden tokens times the
+    piece's share of rows. Weighted by rows, as in ``fit``, these losses sum to the mean over the batch's hidden tokens.
     """
     lengths = batch["attention_mask"].sum(dim=1)
-    # In a short batch nothing may have been hidden: a mean over nothing would be no number.
+    # A short batch may have nothing hidden: avoid a division by zero.
     asked = max(int((batch["labels"] != IGNORED).sum()), 1)
-    found = []
+    parts = []
     for rows in micro_batches(lengths.numpy(), pieces, most_padding):
         part = {name: values[rows] for name, values in batch.items()}
         longest = int(lengths[rows].max())
         part = {name: values[:, :longest] if values.ndim == 2 else values for name, values in part.items()}
-        found.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / len(lengths)))}))
-    return found
+        parts.append(Piece({**_asking(part), "share": torch.tensor(asked * (len(rows) / len(lengths)))}))
+    return parts
 
 
 def _asking(batch: Batch) -> Batch:
-    """A masked batch with ``asked`` (n), the places of hidden words counted row by row, and their ``labels`` (n)."""
-    # Counted here, on the CPU: on a GPU the host would wait for their number.
+    """A masked batch with ``asked`` (n), positions of hidden words counted row by row, and their ``labels`` (n)."""
+    # On the CPU: on a GPU the host would wait for their number.
     asked = (batch["labels"].flatten() != IGNORED).nonzero().flatten()
     return {**batch, "asked": asked, "labels": batch["labels"].flatten()[asked]}
 

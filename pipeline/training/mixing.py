@@ -1,16 +1,14 @@
-"""Mixing: which tasks' batches make up each step of joint training. One class a rule.
+"""Mixing: which tasks' batches make up each step of joint training. One function a rule, in ``RULES``.
 
-What a step draws follows from the seed and its number alone, so that a resumed run draws what it would have drawn.
-Whatever the rule, a task's rows come pass by pass: every row once, then all of them again in another order.
+The whole order follows from the seed, so a resumed run draws what it would have drawn. Whatever the rule, a task's rows
+come pass by pass: every row once, then all of them again in another order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -23,100 +21,82 @@ _SAMPLED, _SHUFFLED = 1, 2
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Batch ``batch`` (from 0) of pass ``epoch`` (from 1) over the rows of ``task``."""
+class Joint:
+    """A joint training, as rules see it."""
 
-    task: str
-    epoch: int
-    batch: int
+    batches: Mapping[str, int]
+    """Of one pass over each task."""
+    rows: Mapping[str, int]
+    """Training rows of each task."""
+    steps: int
+    """Of one epoch."""
+    epochs: int
+    seed: int
+    temperature: float = 1.0
+
+    @property
+    def total(self) -> int:
+        return self.steps * self.epochs
 
 
-class Rule(Protocol):
-    """What each step draws."""
-
-    def draws(self, step: int) -> list[Draw]:
-        """The batches of ``step``, counted from 0 over all epochs."""
-        ...
+Rule = Callable[[Joint], Iterable[Sequence[str]]]
+"""The tasks of each step over all epochs; each contributes its next batch."""
 
 
-@dataclass(frozen=True)
-class Simultaneous:
+def simultaneous(joint: Joint) -> Iterable[Sequence[str]]:
     """One batch of every task in each step, their losses added up (Wang 2024).
 
     The smallest task's pass is the epoch; the others go on where they were in the next one, and are shuffled anew
     whenever they start again.
     """
-
-    batches: Mapping[str, int]
-    """Of one pass over each task."""
-
-    def draws(self, step: int) -> list[Draw]:
-        return [_nth(task, step, self.batches) for task in self.batches]
+    return [tuple(joint.batches)] * joint.total
 
 
-@dataclass(frozen=True)
-class RoundRobin:
+def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
     """One task a step, in turn. The epoch is as many rounds as the smallest task's pass has batches."""
-
-    batches: Mapping[str, int]
-
-    def draws(self, step: int) -> list[Draw]:
-        number, turn = divmod(step, len(self.batches))
-        return [_nth(list(self.batches)[turn], number, self.batches)]
+    tasks = tuple(joint.batches)
+    return [(tasks[step % len(tasks)],) for step in range(joint.total)]
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """One task a step, drawn with probability p_i ~ N_i^alpha from its number of training rows N_i.
-
-    alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
-    sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as a pass over all tasks has batches.
-    """
-
-    batches: Mapping[str, int]
-    rows: Mapping[str, int]
-    """Training rows of each task."""
-    alphas: Sequence[float]
-    """Of each epoch."""
-    steps: int
-    """Of one epoch."""
-    seed: int
-
-    def draws(self, step: int) -> list[Draw]:
-        return [self._order[step]]
-
-    @cached_property
-    def _order(self) -> list[Draw]:
-        drawn: list[str] = []
-        for epoch, alpha in enumerate(self.alphas):
-            generator = np.random.default_rng([self.seed, epoch, _SAMPLED])
-            chances = probabilities(self.rows, alpha)
-            drawn += generator.choice(list(chances), size=self.steps, p=list(chances.values())).tolist()
-        return _in_order(drawn, self.batches)
-
-
-@dataclass(frozen=True)
-class Shuffled:
+def shuffled(joint: Joint) -> Iterable[Sequence[str]]:
     """One task a step; the batches of all tasks are shuffled together, so that each task is passed once (Hayes 2024).
 
     Such a pass over all tasks is the epoch; where the recipe has epochs of another length, passes go on across them.
     """
+    every = [task for task, count in joint.batches.items() for _ in range(count)]
+    drawn: list[str] = []
+    for number in range(-(-joint.total // len(every))):
+        drawn += np.random.default_rng([joint.seed, number, _SHUFFLED]).permutation(every).tolist()
+    return [(task,) for task in drawn[: joint.total]]
 
-    batches: Mapping[str, int]
-    total: int
-    """Steps of training."""
-    seed: int
 
-    def draws(self, step: int) -> list[Draw]:
-        return [self._order[step]]
+def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
+    """One task a step, drawn with probability p_i ~ N_i^alpha from its number of training rows N_i.
 
-    @cached_property
-    def _order(self) -> list[Draw]:
-        every = [task for task, count in self.batches.items() for _ in range(count)]
-        drawn: list[str] = []
-        for number in range(-(-self.total // len(every))):
-            drawn += np.random.default_rng([self.seed, number, _SHUFFLED]).permutation(every).tolist()
-        return _in_order(drawn, self.batches)
+    alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
+    sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as a pass over all tasks has batches.
+
+    Args:
+        alphas: of each epoch.
+    """
+    for epoch, alpha in enumerate(alphas):
+        chances = probabilities(joint.rows, alpha)
+        generator = np.random.default_rng([joint.seed, epoch, _SAMPLED])
+        drawn = generator.choice(list(chances), size=joint.steps, p=list(chances.values()))
+        yield from [(task,) for task in drawn.tolist()]
+
+
+LIMIT = 2**21
+"""K of temperature mixing, as in Raffel et al.: larger tasks are drawn as if they had so many rows."""
+
+
+def by_temperature(joint: Joint, limit: int = LIMIT) -> Iterable[Sequence[str]]:
+    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) (Raffel et al. 2020, section 3.5.2).
+
+    T = 1 is proportional sampling of tasks with up to K rows; a large T draws all tasks equally often.
+    """
+    rows = {task: min(count, limit) for task, count in joint.rows.items()}
+    return sampled(replace(joint, rows=rows), [1 / joint.temperature] * joint.epochs)
 
 
 def probabilities(rows: Mapping[str, int], alpha: float) -> dict[str, float]:
@@ -130,6 +110,26 @@ def annealed_alpha(epoch: int, epochs: int) -> float:
     return 1 - 0.8 * (epoch - 1) / (epochs - 1) if epochs > 1 else 1.0
 
 
+RULES: dict[Mixing, Rule] = {
+    "simultaneous": simultaneous,
+    "round-robin": round_robin,
+    "proportional": lambda joint: sampled(joint, [1.0] * joint.epochs),
+    "square-root": lambda joint: sampled(joint, [0.5] * joint.epochs),
+    "annealed": lambda joint: sampled(joint, [annealed_alpha(e, joint.epochs) for e in range(1, joint.epochs + 1)]),
+    "shuffled": shuffled,
+    "temperature": by_temperature,
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Batch ``batch`` (from 0) of pass ``epoch`` (from 1) over the rows of ``task``."""
+
+    task: str
+    epoch: int
+    batch: int
+
+
 def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Recipe, seed: int) -> TrainingData:
     """Joint training over ``parts``, the data of each task by itself; a step's pieces say whose they are.
 
@@ -140,13 +140,13 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
     each = {task: part.batches_per_epoch for task, part in parts.items()}
     steps = recipe.joint_steps(each.values())
     epochs = recipe.epochs_of(steps)
-    rule = _rule(recipe.mixing, each, rows, steps, epochs, seed)
+    draws = _draws(RULES[recipe.mixing](Joint(each, rows, steps, epochs, seed, recipe.temperature)), each)
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         running: dict[str, tuple[Draw, Iterator[list[Piece]]]] = {}
         for step in range((epoch - 1) * steps + first, epoch * steps):
             pieces: list[Piece] = []
-            for draw in rule.draws(step):
+            for draw in draws[step]:
                 expected, iterator = running.get(draw.task, (None, iter(())))
                 if draw != expected:
                     iterator = parts[draw.task].batches(draw.epoch, draw.batch)
@@ -157,33 +157,13 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
     return TrainingData(batches, batches_per_epoch=steps, epochs=epochs)
 
 
-def _rule(
-    mixing: Mixing, batches: Mapping[str, int], rows: Mapping[str, int], steps: int, epochs: int, seed: int
-) -> Rule:
-    if mixing == "simultaneous":
-        return Simultaneous(batches)
-    if mixing == "round-robin":
-        return RoundRobin(batches)
-    if mixing == "shuffled":
-        return Shuffled(batches, steps * epochs, seed)
-    alphas = {
-        "proportional": [1.0] * epochs,
-        "square-root": [0.5] * epochs,
-        "annealed": [annealed_alpha(epoch, epochs) for epoch in range(1, epochs + 1)],
-    }
-    return Sampled(batches, rows, alphas[mixing], steps, seed)
-
-
-def _nth(task: str, number: int, batches: Mapping[str, int]) -> Draw:
-    """Batch ``number`` (from 0) of ``task``, counted over all passes."""
-    return Draw(task, 1 + number // batches[task], number % batches[task])
-
-
-def _in_order(drawn: Iterable[str], batches: Mapping[str, int]) -> list[Draw]:
-    """The draw of each step, from the tasks drawn: each goes on where it was."""
+def _draws(order: Iterable[Sequence[str]], batches: Mapping[str, int]) -> list[list[Draw]]:
+    """The draws of each step: each task goes on where it was."""
     seen = Counter[str]()
-    found = []
-    for task in drawn:
-        found.append(_nth(task, seen[task], batches))
+
+    def draw(task: str) -> Draw:
         seen[task] += 1
-    return found
+        passes, batch = divmod(seen[task] - 1, batches[task])
+        return Draw(task, 1 + passes, batch)
+
+    return [[draw(task) for task in step] for step in order]

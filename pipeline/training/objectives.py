@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,17 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pipeline.data.tasks import CosineScale, HeadKind, Task
-
-if TYPE_CHECKING:
-    from pipeline.settings.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predictions of a split, row for row: class or unclipped score (B,), and for classes probabilities (B, C)."""
-
-    values: np.ndarray
-    probabilities: np.ndarray | None
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.prediction import Prediction
 
 
 @dataclass(frozen=True)
@@ -43,17 +33,17 @@ def objective_for(
 
     Args:
         cosine_scale: how the cosine head gives a score.
-        one_logit: two classes are told apart by one number, not by two; not with the cosine head.
+        one_logit: two classes have one logit together; not with the cosine head.
     """
     if task.kind == "classes":
         if head == "cosine":
             return _COSINE_CLASSES
         return _ONE_LOGIT if one_logit else _CLASSES
     assert task.range is not None
-    low, high = task.range
-    if head != "cosine":
-        return _score(low, high)
-    return _clamped_cosine(low, high) if cosine_scale == "clamped" else _shifted_cosine(low, high)
+    # A shifted cosine is ``low + (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023): the score of
+    # any other head, brought to -1..1.
+    is_clamped = head == "cosine" and cosine_scale == "clamped"
+    return _clamped_cosine(*task.range) if is_clamped else _score(*task.range)
 
 
 def objective_of(task: Task, recipe: Recipe) -> Objective:
@@ -94,7 +84,7 @@ def cosine_embedding_loss(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _predict_cosine_classes(outputs: Tensor) -> Prediction:
-    """Duplicate iff cos > 0; the probability is the cosine brought to 0..1, so that it agrees with that threshold."""
+    """Class 1 iff cos > 0; its probability is (1 + cos) / 2, which agrees with that threshold."""
     cosine = outputs.squeeze(-1).numpy()
     # In fp32 the cosine of equal vectors may exceed 1 by rounding.
     positive = ((1 + cosine) / 2).clip(0, 1)
@@ -128,11 +118,3 @@ def _clamped_cosine(low: float, high: float) -> Objective:
         return Prediction(low + (high - low) * outputs.squeeze(-1).clamp(min=0).double().numpy(), None)
 
     return Objective(loss, predict)
-
-
-def _shifted_cosine(low: float, high: float) -> Objective:
-    """``low + (high - low) (cos + 1) / 2``, that is 5 (cos + 1) / 2 for sts (Liu & Shen 2023).
-
-    It is what a score head is trained with: the score brought to -1..1, where the cosine is by itself.
-    """
-    return _score(low, high)

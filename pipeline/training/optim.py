@@ -1,4 +1,4 @@
-"""AdamW's parameter groups, the learning rate of each parameter, and how rates go over training."""
+"""AdamW's parameter groups, the peak learning rate of each parameter, and schedules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parameter_groups(
     without_decay: Container[str] = frozenset(),
     rates: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Trainable parameters in groups: matrices with decay, others without; and of one peak rate each, ``initial_lr``.
+    """Trainable parameters grouped by weight decay (matrices decay, vectors do not) and peak rate, ``initial_lr``.
 
     Frozen parameters are in no group, so the optimiser keeps no state for them.
 
@@ -61,11 +61,10 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        _, in_backbone, inner = f".{name}".partition(".backbone.")
-        layer = _layer(name)
-        if not in_backbone:
+        inner, layer = _name_in_encoder(name), _layer(name)
+        if not inner:
             rates[name] = (recipe.head_learning_rate if ".head." in f".{name}" else None) or recipe.learning_rate
-        elif own is not None and inner not in own:
+        elif not is_pretrained(name, own):
             rates[name] = recipe.learning_rate
         elif layer is not None:
             rates[name] = backbone * recipe.layer_decay ** (depth - 1 - layer)
@@ -74,10 +73,21 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
     return rates
 
 
+def is_pretrained(name: str, own: Collection[str] | None) -> bool:
+    """Whether a parameter is the pretrained encoder's own, by its name in the model (see :func:`peak_rates`)."""
+    inner = _name_in_encoder(name)
+    return bool(inner) and (own is None or inner in own)
+
+
+def _name_in_encoder(name: str) -> str:
+    """The name that a parameter of an encoder has within it; empty for all others."""
+    return f".{name}".partition(".backbone.")[2]
+
+
 def _layer(name: str) -> int | None:
     """The number, from 0, of the encoder's layer that a parameter stands in."""
-    found = _LAYER.search(name)
-    return int(found[1]) if found else None
+    match = _LAYER.search(name)
+    return int(match[1]) if match else None
 
 
 def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:

@@ -14,7 +14,6 @@ from torch import Tensor
 from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.system.errors import PipelineError
-from pipeline.training.objectives import Objective, Prediction
 
 # Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
 BLOCK_ROWS = 32_768
@@ -33,24 +32,6 @@ class Encoder(Protocol):
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor: ...
 
 
-def predict_split(
-    model: Encoder,
-    splits: Sequence[TokenisedSplit],
-    objective: Objective,
-    *,
-    batch_size: int,
-    pad_token_id: int,
-    accelerator: Accelerator,
-    extend: Extend | None = None,
-) -> Prediction:
-    """What ``objective`` reads from :func:`mean_outputs`."""
-    return objective.predict(
-        mean_outputs(
-            model, splits, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator, extend=extend
-        )
-    )
-
-
 def mean_outputs(
     model: Encoder,
     splits: Sequence[TokenisedSplit],
@@ -60,30 +41,14 @@ def mean_outputs(
     accelerator: Accelerator,
     extend: Extend | None = None,
 ) -> Tensor:
-    """The mean over ``splits``, which hold the same rows in other words, of :func:`split_outputs`: (rows, k)."""
-    first, *others = (
-        split_outputs(
-            model, split, batch_size=batch_size, pad_token_id=pad_token_id, accelerator=accelerator, extend=extend
-        )
-        for split in splits
-    )
-    return torch.stack([first, *others]).mean(dim=0) if others else first
+    """The outputs of ``model`` (rows, k), in the order of the rows.
 
+    Batches hold inputs of like length. Of a siamese split each different sentence is encoded once, padded to sentences
+    of its length, not to its pair. Each process takes its share of the batches; all get the whole result.
 
-def split_outputs(
-    model: Encoder,
-    split: TokenisedSplit,
-    *,
-    batch_size: int,
-    pad_token_id: int,
-    accelerator: Accelerator,
-    extend: Extend | None = None,
-) -> Tensor:
-    """Run ``model`` over ``split`` in length order and put its outputs (rows, k) back in the order of the rows.
-
-    Of a siamese split each different sentence is encoded once, padded to sentences of its length, not to its pair.
-    Each process takes its share of the batches; all get the whole result. ``extend`` may add to a batch what is known
-    of its inputs (:class:`PrefixCache`).
+    Args:
+        splits: the same rows in different words, such as both orders of pairs; their outputs are averaged.
+        extend: may add to a batch what is known of its inputs (:class:`PrefixCache`).
 
     Raises:
         PipelineError: an output is not a finite number.
@@ -98,7 +63,7 @@ def split_outputs(
         with accelerator.autocast():
             return model.encode(**inputs)
 
-    def siamese(rows: np.ndarray) -> Tensor:
+    def siamese(split: TokenisedSplit, rows: np.ndarray) -> Tensor:
         sentences, pairs = sentences_of(split, rows)
         vectors = _in_order(
             lambda some: encode(sentences, some).float().cpu(), sentences.lengths, 2 * batch_size, accelerator
@@ -107,14 +72,17 @@ def split_outputs(
         columns = torch.from_numpy(pairs).view(2, -1).split(batch_size, dim=1)
         return torch.cat([model.decide(vectors[c.flatten()].to(accelerator.device)).cpu() for c in columns])
 
-    with torch.inference_mode():
+    def outputs_for(split: TokenisedSplit) -> Tensor:
         if split.b is None:
-            outputs = _in_order(
+            return _in_order(
                 lambda rows: model.decide(encode(split, rows)).cpu(), split.lengths, batch_size, accelerator
             )
-        else:
-            starts = range(0, len(split), BLOCK_ROWS)
-            outputs = torch.cat([siamese(np.arange(i, min(i + BLOCK_ROWS, len(split)))) for i in starts])
+        starts = range(0, len(split), BLOCK_ROWS)
+        return torch.cat([siamese(split, np.arange(i, min(i + BLOCK_ROWS, len(split)))) for i in starts])
+
+    with torch.inference_mode():
+        first, *others = (outputs_for(split) for split in splits)
+        outputs = torch.stack([first, *others]).mean(dim=0) if others else first
     if not torch.isfinite(outputs).all():
         raise PipelineError(
             "the model's outputs are no longer finite numbers; lower --learning-rate or use --precision fp32"
@@ -127,10 +95,10 @@ def _in_order(
 ) -> Tensor:
     """``compute(rows)`` over batches of like length, shared out over the processes; results by row."""
     mine = evaluation_order(lengths, batch_size)[accelerator.process_index :: accelerator.num_processes]
-    found = [(torch.from_numpy(rows), compute(rows)) for rows in mine]
+    parts = [(torch.from_numpy(rows), compute(rows)) for rows in mine]
     if accelerator.num_processes > 1:
-        found = gather_object(found)
-    values = torch.cat([part for _, part in found])
+        parts = gather_object(parts)
+    values = torch.cat([part for _, part in parts])
     restored = torch.empty_like(values)
-    restored[torch.cat([rows for rows, _ in found])] = values
+    restored[torch.cat([rows for rows, _ in parts])] = values
     return restored

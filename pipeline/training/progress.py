@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a bar on a terminal, a line an epoch anywhere."""
+"""Show training progress: a bar on a terminal, and one line per epoch everywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 class TrainingProgress:
-    """Bar with loss, examples a second and time left; results stay on stdout, all of this goes to stderr."""
+    """A bar with loss, examples per second and time left, on stderr; stdout is for results."""
 
     def __init__(self, title: str, epochs: int, *, shown: bool = True) -> None:
         self._title, self._epochs, self._shown = title, epochs, shown
@@ -41,7 +41,7 @@ class TrainingProgress:
         self._bar.stop()
 
     def due(self) -> bool:
-        """Whether it is time to show the loss again; reading it from a GPU makes the host wait, so not every step."""
+        """Whether to refresh the bar. Reading the loss from a GPU makes the host wait, so not at every step."""
         return not self._bar.disable and time.monotonic() >= self._next_refresh
 
     def step(self, done: int, total: int, epoch: int, loss: float, speed: float) -> None:
@@ -52,7 +52,7 @@ class TrainingProgress:
     def epoch(
         self, epoch: int, loss: float | None, score_line: str, best: bool, speed: float, seconds_left: float
     ) -> None:
-        """A line for the end of ``epoch``, or without a loss for the start."""
+        """Print a line for the end of ``epoch``, or, without a loss, for the start."""
         if not self._shown:
             return
         if loss is None:

@@ -1,10 +1,11 @@
-"""Where a training stands, kept in a file now and then, so that it goes on from there after a stop."""
+"""Resume an interrupted training from the checkpoint that it writes now and then."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -12,17 +13,42 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
-from pipeline.training.companion import Companion
+
+
+class Companion(Protocol):
+    """What goes along with a training and has a state of its own, such as a running mean of the weights.
+
+    Its methods are called in the order in which they stand here.
+    """
+
+    def start(self, kept: Mapping[str, Tensor]) -> None:
+        """The model stands on its device with the weights it goes on from; ``kept`` is an earlier :meth:`state`.
+
+        ``kept`` is empty when training starts from its beginning. Its tensors are on the CPU.
+        """
+        ...
+
+    def after_step(self, step: int, total: int) -> None:
+        """Optimiser step ``step`` (from 1) of ``total`` is done."""
+        ...
+
+    def measured(self) -> dict[str, float | None]:
+        """Columns for the curve: what was seen since the last call; None where nothing was."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What :meth:`start` needs to go on; the checkpoint keeps it."""
+        ...
 
 
 class Resumption:
-    """Model and optimiser stand where ``file`` says as soon as this is made; without one, at the start.
+    """Loads model, optimiser and companions from the checkpoint ``file`` when made, and writes them there later.
 
     Args:
-        file: of the checkpoint; None keeps nothing.
-        seconds: after how many of them the state is :attr:`due` to be kept again.
+        file: the checkpoint; None keeps nothing, and a missing file leaves everything at the start.
+        seconds: how long until the state is :attr:`due` to be kept again.
         model: unwrapped.
-        companions: started as soon as the model stands; they must be the same ones in the same order each time.
+        companions: must be the same ones in the same order each time.
     """
 
     def __init__(
@@ -39,17 +65,17 @@ class Resumption:
         self._companions = companions
         self.progress = Progress()
         self._best: dict[str, Tensor] = {}
+        states: dict[int, dict[str, Tensor]] = {}
         resumed = load_checkpoint(file) if file is not None else None
         if resumed is not None and _fits(resumed, model):
-            self.progress, self._best = resumed.progress, resumed.best_weights
+            self.progress, self._best, states = resumed.progress, resumed.best_weights, resumed.companions
             _load_weights(model, resumed.weights)
-            _load_optimizer(optimizer, resumed.optimizer)
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": resumed.optimizer, "param_groups": groups})
             if accelerator.scaler is not None and resumed.scaler:
                 accelerator.scaler.load_state_dict(resumed.scaler)
-        else:
-            resumed = None
         for index, companion in enumerate(companions):
-            companion.start(resumed.companions.get(index, {}) if resumed is not None else {})
+            companion.start(states.get(index, {}))
         self._kept_at = time.monotonic()
 
     @property
@@ -67,11 +93,11 @@ class Resumption:
         self._kept_at = time.monotonic()
 
     def remember_best(self) -> None:
-        """What the model is now is the best so far."""
+        """Keep a copy of the weights as the best so far."""
         self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}
 
     def restore_best(self) -> None:
-        """Give the model the weights that were the best."""
+        """Load the best weights into the model."""
         _load_weights(self._model, self._best)
 
 
@@ -80,7 +106,7 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
-    """Whether a checkpoint holds what trains in ``model``, and of the best epoch as much or, before it, nothing."""
+    """Whether a checkpoint's weights are those that train in ``model``; there may be no best epoch yet."""
     own = _shapes(trainable(model))
     return _shapes(checkpoint.weights) == own and _shapes(checkpoint.best_weights) in (own, {})
 
@@ -93,8 +119,3 @@ def _load_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in trainable(model).items():
             parameter.copy_(weights[name])
-
-
-def _load_optimizer(optimizer: AdamW, state: dict[int, dict[str, Tensor]]) -> None:
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})

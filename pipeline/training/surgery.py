@@ -1,14 +1,14 @@
-"""Gradient surgery: the gradients of a step's tasks are combined so that they disturb each other less.
+"""Gradient surgery: combine the gradients of a step's tasks so that they conflict less.
 
-PCGrad (Yu et al. 2020, algorithm 1) takes from each task's gradient what points against another task's, the others in
-random order; UPGrad (Quinton & Rey 2024) the least that leaves it in conflict with none. Both come from torchjd, which
-computes from the gradients' inner products alone how much of each goes into the sum, so that no projected copies are
-made. Three things are otherwise here than in its own aggregators:
+PCGrad (Yu et al. 2020, algorithm 1) projects each task's gradient off those of the tasks that it conflicts with, in
+random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both come from
+torchjd, which computes the weight of each gradient from their inner products alone, without projected copies. Three
+things differ from its own aggregators:
 
-- UPGrad adds gradients up, as PCGrad does; there it is a mean, and sum and mean are different learning rates.
-- UPGrad's quadratic program is solved exactly; there it is skipped where gradients are small (the squared norms add up
-  to less than 1e-4), which near the end of training they are.
-- A gradient whose squared norm vanishes is left out; there PCGrad may divide by that zero.
+- UPGrad sums gradients, as PCGrad does. torchjd averages them, which amounts to another learning rate.
+- UPGrad's quadratic program is always solved. torchjd skips it for small gradients (squared norms that sum to less than
+  1e-4), which occur near the end of training.
+- A gradient whose squared norm is zero is left out. torchjd's PCGrad may divide by that zero.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ import numpy as np
 import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
+from torchjd.aggregation import PCGradWeighting, UPGradWeighting
+from torchjd.linalg import DualConeProjector
 
 from pipeline.settings.recipe import GradientSurgery
-from pipeline.system.errors import PipelineError
 
 Weighting = Callable[[Tensor], Tensor]
-"""From inner products of N gradients (N, N) to how much of each their combination holds (N,)."""
+"""From inner products of N gradients (N, N) to the weight of each in their combination (N,)."""
 
 
 class Surgery:
     """Combines the gradients of the tasks of a step (:class:`pipeline.training.fit.GradientRule`).
 
-    It is about the parameters that at least two of them share; what one task alone trains, as its head, keeps that
-    task's gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop
-    seeds for each step.
+    It acts on parameters that at least two tasks share. What one task alone trains, such as its head, keeps that task's
+    gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop seeds for
+    each step.
     """
 
     def __init__(self, weighting: Weighting, parameters: Iterable[nn.Parameter]) -> None:
@@ -51,7 +52,7 @@ class Surgery:
         by_parameter = list(zip(*taken, strict=True))
         is_shared = [sum(gradient is not None for gradient in each) > 1 for each in by_parameter]
         products = inner_products([list(compress(gradients, is_shared)) for gradients in taken])
-        # What is not finite stays so: the loop sees it, or under fp16 the scaler, which skips the step.
+        # Gradients that are not finite stay so: the loop reports them, or under fp16 the scaler skips the step.
         weights = (self._weighting(products) if products.isfinite().all() else torch.ones(len(taken))).tolist()
         for parameter, gradients, shared in zip(self._parameters, by_parameter, is_shared, strict=True):
             parameter.grad = _combined(gradients, weights if shared else [1.0] * len(taken))
@@ -77,25 +78,15 @@ def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
 
 
 def weighting_of(surgery: GradientSurgery, tasks: int) -> Weighting:
-    """How ``surgery`` combines the gradients of so many tasks.
-
-    Raises:
-        PipelineError: torchjd is not installed.
-    """
-    try:
-        from torchjd.aggregation import PCGradWeighting, UPGradWeighting
-        from torchjd.linalg import DualConeProjector
-    except ImportError as error:
-        raise PipelineError(f"gradient_surgery = '{surgery}' needs torchjd: pip install torchjd ({error})") from error
-
+    """How ``surgery`` combines the gradients of so many tasks."""
     if surgery == "pcgrad":
         return PCGradWeighting()
+    return UPGradWeighting(torch.ones(tasks, dtype=torch.float64), projector=_Exact())
 
-    class Exact(DualConeProjector):
-        def __call__(self, U: Tensor, G: Tensor) -> Tensor:
-            return torch.from_numpy(dual_cone_weights(U.numpy(), G.numpy()))
 
-    return UPGradWeighting(torch.ones(tasks, dtype=torch.float64), projector=Exact())
+class _Exact(DualConeProjector):
+    def __call__(self, U: Tensor, G: Tensor) -> Tensor:
+        return torch.from_numpy(dual_cone_weights(U.numpy(), G.numpy()))
 
 
 def dual_cone_weights(targets: np.ndarray, products: np.ndarray) -> np.ndarray:

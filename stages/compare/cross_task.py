@@ -18,9 +18,10 @@ from pipeline.records.ledger import OtherScore, Reading, RunRecord
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import scored_again, scoring_of
 from pipeline.runs.workspace import Workspace
+from pipeline.stats.prediction import Prediction
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, make_accelerator, on_main_process, wait_for_everyone
-from pipeline.training.objectives import Objective, Prediction, objective_of
+from pipeline.training.objectives import Objective, objective_of
 
 _ONE_TASK = ("frozen", "full", "adapter", "fusion")
 """Kinds of runs that answer the task that they were trained on and keep what answers it."""

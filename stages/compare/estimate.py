@@ -9,6 +9,7 @@ from pipeline.records.ledger import Kind, RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from pipeline.training.terms import extra_passes
 from stages.compare.plan import Job
 
 
@@ -67,7 +68,7 @@ class _Spent:
 class Estimate:
     """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one.
 
-    A row takes longer where SMART or the proximal point trains on it.
+    A row takes longer where the loss has further terms.
     """
 
     def __init__(self, workspace: Workspace) -> None:
@@ -139,9 +140,4 @@ def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
     # Batches are full but for a pass's last one.
     share = sum(train) / sum(recipe.steps_over(rows) for rows in train)
-    return _Work(trained=batches * share * epochs, scored=scorings * sum(dev), passes=_passes(recipe))
-
-
-def _passes(recipe: Recipe) -> float:
-    """SMART finds its direction by a pass forward and one back, and adds one of each; the teacher makes one forward."""
-    return 3 + (5 if recipe.smart else 0) + (1 if recipe.bregman else 0)
+    return _Work(trained=batches * share * epochs, scored=scorings * sum(dev), passes=3 + extra_passes(recipe))

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 from hypothesis import example
 from hypothesis import strategies as st
 
-from pipeline.data.load import canonical_rows, load_task_data, read_test_texts
+from pipeline.data.load import canonical_rows, read_test_texts
 from pipeline.data.tables import SUFFIXES, read_table, write_table
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_NUMBERS, ODD_RAWS, ODD_TEXTS, as_bytes, damaged_bytes, texts
+from tests.loading import load_task_data
 
 COLUMNS = ["id", "text", "other", "label"]
 BASE = {"text": ["text"], "label": "label", "name": "own"}

@@ -1,4 +1,4 @@
-"""Task: what a labelled text task is; one TOML file for each built-in task stands beside this file."""
+"""Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.stats.names import METRICS_OF, Kind, Metric
 from pipeline.system.errors import PipelineError, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml
 
@@ -16,17 +17,16 @@ Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean"]
 """The first token's state or the mean over tokens.
 
-Not BERT's pooler, ``tanh(W cls + b)``, which the reports call pooled CLS: it is trained for next-sentence prediction,
-families after BERT have none, and a frozen one would not be part of what identifies the backbone. An ``mlp`` head on
-"cls" has such a layer, trained.
+BERT's pooler, ``tanh(W cls + b)``, is not offered: it is trained for next-sentence prediction, later families have
+none, and a frozen one would not be part of the backbone's identity. An ``mlp`` head on "cls" trains such a layer.
 """
 HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
 CosineScale = Literal["clamped", "shifted"]
+Truncation = Literal["head", "head-and-tail"]
 Split = Literal["train", "dev", "test"]
-Metric = Literal["accuracy", "pearson"]
 
 PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference-mlp"})
-"""The heads that compare two sentence vectors, which siamese encoding alone gives."""
+"""The heads that compare two sentence vectors; they need siamese encoding."""
 
 BUILT_IN = Path(__file__).parent
 
@@ -40,7 +40,7 @@ def is_name(text: str) -> bool:
 
 
 Bound = Annotated[float, Field(ge=-1e38, le=1e38)]
-"""An end of a range of scores; between any two there are as many as fp32 holds."""
+"""An end of a range of scores. Any two differ by no more than fp32 can hold."""
 
 
 class Source(BaseModel):
@@ -83,7 +83,7 @@ class Task(BaseModel):
     name: Name
     description: str = ""
     aliases: tuple[Name, ...] = ()
-    kind: Literal["classes", "score"]
+    kind: Kind
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one column, or two for a pair")
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
@@ -107,15 +107,15 @@ class Task(BaseModel):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        """What of the task changes a training run beyond its rows; part of a run's identity."""
+        """The part of the task that, besides its rows, changes a training run; it belongs to a run's identity."""
         return self.model_dump(mode="json", include={"kind", "classes", "range", "metric"})
 
     @classmethod
     def parse(cls, raw: dict[str, Any], where: str) -> Self:
-        """Validate ``raw``; every mistake, within and between keys, is reported at once.
+        """Validate ``raw``.
 
         Raises:
-            PipelineError: naming ``where`` and all mistakes.
+            PipelineError: naming ``where`` and all mistakes, within and between keys.
         """
         problems = _mistakes_between_keys(raw)
         try:
@@ -145,8 +145,6 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
             problems.append(f"classes: names repeat (got {shortened(classes)})")
         if bounds is not None:
             problems.append("range: belongs to kind 'score'")
-        if raw.get("metric") == "pearson":
-            problems.append("metric: 'pearson' belongs to kind 'score'; use 'accuracy'")
     if kind == "score":
         if bounds is None:
             problems.append("range: a task of kind 'score' needs its lowest and highest score")
@@ -154,8 +152,10 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
             problems.append(f"range: the first number must be below the second (got {shortened(bounds)})")
         if classes:
             problems.append("classes: belongs to kind 'classes'")
-        if raw.get("metric") == "accuracy":
-            problems.append("metric: 'accuracy' belongs to kind 'classes'; use 'pearson'")
+    for other, metrics in METRICS_OF.items():
+        if kind != other and raw.get("metric") in metrics and isinstance(kind, str) and kind in METRICS_OF:
+            fitting = " or ".join(f"'{name}'" for name in METRICS_OF[kind])
+            problems.append(f"metric: '{raw['metric']}' belongs to kind '{other}'; use {fitting}")
     text = raw.get("text")
     columns = list(text) if isinstance(text, list) else []
     if len(set(map(str, columns))) < len(columns):
@@ -187,7 +187,7 @@ def find_task(name: str, data: Path | None = None) -> Task:
     """The task called ``name``: a task file, ``<data>/<name>/task.toml``, a built-in task or an alias of one.
 
     Raises:
-        PipelineError: there is no such task; the message lists those there are.
+        PipelineError: there is no such task; the message lists the known ones.
     """
     if name.endswith(".toml"):
         return Task.read(Path(name))

@@ -1,4 +1,4 @@
-"""Extra: the training rows of another task, added to those of a target (Liu & Shen 2023, section on extra data)."""
+"""Extra: a task whose training rows are added to a target's (Liu & Shen 2023, section on extra data)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.data.tasks import Name
 
 
 class Extra(BaseModel):
-    """A source of rows, and what its labels are as labels of the target; by itself they mean the same."""
+    """A source of rows, and how its labels become the target's; by default they mean the same."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -23,7 +23,7 @@ class Extra(BaseModel):
     @field_validator("labels", mode="before")
     @classmethod
     def _in_order(cls, value: Any) -> Any:
-        """A table of labels as pairs: a recipe is hashed, and equal tables are equal however they were written."""
+        """A table of labels as sorted pairs, so that equal tables give equal recipes."""
         return tuple(sorted((str(key), label) for key, label in value.items())) if isinstance(value, Mapping) else value
 
     @field_serializer("labels")
@@ -59,7 +59,7 @@ def parse_extra(value: Any) -> Any:
 
 
 def in_order(sources: tuple[Extra, ...]) -> tuple[Extra, ...]:
-    """``sources`` by name, so that the same sources are the same recipe in whatever order they were listed.
+    """Sort ``sources`` by name, so that their order does not tell recipes apart.
 
     Raises:
         ValueError: a task is named more than once.
@@ -72,5 +72,5 @@ def in_order(sources: tuple[Extra, ...]) -> tuple[Extra, ...]:
 
 
 def extra_table(sources: tuple[Extra, ...]) -> dict[str, Any]:
-    """What :func:`parse_extra` reads."""
+    """The inverse of :func:`parse_extra`."""
     return {source.task: source.model_dump(exclude={"task"}) for source in sources}

@@ -13,6 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
+from pipeline.stats.names import METRICS_OF
 
 MOST_CLASSES = 12
 LONGEST_ID = 10
@@ -31,7 +32,7 @@ def scatters(runs: StudyRuns) -> Iterator[Drawing]:
     """For every target with scores: the same two, their first seed, the worst example marked."""
     for target in runs.study.targets:
         labels = _shown(runs, target)
-        if labels and runs.metrics[target] == "pearson":
+        if labels and runs.metrics[target] in METRICS_OF["score"]:
             yield _scatter(runs, target, labels)
 
 

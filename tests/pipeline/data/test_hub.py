@@ -9,9 +9,10 @@ from typing import Any
 import datasets
 import pytest
 
-from pipeline.data.load import load_split, load_task_data
+from pipeline.data.load import load_split
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
+from tests.loading import load_task_data
 
 Published = dict[str, dict[str, list[Any]]]
 

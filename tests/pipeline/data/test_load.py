@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.data.load import canonical_rows, fingerprint, load_split, load_task_data, read_test_texts
+from pipeline.data.load import canonical_rows, fingerprint, load_split, read_test_texts
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
+from tests.loading import load_task_data
 
 CLASSES: dict[str, Any] = {
     "name": "mood",

@@ -150,7 +150,7 @@ BAD = {
             "max_length: Input should be a valid integer",
             "classes: a task of kind 'classes' names at least two classes",
             "range: belongs to kind 'score'",
-            "metric: 'pearson' belongs to kind 'score'; use 'accuracy'",
+            "metric: 'pearson' belongs to kind 'score'; use 'accuracy' or 'macro-f1' or 'matthews'",
         ],
     ),
     "a score with the settings of classes": (
@@ -161,7 +161,7 @@ BAD = {
             "max_length: Input should be greater than or equal to 4",
             "range: a task of kind 'score' needs its lowest and highest score",
             "classes: belongs to kind 'classes'",
-            "metric: 'accuracy' belongs to kind 'classes'; use 'pearson'",
+            "metric: 'accuracy' belongs to kind 'classes'; use 'pearson' or 'spearman'",
         ],
     ),
     "names that repeat": (
@@ -186,8 +186,8 @@ BAD = {
         ["kindness: unknown key", "encoding/head: siamese encoding and its heads need two text columns"],
     ),
     "three texts": (
-        LIKENESS | {"text": ["a", "b", "c"], "metric": "spearman"},
-        ["text: Tuple should have at most 2 items", "metric: Input should be 'accuracy' or 'pearson'"],
+        LIKENESS | {"text": ["a", "b", "c"], "metric": "kendall"},
+        ["text: Tuple should have at most 2 items", "metric: Input should be 'accuracy', 'macro-f1'"],
     ),
     "a name that is no folder name": (
         MOOD | {"name": "../mood", "aliases": ["a,b", "Mood"], "classes": "bad"},

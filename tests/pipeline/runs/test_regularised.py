@@ -15,11 +15,12 @@ from pipeline.data.pair_order import swapped
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import scoring_of
-from pipeline.runs.terms import terms_of
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.devices import make_accelerator
+from pipeline.training.terms import Terms, terms_of
+from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
 from stages.predict import predict
 
@@ -42,7 +43,7 @@ def test_lambda_zero_and_mu_zero_are_plain_training(workspace: Workspace, quick:
     def never(*_: Any) -> Any:
         raise AssertionError("asked for")
 
-    assert terms_of(off.recipe, torch.nn.Linear(1, 1), never, never, never) == []
+    assert terms_of(Regularised(off.recipe, torch.nn.Linear(1, 1), never, never, never)) == Terms()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.stats.ensembling import choose, combine, first_half, value_of
-from pipeline.training.objectives import Prediction
+from pipeline.stats.prediction import Prediction
 
 ROWS = 60
 

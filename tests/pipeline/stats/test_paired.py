@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.reporting.text import comparison_text
-from pipeline.stats.metrics import Metric, score
+from pipeline.stats.metrics import METRICS, Metric, _standardised, score
 from pipeline.stats.paired import LEVEL, Comparison, Resampled, mean_difference, resample_paired
 
 Systems = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -268,17 +268,16 @@ def test_the_interval_of_an_accuracy_is_as_wide_as_theory_says() -> None:
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_resampled_correlations_are_those_of_the_resampled_rows(seeds: int) -> None:
     """Sums give the same r as correlating row by row does, for known swaps."""
-    from pipeline.stats import paired
-
     ours, theirs, labels = regressors(np.random.default_rng(3), rows=40, seeds=seeds)
-    ours, theirs, target = (paired._standardised(x.astype(float)) for x in (ours, theirs, labels))
+    ours, theirs, target = (_standardised(x.astype(float)) for x in (ours, theirs, labels))
 
     def mean_r(x: np.ndarray, t: np.ndarray) -> float:
         return float(np.mean([np.corrcoef(row, t)[0, 1] for row in x]))
 
     swap = np.random.default_rng(5).integers(0, 2, (7, 40), dtype=np.uint8).astype(bool)
     expected = [mean_r(np.where(s, theirs, ours), target) - mean_r(np.where(s, ours, theirs), target) for s in swap]
-    assert paired._pearson_swaps(ours, theirs, target, 7, np.random.default_rng(5)) == pytest.approx(expected)
+    _, null = METRICS["pearson"].randomisation(ours, theirs, labels, 7, np.random.default_rng(5))
+    assert null == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(30, 10), (10, 30), (12, 10), (5, 0)])

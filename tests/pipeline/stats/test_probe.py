@@ -5,18 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.data.tasks import built_in_tasks
 from pipeline.stats.metrics import score
+from pipeline.stats.names import Metric
 from pipeline.stats.probe import LEAST, most_fitting, probe
 
-TASKS = built_in_tasks()
+METRIC: dict[str, Metric] = {"quora": "accuracy", "sts": "pearson"}
 RNG = np.random.default_rng(0)
 VECTORS = RNG.normal(size=(400, 32))
 DIRECTION = RNG.normal(size=32)
 
 
 def probe_score(vectors: np.ndarray, wanted: np.ndarray, name: str) -> float:
-    return score(TASKS[name].metric, probe(vectors, wanted, TASKS[name]), wanted)
+    classes = 2 if name == "quora" else None
+    return score(METRIC[name], probe(vectors, wanted, classes), wanted)
 
 
 def labels(name: str, vectors: np.ndarray) -> np.ndarray:

@@ -13,7 +13,8 @@ import torch
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Mixing, Recipe
 from pipeline.training.fit import TrainingData
-from pipeline.training.mixing import Sampled, annealed_alpha, mixed, probabilities
+from pipeline.training.mixing import RULES as BY_NAME
+from pipeline.training.mixing import Joint, annealed_alpha, mixed, probabilities, sampled
 
 COUNTS = {"large": 7, "small": 3, "middle": 4}
 EPOCHS = 6
@@ -51,6 +52,10 @@ def drawn(data: TrainingData) -> list[tuple[str, tuple[int, int]]]:
     """Each batch of the whole training: its task, its pass and its number there."""
     every = [step for epoch in range(1, data.epochs + 1) for step in steps(data, epoch)]
     return [(task, (rows[0], rows[1])) for step in every for task, rows in step[::2]]
+
+
+def test_every_rule_that_a_recipe_may_name_is_there() -> None:
+    assert set(BY_NAME) == set(RULES)
 
 
 def test_simultaneous_steps_have_a_batch_of_every_task_and_the_smallest_makes_the_epoch() -> None:
@@ -155,8 +160,8 @@ def test_annealing_goes_from_the_sizes_towards_even_shares() -> None:
 @pytest.mark.parametrize("alpha", [1.0, 0.5, 0.2])
 def test_tasks_are_drawn_as_often_as_they_should_be(alpha: float) -> None:
     total = 40_000
-    rule = Sampled(dict.fromkeys(ROWS, 100), ROWS, [alpha] * 4, total // 4, seed=3)
-    found = Counter(rule.draws(step)[0].task for step in range(total))
+    training = Joint(dict.fromkeys(ROWS, 100), ROWS, total // 4, epochs=4, seed=3)
+    found = Counter(task for (task,) in sampled(training, [alpha] * 4))
     for task, chance in probabilities(ROWS, alpha).items():
         # Four standard deviations of a binomial share.
         assert found[task] / total == pytest.approx(chance, abs=4 * np.sqrt(chance * (1 - chance) / total))

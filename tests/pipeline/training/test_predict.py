@@ -23,7 +23,7 @@ from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
 from pipeline.system.errors import PipelineError
 from pipeline.training import predict
-from pipeline.training.predict import split_outputs
+from pipeline.training.predict import mean_outputs
 
 PAIR_HEADS = ("linear", "mlp", "difference", "cosine")
 
@@ -49,7 +49,7 @@ def plain_outputs(model: TransferModel, split: TokenisedSplit) -> Tensor:
 
 
 def outputs(model: TransferModel, split: TokenisedSplit, batch_size: int = 7) -> Tensor:
-    return split_outputs(model, split, batch_size=batch_size, pad_token_id=0, accelerator=Accelerator(cpu=True))
+    return mean_outputs(model, [split], batch_size=batch_size, pad_token_id=0, accelerator=Accelerator(cpu=True))
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_two_processes_share_the_batches_and_both_get_all(encoding: str, make, m
     monkeypatch.setattr(predict, "gather_object", gather)
     with ThreadPoolExecutor(2) as threads:
         found = threads.map(
-            lambda index: split_outputs(model, split, batch_size=2, pad_token_id=0, accelerator=Process(index)),  # type: ignore[arg-type]
+            lambda index: mean_outputs(model, [split], batch_size=2, pad_token_id=0, accelerator=Process(index)),  # type: ignore[arg-type]
             range(2),
         )
         for together in found:

@@ -16,8 +16,8 @@ from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.divergence import squared_error
 from pipeline.training.fit import Fitted, TrainingData, fit
-from pipeline.training.proximal import Proximal
 from pipeline.training.terms import loss_with
+from pipeline.training.terms.proximal import Proximal
 
 ROWS, BATCH, EPOCHS = 40, 8, 3
 X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))

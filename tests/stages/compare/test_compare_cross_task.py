@@ -20,7 +20,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import score
-from pipeline.training.objectives import Prediction
+from pipeline.stats.prediction import Prediction
 from stages.compare.compare import compare
 from stages.compare.cross_task import score_across, way_of
 from stages.report import report

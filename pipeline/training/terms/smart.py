@@ -28,16 +28,14 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import SmartDirection
 from pipeline.training.divergence import Divergence
-from pipeline.training.terms import Forward
+from pipeline.training.terms.term import Forward, Regularised, TermKind
 
 NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
 """sigma, eta and epsilon of the authors' code."""
 
 
 class Smoothness:
-    """The term for :func:`pipeline.training.terms.loss_with`; costs a forward pass and a forward-backward pass a step.
-
-    It is a companion of the training too: the mean of its cosines since the last evaluation goes into the curve.
+    """The term ``lambda R``; the mean of its cosines since the last evaluation goes into the curve.
 
     Args:
         weight: lambda, at least 0.
@@ -127,3 +125,19 @@ def perturbed(embeddings: nn.Module, delta_for: Callable[[Tensor], Tensor]) -> I
         hook.remove()
     if not added:
         raise RuntimeError("nothing was perturbed: the model did not run its embeddings")
+
+
+def _from_recipe(run: Regularised) -> Smoothness:
+    recipe = run.recipe
+
+    def embeddings(task: str) -> nn.Module:
+        return run.backbone(task).get_submodule("embeddings")
+
+    return Smoothness(
+        recipe.smart, run.forward, run.divergence, embeddings, recipe.smart_direction, recipe.smart_radius
+    )
+
+
+# The direction takes a forward pass and a backward pass to the embeddings, without gradients of weights: 1 + 1. The
+# perturbed embeddings take a forward and a backward pass: 1 + 2.
+SMART = TermKind("smart", passes=5, of_outputs=_from_recipe)

@@ -19,16 +19,16 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from pipeline.data.batches import Piece
 from pipeline.training.divergence import Divergence
 from pipeline.training.resumption import trainable
-from pipeline.training.terms import Forward
+from pipeline.training.terms.term import Forward, TermKind
 
 EARLY, LATE, EARLY_SHARE = 0.99, 0.999, 0.1
 
 
 class Proximal:
-    """The term for :func:`pipeline.training.terms.loss_with`, and the companion that keeps the teacher.
+    """The term, and the companion of training that keeps the teacher.
 
-    Of the teacher only the trainable tensors are copies; what is frozen, it shares. It runs in evaluation mode, without
-    gradients, and starts as the model does, heads included. Costs a forward pass a step.
+    The teacher copies the trainable tensors, heads included, and shares the frozen ones. It runs in evaluation mode
+    without gradients, and starts as the model does.
 
     Args:
         weight: mu, at least 0.
@@ -85,3 +85,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+PROXIMAL = TermKind(
+    "bregman", passes=1, of_outputs=lambda run: Proximal(run.recipe.bregman, run.model, run.forward, run.divergence)
+)

@@ -1,0 +1,53 @@
+"""L2-SP: pretrained weights are pulled to their start instead of to zero (Li, Grandvalet & Davoine 2018, equation 4).
+
+The term is ``alpha / 2 ||w_S - w_S^0||^2 + beta / 2 ||w_new||^2``: w_S are the pretrained weights that train, w_S^0
+their values at the start of training, and w_new what is new, such as heads and adapters. It takes the place of weight
+decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.training.optim import is_pretrained
+from pipeline.training.resumption import trainable
+from pipeline.training.terms.term import TermKind
+
+BETA = 0.01
+
+
+class L2SP:
+    """The penalty, added once a step.
+
+    Args:
+        alpha: at least 0.
+        model: unwrapped, with the weights that training starts from. Made before a checkpoint is loaded, the penalty
+            of a resumed run has the start of the first one.
+        pretrained: names of the encoder's own parameters within it; None: all.
+        beta: at least 0.
+    """
+
+    def __init__(
+        self, alpha: float, model: nn.Module, pretrained: Collection[str] | None = None, beta: float = BETA
+    ) -> None:
+        self._model, self._alpha, self._beta = model, alpha, beta
+        self._start = {
+            name: weight.detach().clone()
+            for name, weight in trainable(model).items()
+            if is_pretrained(name, pretrained)
+        }
+
+    def __call__(self) -> Tensor:
+        weights = trainable(self._model)
+        device = next(iter(weights.values())).device
+        self._start = {name: start.to(device) for name, start in self._start.items()}
+        moved = [(weights[name] - start).square().sum() for name, start in self._start.items()]
+        new = [weight.square().sum() for name, weight in weights.items() if name not in self._start]
+        zero = torch.zeros((), device=device)
+        return self._alpha / 2 * sum(moved, zero) + self._beta / 2 * sum(new, zero)
+
+
+L2_SP = TermKind("l2_sp", of_weights=lambda run: L2SP(run.recipe.l2_sp, run.model, run.pretrained))

@@ -1,0 +1,86 @@
+"""Macro F1, Matthews and Spearman agree with scikit-learn and SciPy, and their tests seldom find what is not there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from pipeline.data.tasks import Task
+from pipeline.stats.metrics import score
+from pipeline.stats.names import METRICS_OF, Metric
+from pipeline.stats.paired import resample_paired
+from pipeline.system.errors import PipelineError
+
+ADDED: list[Metric] = ["macro-f1", "matthews", "spearman"]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 9])
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels, drawn = generator.integers(0, classes, (2, 40))
+    predictions = np.where(generator.random(40) < 0.6, labels, drawn)
+    assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
+    assert score("matthews", predictions, labels) == pytest.approx(matthews_corrcoef(labels, predictions))
+
+
+@pytest.mark.parametrize(("predicted", "label"), [(0, [0, 1, 2]), (2, [0, 1, 1]), (1, [1, 1, 1])])
+def test_a_system_with_one_answer_is_scored_as_sklearn_does(predicted: int, label: list[int]) -> None:
+    labels, predictions = np.array(label), np.full(3, predicted)
+    assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
+    assert score("matthews", predictions, labels) == 0
+
+
+@pytest.mark.parametrize("decimals", [9, 0])
+def test_spearman_agrees_with_scipy_with_and_without_ties(decimals: int) -> None:
+    labels, noise = np.random.default_rng(0).normal(0, 2, (2, 200)).round(decimals)
+    assert score("spearman", labels + noise, labels) == pytest.approx(spearmanr(labels + noise, labels).statistic)
+    assert score("spearman", np.exp(labels), labels) == pytest.approx(1)
+    assert score("spearman", np.full(200, 0.1), labels) == 0
+
+
+def equal_systems(metric: Metric, seeds: int, trial: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two systems (S, B) of the same quality, whose errors agree more than chance, and labels (B,)."""
+    generator = np.random.default_rng(trial)
+    if metric in METRICS_OF["classes"]:
+        labels = generator.choice(4, 120, p=[0.5, 0.3, 0.15, 0.05])
+        right = generator.random((2, seeds, 120)) < 0.4 + 0.6 * generator.random(120)
+        ours, theirs = np.where(right, labels, generator.integers(0, 4, (2, seeds, 120)))
+        return ours, theirs, labels
+    labels, shared = generator.normal(size=(2, 120))
+    ours, theirs = labels + shared + generator.normal(size=(2, seeds, 120))
+    return np.exp(ours), theirs, labels
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("metric", ADDED)
+def test_of_400_pairs_of_equal_systems_at_most_a_twentieth_are_called_different(metric: Metric, seeds: int) -> None:
+    # With 99 resamples and level 0.05, 4 % are expected; 6 % are two standard deviations more.
+    different = 0
+    for trial in range(400):
+        ours, theirs, labels = equal_systems(metric, seeds, trial)
+        test = resample_paired(metric, list(ours), list(theirs), labels, resamples=99, seed=trial)
+        different += test.comparison().significant
+    assert different <= 24
+
+
+@pytest.mark.parametrize("metric", ADDED)
+def test_a_better_system_is_found(metric: Metric) -> None:
+    _, worse, labels = equal_systems(metric, 1, 0)
+    better = np.where(np.random.default_rng(1).random(120) < 0.5, labels, worse)
+    assert resample_paired(metric, list(better), list(worse), labels).comparison().verdict == "better"
+    assert resample_paired(metric, list(worse), list(better), labels).comparison().verdict == "worse"
+
+
+@pytest.mark.parametrize("metric", ADDED)
+def test_a_task_takes_the_metrics_of_its_kind(metric: Metric) -> None:
+    task = {"name": "mood", "text": ["text"], "label": "label", "metric": metric}
+    kinds = {"classes": {"classes": ["bad", "good"]}, "score": {"range": [0, 5]}}
+    for kind, values in kinds.items():
+        if metric in METRICS_OF[kind]:  # type: ignore[index]
+            assert Task.parse({**task, "kind": kind, **values}, "mood").metric == metric
+        else:
+            with pytest.raises(PipelineError, match=f"metric: '{metric}' belongs to kind"):
+                Task.parse({**task, "kind": kind, **values}, "mood")

@@ -1,0 +1,148 @@
+"""L2-SP: pretrained weights are pulled to their start and new ones to zero, and weight 0 is plain training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from pipeline.data.batches import Piece
+from pipeline.settings.recipe import Recipe
+from pipeline.training.fit import Penalty, TrainingData, fit
+from pipeline.training.terms import Terms, extra_passes, terms_of
+from pipeline.training.terms.l2_sp import L2SP
+from pipeline.training.terms.term import Regularised
+
+OWN = ("0.weight", "0.bias", "1.weight", "1.bias")
+ROWS, BATCH, EPOCHS = 40, 8, 3
+X = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
+Y = X @ torch.arange(4.0) + 1
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+class Model(nn.Module):
+    """An encoder of two layers of its own and one that was put into it, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.backbone(inputs))
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def train(model: Model, penalties: Sequence[Penalty], watch: Callable[[], object] = bool, **settings: Any) -> None:
+    def batches(epoch: int, first: int) -> Any:
+        order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(epoch)).split(BATCH)
+        for rows in order[first:]:
+            yield [Piece({"rows": part}) for part in rows.chunk(2)]
+
+    def loss(model: nn.Module, piece: Piece) -> Tensor:
+        watch()
+        rows = piece.batch["rows"]
+        return F.mse_loss(model(X[rows]).squeeze(-1), Y[rows])
+
+    fit(
+        model,
+        recipe=Recipe(trainable="full", learning_rate=1e-2, weight_decay=0, epochs=EPOCHS, batch_size=BATCH),
+        seed=1,
+        data=TrainingData(batches, ROWS // BATCH, EPOCHS),
+        loss=loss,
+        evaluate=lambda model: -F.mse_loss(model(X).squeeze(-1), Y).item(),
+        metric="score",
+        accelerator=Accelerator(cpu=True),
+        title="test",
+        penalties=penalties,
+        **settings,
+    )
+
+
+def terms(recipe: Recipe, model: nn.Module) -> Terms:
+    def never(*_: Any) -> Any:
+        raise AssertionError("asked for")
+
+    return terms_of(Regularised(recipe, model, never, never, never, OWN))
+
+
+def test_value_and_gradient_are_those_of_the_equation() -> None:
+    model = Model()
+    model.backbone[1].requires_grad_(False)
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    penalty = L2SP(0.3, model, OWN, beta=0.05)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape))
+    value = penalty()
+    value.backward()
+    expected = 0.0
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            assert parameter.grad is None
+            continue
+        own = name.removeprefix("backbone.") in OWN and name.startswith("backbone.")
+        rate, pulled_to = (0.3, start[name]) if own else (0.05, torch.zeros_like(parameter))
+        torch.testing.assert_close(parameter.grad, rate * (parameter - pulled_to).detach())
+        expected += rate / 2 * (parameter - pulled_to).square().sum().item()
+    assert value.item() == pytest.approx(expected)
+
+
+def test_it_starts_with_the_new_weights_alone_and_costs_no_pass() -> None:
+    model = Model()
+    new = [p for name, p in model.named_parameters() if name.removeprefix("backbone.") not in OWN]
+    assert L2SP(5.0, model, OWN, beta=0.0)().item() == 0
+    expected = 0.005 * sum(parameter.square().sum().item() for parameter in new)
+    assert L2SP(5.0, model, OWN)().item() == pytest.approx(expected)
+    assert extra_passes(Recipe(l2_sp=1.0)) == 0
+
+
+def test_weight_0_is_the_plain_loss_bit_for_bit() -> None:
+    plain, off, zero = Model(), Model(), Model()
+    assert terms(Recipe(l2_sp=0.0), off) == Terms()
+    train(plain, ())
+    train(off, terms(Recipe(), off).of_weights)
+    train(zero, [L2SP(0.0, zero, OWN, beta=0.0)])
+    for expected, *others in zip(weights(plain), weights(off), weights(zero), strict=True):
+        assert all(torch.equal(expected, other) for other in others)
+
+
+def test_the_recipes_weight_keeps_the_pretrained_weights_near_their_start() -> None:
+    start, moved = Model(), []
+    for alpha in (0.0, 10.0):
+        model = Model()
+        train(model, terms(Recipe(l2_sp=alpha), model).of_weights)
+        pairs = zip(weights(model)[:4], weights(start)[:4], strict=True)
+        moved.append(sum((one - other).norm().item() for one, other in pairs))
+    assert moved[1] < 0.4 * moved[0]
+
+
+@pytest.mark.parametrize("stop_at", [3, 14])
+def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
+    whole, pieces = Model(), 0
+    train(whole, [L2SP(1.0, whole, OWN)])
+
+    def stop() -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces == stop_at:
+            raise Stopped
+
+    file, stopped, resumed = tmp_path / "state.safetensors", Model(), Model()
+    with pytest.raises(Stopped):
+        train(stopped, [L2SP(1.0, stopped, OWN)], stop, checkpoint_file=file, checkpoint_seconds=0.0)
+    train(resumed, [L2SP(1.0, resumed, OWN)], checkpoint_file=file)
+    assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(resumed), strict=True))
