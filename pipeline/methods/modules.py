@@ -11,12 +11,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from pipeline.methods.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
-from pipeline.methods.layernorms import add_layernorms, replaced_norms
 from pipeline.methods.pal import add_pal
 from pipeline.methods.prefix import add_prefix, token_states
 from pipeline.methods.prefix_tuning import add_prefix_tuning, load_prefix_tuning, save_prefix_tuning
 from pipeline.methods.saved import SavedModules
 from pipeline.models.layout import layers_of
+from pipeline.models.patches.norms import add_layernorms, replaced_norms
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.settings.recipe import BOTTLENECKS, Recipe

@@ -24,7 +24,7 @@ from pipeline.methods.parallel import parallel_adapters
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
-from pipeline.models.lean import make_lean
+from pipeline.models.patches.lean import make_lean
 from pipeline.models.split import split_encoder
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel

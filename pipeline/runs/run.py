@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from torch import Tensor
 
-    from pipeline.models.frozen_prefix import PrefixCache
+    from pipeline.models.prefix_cache import PrefixCache
     from pipeline.models.transfer_model import TransferModel
     from pipeline.training.fit import Fitted, TrainingData
     from pipeline.training.predict import Extend
@@ -181,7 +181,7 @@ class Run:
         self, model: TransferModel, dev: TokenisedSplit, train: TokenisedSplit, accelerator: Accelerator
     ) -> tuple[PrefixCache, PrefixCache]:
         """What frozen layers give for dev, read after every epoch, and with the memory left for train."""
-        from pipeline.models.frozen_prefix import PrefixCache
+        from pipeline.models.prefix_cache import PrefixCache
 
         def cache(split: TokenisedSplit, max_bytes: float) -> PrefixCache:
             return PrefixCache(

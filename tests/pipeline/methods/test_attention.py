@@ -12,7 +12,7 @@ from pipeline.methods.fusion import add_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import add_adapter, save_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.lean import make_lean
+from pipeline.models.patches.lean import make_lean
 from tests.pipeline.methods.adapted import saved_modules
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))

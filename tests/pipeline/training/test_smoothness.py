@@ -17,7 +17,7 @@ from pipeline.data.batches import Piece, inputs_of
 from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.methods.houlsby import add_adapter
 from pipeline.models.heads import build_head
-from pipeline.models.lean import make_lean
+from pipeline.models.patches.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.training.divergence import class_divergence, squared_error
 from pipeline.training.smoothness import GUARD, Smoothness, perturbation, perturbed

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
-from pipeline.models.lean import Dropout, dropout, make_lean
+from pipeline.models.patches.lean import Dropout, dropout, make_lean
 from tests.nano import save_backbone
 
 FAMILIES = ["bert", "roberta", "distilbert"]

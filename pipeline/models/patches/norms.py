@@ -1,7 +1,7 @@
-"""LayerNorms of a task's own over a backbone that several tasks share (Houlsby et al. 2019; Liu & Shen 2023).
+"""Task-specific LayerNorms over a backbone that several tasks share (Houlsby et al. 2019; Liu & Shen 2023).
 
-Each task has trained copies of both LayerNorms of each layer, begun as the pretrained ones: 4d parameters a layer. The
-embeddings' LayerNorm stays shared. A task alone on its backbone needs no copies: :func:`train_layernorms`.
+Each task trains copies of both LayerNorms of each layer, initialised to the pretrained ones: 4d parameters per layer.
+The LayerNorm of the embeddings stays shared. A single task needs no copies and trains the LayerNorms themselves.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pipeline.models.switching import TaskSite, check_task_name
 
 
 class NormSite(TaskSite):
-    """Takes the place of ``forward`` of a LayerNorm."""
+    """Replaces ``forward`` of a LayerNorm."""
 
     def __init__(self, norm: nn.LayerNorm) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
         for norm in norms_of(layer):
             if not hasattr(norm, "own"):
                 norm.own = NormSite(norm)
-            copy = nn.LayerNorm(list(norm.normalized_shape), eps=norm.eps).to(norm.weight.device)
-            copy.load_state_dict({name: getattr(norm, name) for name in ("weight", "bias")})
+            own = nn.LayerNorm(list(norm.normalized_shape), eps=norm.eps).to(norm.weight.device)
+            own.load_state_dict({name: getattr(norm, name) for name in ("weight", "bias")})
             site: Any = norm.own
-            site.tasks[task] = copy
+            site.tasks[task] = own
 
 
 def replaced_norms(backbone: nn.Module) -> list[nn.LayerNorm]:
-    """The LayerNorms that no task uses any more, since each has its own."""
+    """The LayerNorms that no task uses any more, because each has a copy."""
     return [norm for norm in backbone.modules() if isinstance(norm, nn.LayerNorm) and hasattr(norm, "own")]
