@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.methods.houlsby import add_adapter, save_adapter
+from pipeline.methods.modules import add_modules, save_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.records.store import Artifact, Manifest, Store
@@ -72,9 +73,10 @@ def _random_adapter(setting: Setting, backbone: Backbone, store: Store, number: 
     )
     torch.manual_seed(number)
     encoder = backbone.load()
-    add_adapter(encoder, task.name, "houlsby", setting.bottleneck)
+    add_modules(encoder, [task.name], recipe)
     head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0).state_dict()
-    return store.save(manifest, lambda folder: save_adapter(encoder, task.name, folder), head=head, layernorms={})
+    write = partial(save_modules, encoder, task.name, recipe)
+    return store.save(manifest, write, head=head, layernorms={})
 
 
 def build(run: Run) -> Built:

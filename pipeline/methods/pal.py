@@ -13,14 +13,17 @@ the backbone's (gelu(0) = 0).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
+from pipeline.methods.sites import SiteAdapter
 from pipeline.models.layout import kept_layers, mask_by_query, norms_of
 from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
 _STD = 0.02
@@ -81,10 +84,7 @@ class PalSite(TaskSite):
 
 
 def add_pal(backbone: nn.Module, task: str, size: int, heads: int, drop_layers: Collection[int] = ()) -> None:
-    """Put a fresh PAL for ``task`` into every layer of ``backbone`` but ``drop_layers``.
-
-    Args:
-        size: s.
+    """Put a fresh PAL of width ``size`` for ``task`` into every layer of ``backbone`` but ``drop_layers``.
 
     Raises:
         PipelineError: ``heads`` does not divide ``size``.
@@ -99,6 +99,14 @@ def add_pal(backbone: nn.Module, task: str, size: int, heads: int, drop_layers: 
         if not hasattr(layer, "pal"):
             layer.pal = PalSite(layer)
         layer.pal.tasks[task] = Pal(encode, decode, heads)
+
+
+def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    for task in tasks:
+        add_pal(backbone, task, recipe.pal_size, recipe.pal_heads, recipe.drop_layers)
+
+
+PAL = SiteAdapter("pal", _add)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

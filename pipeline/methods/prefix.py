@@ -19,9 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
+from pipeline.methods.sites import SiteAdapter
 from pipeline.models.layout import attention_of, layers_of
 from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.settings.recipe import Recipe
 
 
 class Prefix(nn.Module):
@@ -87,3 +90,12 @@ def token_states(backbone: Any, length: int) -> list[Tensor]:
     states = backbone(input_ids=tokens.to(backbone.device), output_hidden_states=True).hidden_states[:-1]
     backbone.train(was_training)
     return [state[0] for state in states]
+
+
+def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    starts = token_states(backbone, recipe.prefix_length)
+    for task in tasks:
+        add_prefix(backbone, task, starts, recipe.drop_layers)
+
+
+PREFIX = SiteAdapter("prefix", _add)

@@ -18,10 +18,12 @@ from pipeline.methods.fusion import (
     value_names,
     value_regularisation,
 )
-from pipeline.methods.houlsby import begin_as, load_adapter, load_layernorms
+from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.modules import add_modules, load_modules
 from pipeline.methods.parallel import parallel_adapters
 from pipeline.methods.saved import SavedModules
+from pipeline.methods.stock import begin_as
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.patches.lean import make_lean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
 from pipeline.settings.recipe import Recipe
 
@@ -23,6 +25,14 @@ def hidden(encoder: PreTrainedModel) -> Tensor:
 
 def trainable(encoder: nn.Module) -> int:
     return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
+
+
+def add_adapter(encoder: PreTrainedModel, name: str, kind: Any, bottleneck: int, drop: Sequence[int] = ()) -> None:
+    METHODS[kind].add(encoder, [name], Recipe(adapter=kind, bottleneck=bottleneck, drop_layers=tuple(drop)))
+
+
+def save_adapter(encoder: PreTrainedModel, name: str, folder: Path) -> None:
+    METHODS["houlsby"].save(encoder, name, folder)
 
 
 def saved_modules(task: str, folder: Path, **values: Any) -> SavedModules:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
 from pipeline.models.frozen_prefix import above, below, frozen_depth
 from pipeline.models.heads import build_head
@@ -22,6 +21,7 @@ from pipeline.models.patches.lean import make_lean
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import TransferModel
 from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import add_adapter
 
 Make = Callable[..., TransferModel]
 
