@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pipeline.methods.registry import METHODS
 from pipeline.models.switching import module_parameter_names
 from pipeline.records.store import Store
 from pipeline.runs.multitask import MultitaskRun, multitask_run
@@ -25,7 +26,7 @@ from stages.fuse import choose_adapters, parse_sources
 from stages.predict import predict
 
 Quick = Callable[..., Recipe]
-KINDS = ["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
+KINDS = list(METHODS)
 SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4}
 
 
