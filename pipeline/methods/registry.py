@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.methods.adapter_method import AdapterMethod
 from pipeline.methods.houlsby import HOULSBY, PFEIFFER
+from pipeline.methods.lora import LORA
 from pipeline.methods.pal import PAL
 from pipeline.methods.prefix import PREFIX
 from pipeline.methods.prefix_tuning import PREFIX_TUNING
@@ -15,4 +16,5 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "pal": PAL,
     "prefix": PREFIX,
     "prefix-tuning": PREFIX_TUNING,
+    "lora": LORA,
 }

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 Width = Annotated[int, Field(le=2**16)]
 Tokens = Annotated[int, Field(le=8192)]
 
-AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora"]
 
 
 class AdapterSettings(BaseModel):
@@ -25,6 +25,7 @@ class AdapterSettings(BaseModel):
     pal_size: Width = Field(204, ge=1, description="width s of a projected attention layer")
     pal_heads: Width = Field(12, ge=1, description="its attention heads; they divide pal_size")
     prefix_length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
+    lora_rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ ADAPTER_KINDS: dict[AdapterKind, KindSettings] = {
     "pal": KindSettings(("pal_size", "pal_heads")),
     "prefix": KindSettings(("prefix_length",)),
     "prefix-tuning": KindSettings(("prefix_length",)),
+    "lora": KindSettings(("lora_rank",)),
 }
 
 BOTTLENECKS = frozenset(kind for kind, settings in ADAPTER_KINDS.items() if settings.can_be_fused)
