@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.methods.adapter_method import AdapterMethod
 from pipeline.methods.houlsby import HOULSBY, PFEIFFER
+from pipeline.methods.ia3 import IA3
 from pipeline.methods.lora import LORA
 from pipeline.methods.pal import PAL
 from pipeline.methods.prefix import PREFIX
@@ -17,4 +18,5 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "prefix": PREFIX,
     "prefix-tuning": PREFIX_TUNING,
     "lora": LORA,
+    "ia3": IA3,
 }

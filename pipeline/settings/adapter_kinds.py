@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 Width = Annotated[int, Field(le=2**16)]
 Tokens = Annotated[int, Field(le=8192)]
 
-AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3"]
 
 
 class AdapterSettings(BaseModel):
@@ -42,6 +42,7 @@ ADAPTER_KINDS: dict[AdapterKind, KindSettings] = {
     "prefix": KindSettings(("prefix_length",)),
     "prefix-tuning": KindSettings(("prefix_length",)),
     "lora": KindSettings(("lora_rank",)),
+    "ia3": KindSettings(),
 }
 
 BOTTLENECKS = frozenset(kind for kind, settings in ADAPTER_KINDS.items() if settings.can_be_fused)
