@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from adapters.composition import Fuse
@@ -22,13 +22,11 @@ from adapters.methods.bottleneck import BottleneckLayer
 from adapters.methods.modeling import BertFusion
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SavedModules
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.system.errors import PipelineError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 ANCHORED_FILE = "anchored_fusion.safetensors"
 

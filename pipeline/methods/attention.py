@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from adapters.composition import Fuse
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from transformers import PreTrainedModel
 
 Place = Literal["attention", "ffn"]
 _PLACES: dict[str, Place] = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names

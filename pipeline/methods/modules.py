@@ -1,4 +1,4 @@
-"""The adapters of one task or several, of whatever kind a recipe names: added to a backbone, saved, loaded."""
+"""The adapters of one or several tasks: added to a backbone, saved and loaded by the method of the recipe's kind."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe)
         PipelineError: the backbone has no room for them, or is of a family that cannot have them.
     """
     METHODS[recipe.adapter].add(backbone, tasks, recipe)
-    if recipe.train_layernorm and len(tasks) > 1:
-        for task in tasks:
-            add_layernorms(backbone, task, recipe.drop_layers)
+    for task in tasks if recipe.train_layernorm and len(tasks) > 1 else ():
+        add_layernorms(backbone, task, recipe.drop_layers)
     own = module_parameter_names(backbone)
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(recipe.trainable == "full+adapter" or name in own)

@@ -7,18 +7,15 @@ softmax over the others: Q, K and V stay as they were trained, and nothing is tr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from pipeline.methods.anchored import AnchoredFusion
 from pipeline.methods.attention import site_attention
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def source_shares(

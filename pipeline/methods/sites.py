@@ -21,7 +21,7 @@ MODULES_FILE = "modules.safetensors"
 
 @dataclass(frozen=True)
 class SiteAdapter:
-    """An :class:`~pipeline.methods.adapter_method.AdapterMethod`.
+    """An :class:`~pipeline.methods.registry.AdapterMethod`.
 
     Args:
         site: the attribute of a layer that holds the site.

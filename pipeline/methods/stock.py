@@ -25,7 +25,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 @dataclass(frozen=True)
 class StockAdapter:
-    """An :class:`~pipeline.methods.adapter_method.AdapterMethod` from AdapterHub's configuration.
+    """An :class:`~pipeline.methods.registry.AdapterMethod` from AdapterHub's configuration.
 
     Args:
         config: the configuration, of a recipe and the backbone's; it raises a PipelineError for what cannot be.
