@@ -6,11 +6,9 @@ evaluation mode and without gradients: dropout below the lowest trained layer wo
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pipeline.models.layout import layers_of
-from pipeline.models.patches.cut import lower_states, upper_states
 
 
 def frozen_depth(backbone: nn.Module) -> int:
@@ -32,17 +30,6 @@ def frozen_parts(backbone: nn.Module) -> list[nn.Module]:
         return [backbone]
     depth = frozen_depth(backbone)
     return [backbone.embeddings, *layers_of(backbone)[:depth]] if depth else []  # type: ignore[list-item]
-
-
-@torch.no_grad()
-def below(backbone: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Hidden states (B, T, d) that the lowest trained layer reads."""
-    return lower_states(backbone, frozen_depth(backbone), inputs)
-
-
-def above(backbone: nn.Module, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
-    """Last hidden states from those of :func:`below`."""
-    return upper_states(backbone, frozen_depth(backbone), states, inputs)
 
 
 def _trains(module: nn.Module) -> bool:

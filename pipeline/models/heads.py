@@ -41,8 +41,8 @@ class LinearHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(inputs, outputs)
 
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return self.out(self.dropout(self.features(u) if v is None else self.features(u, v)))
+    def forward(self, *vectors: Tensor) -> Tensor:
+        return self.out(self.dropout(self.features(*vectors)))
 
 
 class MlpHead(nn.Module):
@@ -53,8 +53,8 @@ class MlpHead(nn.Module):
         self.hidden = nn.Linear(inputs, width)
         self.out = nn.Linear(width, outputs)
 
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return self.out(F.relu(self.hidden(self.dropout(self.features(u) if v is None else self.features(u, v)))))
+    def forward(self, *vectors: Tensor) -> Tensor:
+        return self.out(F.relu(self.hidden(self.dropout(self.features(*vectors)))))
 
 
 class CosineHead(nn.Module):

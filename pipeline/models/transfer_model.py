@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.tasks import Encoding, Pooling
-from pipeline.models.frozen_prefix import above, below, frozen_parts, is_frozen
+from pipeline.models.frozen_prefix import frozen_depth, frozen_parts, is_frozen
+from pipeline.models.patches.cut import lower_states, upper_states
 from pipeline.models.switching import activate
 
 
@@ -62,12 +63,12 @@ class TransferModel(nn.Module):
                 part.eval()
         return self
 
+    @torch.no_grad()
     def prefix_output(self, inputs: dict[str, Tensor]) -> Tensor:
         """Output of the frozen prefix: states (B, T, d), or vectors (B, d) if the whole backbone is frozen."""
         if is_frozen(self.backbone):
-            with torch.no_grad():
-                return self.encode(**inputs)
-        return below(self.backbone, inputs)
+            return self.encode(**inputs)
+        return lower_states(self.backbone, frozen_depth(self.backbone), inputs)
 
     def encode(
         self,
@@ -95,7 +96,8 @@ class TransferModel(nn.Module):
             known = known.index_copy(0, absent, computed.to(known.dtype))
         if known.ndim == 2:
             return known
-        return pool(above(self.backbone, known, inputs), attention_mask, self.pooling)
+        hidden = upper_states(self.backbone, frozen_depth(self.backbone), known, inputs)
+        return pool(hidden, attention_mask, self.pooling)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
