@@ -48,6 +48,11 @@ class AdapterBank:
         return homes == [adapter.adapter_down[0].weight.data_ptr() for adapter in adapters]
 
 
+def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
+    """AdapterHub's sites of bottlenecks and fusions, from the bottom up."""
+    return [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
+
+
 class BankedSite:
     """Stands in for a method of AdapterHub's at one site, and holds the bank of the adapters last asked for."""
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 from adapters.composition import Fuse
-from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.anchored import is_anchored, load_anchored, save_anchored
+from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules, check_config
@@ -49,28 +49,26 @@ def _put_in(backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop
     backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
     # AdapterHub puts a fusion layer into every layer, also where its adapters were left out. It would be saved
     # untrained, counted and pulled to the identity, and DDP would wait for its gradient.
-    for site in backbone.modules():
-        if isinstance(site, BottleneckLayer) and not site.adapters:
+    for site in sites_of(backbone):
+        if not site.adapters:
             site.adapter_fusion_layer.clear()
 
 
 def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
     """Compute every fusion in ``backbone`` the fast way or AdapterHub's own: the same parameters and function."""
-    for site in backbone.modules():
-        if isinstance(site, BottleneckLayer):
-            vars(site).pop("compose_fuse", None)
-            if implementation == "fast":
-                site.compose_fuse = FusionSite(site, site.compose_fuse)
+    for site in sites_of(backbone):
+        vars(site).pop("compose_fuse", None)
+        if implementation == "fast":
+            site.compose_fuse = FusionSite(site, site.compose_fuse)
 
 
 def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
     """``weight * sum over sites of ||V - I||_F^2``, to be added to the loss of every step.
 
-    The same as AdapterHub's ``get_fusion_regularization_loss`` for weight 0.01, without moving an identity to the
-    device each time. AdapterHub's trainer back-propagates it after the optimiser has stepped: one step late.
+    For weight 0.01 it equals AdapterHub's ``get_fusion_regularization_loss``, which its trainer back-propagates after
+    the optimiser has stepped: one step late.
     """
-    state = dict(backbone.named_parameters())
-    values = [state[name] for name in sorted(value_names(backbone))]
+    values = [backbone.get_parameter(name) for name in sorted(value_names(backbone))]
 
     def penalty() -> Tensor:
         eye = torch.eye(backbone.config.hidden_size, device=values[0].device)
@@ -80,12 +78,9 @@ def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[
 
 
 def value_names(backbone: PreTrainedModel) -> set[str]:
-    """Parameters that weight decay must leave alone: V is pulled to the identity, not to zero."""
-    return {
-        name
-        for name, _ in backbone.named_parameters()
-        if "adapter_fusion_layer" in name and name.endswith("value.weight")
-    }
+    """The parameters V, exempt from weight decay: they are pulled to the identity, not to zero."""
+    names = (name for name, _ in backbone.named_parameters())
+    return {name for name in names if "adapter_fusion_layer" in name and name.endswith("value.weight")}
 
 
 def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
@@ -105,7 +100,7 @@ def load_fusion(
     saved: SavedModules,
     drop_layers: Collection[int] = (),
 ) -> None:
-    """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
+    """Load adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
 
     Raises:
         PipelineError: the files of the fusion or of an adapter are not what the recipe makes.

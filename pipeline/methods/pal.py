@@ -5,10 +5,9 @@ With x the layer's input and a the output of its attention half::
     TS(x) = gelu(V_D MHA(V_E x))        V_E in R^{s x d}, V_D in R^{d x s}
     y = LN2(a + FFN(a) + TS(x))
 
-V_E and V_D are one pair a task, the same in all layers; a layer has Q, K and V in R^{s x s} of its own, and no
-projection of its heads' outputs. The trailing GELU is in both published codes, though not in the equation; like the
-equation, and unlike one of them, there is no dropout within. V_D is zero at the start, so the first forward pass is
-the backbone's (gelu(0) = 0).
+A task's V_E and V_D are shared by all layers; each layer has its own Q, K and V in R^{s x s}, and no output projection.
+The trailing GELU is in both published codes, though not in the equation; like the equation, and unlike one of them,
+there is no dropout within. V_D is zero at the start, so the first forward pass is the backbone's (gelu(0) = 0).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Pal(nn.Module):
         self.query, self.key, self.value = (_linear(size, size) for _ in range(3))
 
     def forward(self, states: Tensor, mask: Tensor | None, asking: int) -> Tensor:
-        """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which look at all.
+        """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which attend to all.
 
         Args:
             mask: additive, or true where visible; it broadcasts over (B, heads, T, T).
@@ -62,7 +61,7 @@ class Pal(nn.Module):
 
 
 class PalSite(TaskSite):
-    """Sees the input and mask of ``layer``, and adds TS to what its LN2 reads."""
+    """Keeps the input and mask of ``layer``, and adds TS to the input of its LN2."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -78,7 +77,7 @@ class PalSite(TaskSite):
     def _add(self, norm: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
         if self._seen is None:
             return None
-        # A last layer that answers for the first token alone has no more rows here.
+        # In a lean encoder, the last layer has the first token's row alone.
         (hidden,), (states, mask), self._seen = args, self._seen, None
         return (hidden + self.current(states, mask, hidden.shape[1]),)
 

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 import torch
 from adapters.composition import Parallel
 from adapters.context import ForwardContext
-from adapters.methods.bottleneck import BottleneckLayer, BottleneckState
+from adapters.methods.bottleneck import BottleneckState
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.methods.bank import AdapterBank, BankedSite
+from pipeline.methods.bank import AdapterBank, BankedSite, sites_of
 
 # Where the residual is taken and whether the LayerNorm comes first: AdapterHub reads these from one adapter for all.
 _ORDER = ("residual_before_ln", "original_ln_before", "original_ln_after", "adapter_residual_before_ln")
@@ -34,8 +34,7 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     Raises:
         ValueError: the adapters do not stand at the same sites, or differ in where residual and LayerNorm come.
     """
-    sites = [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
-    sites = [site for site in sites if any(name in site.adapters for name in names)]
+    sites = [site for site in sites_of(backbone) if any(name in site.adapters for name in names)]
     if not sites:
         raise ValueError(f"none of the adapters {', '.join(names)} stands anywhere in this model")
     for site in sites:
