@@ -12,7 +12,7 @@ there is no dropout within. V_D is zero at the start, so the first forward pass 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -82,30 +82,26 @@ class PalSite(TaskSite):
         return (hidden + self.current(states, mask, hidden.shape[1]),)
 
 
-def add_pal(backbone: nn.Module, task: str, size: int, heads: int, drop_layers: Collection[int] = ()) -> None:
-    """Put a fresh PAL of width ``size`` for ``task`` into every layer of ``backbone`` but ``drop_layers``.
+def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    """Put a fresh PAL for each of ``tasks`` into every layer of ``backbone`` but ``recipe.drop_layers``.
 
     Raises:
-        PipelineError: ``heads`` does not divide ``size``.
+        PipelineError: ``pal_heads`` does not divide ``pal_size``.
     """
-    check_task_name(task)
+    width, size, heads = backbone.config.hidden_size, recipe.pal_size, recipe.pal_heads
     if size % heads:
         raise PipelineError(f"pal_size {size} does not divide by pal_heads ({heads})")
-    width: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
-    encode, decode = _linear(width, size), _linear(size, width)
-    nn.init.zeros_(decode.weight)
-    for layer in kept_layers(backbone, drop_layers):
-        if not hasattr(layer, "pal"):
-            layer.pal = PalSite(layer)
-        layer.pal.tasks[task] = Pal(encode, decode, heads)
-
-
-def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     for task in tasks:
-        add_pal(backbone, task, recipe.pal_size, recipe.pal_heads, recipe.drop_layers)
+        check_task_name(task)
+        encode, decode = _linear(width, size), _linear(size, width)
+        nn.init.zeros_(decode.weight)
+        for layer in kept_layers(backbone, recipe.drop_layers):
+            if not hasattr(layer, "pal"):
+                layer.pal = PalSite(layer)
+            layer.pal.tasks[task] = Pal(encode, decode, heads)
 
 
-PAL = SiteAdapter("pal", _add)
+PAL = SiteAdapter("pal", add_pal)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -51,6 +51,8 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
         ("prefix", "pairs", {"encoding": "siamese"}),
         ("prefix-tuning", "films", {"pooling": "cls"}),
         ("prefix-tuning", "pairs", {"drop_layers": [0]}),
+        ("lora", "pairs", {"drop_layers": [0]}),
+        ("ia3", "films", {"pooling": "cls"}),
     ],
 )
 def test_from_extract_to_predict_and_through_an_export(
@@ -62,7 +64,7 @@ def test_from_extract_to_predict_and_through_an_export(
     assert artifact is not None
     artifact.verify()
     names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors"}
-    own = {"adapter_config.json", "adapter.safetensors"} if kind == "prefix-tuning" else {"modules.safetensors"}
+    own = {"modules.safetensors"} if kind in ("pal", "prefix") else {"adapter_config.json", "adapter.safetensors"}
     assert names == own
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
     workspace.store.export(record.run, tmp_path / "out.zip")
