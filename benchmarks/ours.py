@@ -10,7 +10,7 @@ import torch
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.methods.houlsby import add_adapter
+from pipeline.methods.modules import add_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
@@ -74,7 +74,7 @@ def _random_adapter(setting: Setting, backbone: Backbone, store: Store, number: 
     )
     torch.manual_seed(number)
     encoder = backbone.load()
-    add_adapter(encoder, task.name, "houlsby", setting.bottleneck)
+    add_modules(encoder, [task.name], recipe)
     head = build_head("linear", backbone.hidden_size, task.outputs, 1, 0.0)
     return save_artifact(store, manifest, TransferModel(encoder, head, "cross", "mean"))
 

@@ -1,20 +1,20 @@
-"""Anchored fusion: AdapterFusion that begins as one adapter, with a fortieth of its weights.
+"""Anchored fusion: AdapterFusion that is initialised to one adapter, with a fortieth of the weights.
 
-AdapterFusion (Pfeiffer et al. 2021) begins as the even mean of all adapters, which is worse than the target's own, and
-has 3d^2 weights a site to find the way back with. Here, with frozen adapter outputs z_n and sub-layer output h::
+AdapterFusion (Pfeiffer et al. 2021) is initialised to the mean of all adapters, which is worse than the target's own,
+and has 3d^2 weights per site to recover with. Here, with frozen adapter outputs z_n and sub-layer output h::
 
     s = softmax_n(Q h . K z_n + b_n)        Q, K in R^{r x d}, K = 0 at the start
     o = (I + A B) sum_n s_n z_n             A in R^{d x r}, A = 0 at the start; B in R^{r x d}
 
-``b`` is zero but for the adapter it is anchored at, so that the first forward pass is nearly that adapter's alone, and
-the first steps decide for which tokens the others are listened to. 4rd + r + N weights a site instead of 3d^2 + 2d.
+``b`` is zero except for one adapter, the anchor, so the first forward pass is nearly that adapter's. Training decides
+for which tokens to attend to the others. 4rd + r + N weights per site instead of 3d^2 + 2d.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from adapters.composition import Fuse
@@ -22,27 +22,26 @@ from adapters.methods.bottleneck import BottleneckLayer
 from adapters.methods.modeling import BertFusion
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from pipeline.methods.bank import sites_of
 from pipeline.methods.saved import SavedModules
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.system.errors import PipelineError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
 class AnchoredFusion(nn.Module):
-    """Takes the place of AdapterHub's fusion layer at one site, and is called as it is.
+    """Replaces AdapterHub's fusion layer at one site, with the same call.
 
     Args:
         config: AdapterHub's, of the fusion.
         width: d.
-        size: N, the adapters.
+        size: N, the number of adapters.
         rank: r.
-        bias: (N,), the scores before anything is learned; None: zero.
-        dropout: on the scores, before softmax.
+        bias: (N,), the initial b; None: zero.
+        dropout: on the scores, before the softmax.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class AnchoredFusion(nn.Module):
         self.value_down = nn.Linear(width, rank, bias=False)
         self.value_up = nn.Linear(rank, width, bias=False)
         self.dropout = nn.Dropout(dropout)
-        for drawn in (self.query, self.value_down):
-            nn.init.normal_(drawn.weight, std=width**-0.5)
+        for random in (self.query, self.value_down):
+            nn.init.normal_(random.weight, std=width**-0.5)
         for zero in (self.query.bias, self.key.weight, self.value_up.weight):
             nn.init.zeros_(zero)
 
@@ -87,10 +86,10 @@ class AnchoredFusion(nn.Module):
 
 
 def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, bias: Mapping[str, float]) -> None:
-    """Put fresh anchored fusions, trainable, where AdapterHub's stand in ``backbone``.
+    """Replace AdapterHub's fusion layers in ``backbone`` by fresh, trainable anchored ones.
 
     Args:
-        bias: by source, the scores to begin with; zero for the others.
+        bias: the initial b by source; zero for the others.
 
     Raises:
         PipelineError: ``rank`` is wider than the backbone.
@@ -109,34 +108,31 @@ def is_anchored(backbone: nn.Module) -> bool:
 
 
 def save_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
-    """Write the fusion as it is, and where :func:`as_stock` finds weights for all sites, as AdapterHub's files too."""
+    """Write the fusion, and AdapterHub's own files of it if :func:`as_stock` finds weights for all sites."""
     name = Fuse(*sources).name
-    sites = dict(enumerate(_sites(backbone, name)))
-    tensors = {
-        f"{number}.{key}": tensor.cpu()
-        for number, (_, fusion) in sites.items()
-        for key, tensor in fusion.state_dict().items()
-    }
+    sites = _sites(backbone, name)
+    states = enumerate(fusion.state_dict() for _, fusion in sites)
+    tensors = {f"{number}.{key}": tensor.cpu() for number, state in states for key, tensor in state.items()}
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / ANCHORED_FILE, {"sources": ",".join(sources)})
-    stock = {n: as_stock(fusion, [site.adapters[s] for s in sources]) for n, (site, fusion) in sites.items()}
-    if any(weights is None for weights in stock.values()):
+    stock = [as_stock(fusion, [site.adapters[source] for source in sources]) for site, fusion in sites]
+    if any(weights is None for weights in stock):
         return
     try:
-        for number, (site, fusion) in sites.items():
+        for (site, fusion), weights in zip(sites, stock, strict=True):
             layer = BertFusion(fusion.config, backbone.config.hidden_size, fusion.dropout.p)
-            layer.load_state_dict(stock[number])
+            layer.load_state_dict(weights)
             site.adapter_fusion_layer[name] = layer
         backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
     finally:
-        for site, fusion in sites.values():
+        for site, fusion in sites:
             site.adapter_fusion_layer[name] = fusion
 
 
 def load_anchored(
     backbone: PreTrainedModel, sources: Sequence[str], saved: SavedModules, trained: Sequence[int]
 ) -> None:
-    """Read what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's.
+    """Load what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's.
 
     Args:
         trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
@@ -152,22 +148,18 @@ def load_anchored(
         # The file numbers the sites of all trained layers, from the bottom up.
         number = trained.index(site.layer_idx) * per_layer + position % per_layer
         own |= {f"{number}.{key}": parameter for key, parameter in fusion.named_parameters()}
-    _, alike = sites[0]
-    expected = {
-        f"{number}.{key}": parameter
-        for number in range(len(trained) * per_layer)
-        for key, parameter in alike.named_parameters()
-    }
+    any_site = [*sites[0][1].named_parameters()]  # all have the same shapes
+    expected = {f"{number}.{key}": tensor for number in range(len(trained) * per_layer) for key, tensor in any_site}
     fill(own, read_tensors(saved.folder / ANCHORED_FILE, expected, saved.remedy))
 
 
 @torch.no_grad()
 def as_stock(fusion: AnchoredFusion, adapters: Sequence[Any]) -> dict[str, Tensor] | None:
-    """Weights with which AdapterHub's own fusion layer is this function, or None where there are none.
+    """Weights with which AdapterHub's own fusion layer computes this function, or None if there are none.
 
-    Q and K get rows of zeros. What is left is a bias for each adapter, which AdapterHub's layer has no place for; but
-    z_n = U_n a_n + c_n, so a row w of K with ``w U_n = 0`` and ``w c_n = b_n`` adds just that to each score, if the
-    query there is one. It exists where the columns of all U_n and the c_n are independent: hence N (m + 1) <= d.
+    Q and K are padded with rows of zeros. AdapterHub's layer has no bias per adapter; but z_n = U_n a_n + c_n, so a row
+    w of K with ``w U_n = 0`` and ``w c_n = b_n`` adds b_n to each score if the query there is one. It exists where the
+    columns of all U_n and the c_n are linearly independent, which requires N (m + 1) <= d.
     """
     rank, width = fusion.key.weight.shape
     ups = [adapter.adapter_up.weight.T for adapter in adapters]
@@ -192,5 +184,5 @@ def as_stock(fusion: AnchoredFusion, adapters: Sequence[Any]) -> dict[str, Tenso
 
 def _sites(backbone: nn.Module, name: str) -> list[tuple[BottleneckLayer, Any]]:
     """The sites that have the fusion ``name``, from the bottom up, each with its layer."""
-    sites = [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
-    return [(site, site.adapter_fusion_layer[name]) for site in sites if name in site.adapter_fusion_layer]
+    sites = (site for site in sites_of(backbone) if name in site.adapter_fusion_layer)
+    return [(site, site.adapter_fusion_layer[name]) for site in sites]

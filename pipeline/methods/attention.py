@@ -1,19 +1,17 @@
-"""What a trained fusion listens to: its attention, averaged over the tokens of a split, site by site."""
+"""The attention of a trained fusion over its adapters, averaged over the tokens of a split, site by site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from adapters.composition import Fuse
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from transformers import PreTrainedModel
 
 Place = Literal["attention", "ffn"]
 _PLACES: dict[str, Place] = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
@@ -33,14 +31,14 @@ class SiteAttention:
 def site_attention(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> list[SiteAttention]:
-    """The attention of every fusion site, from the bottom up, over the tokens of ``batches``, padding left out.
+    """The attention of every fusion site, from the bottom up, over the tokens of ``batches`` without padding.
 
     Args:
-        backbone: with the active fusion over ``sources``, in fp32: AdapterHub hands attention over as numpy arrays,
-            which have no bf16.
+        backbone: with the active fusion over ``sources``, in fp32: AdapterHub returns attention as numpy arrays, which
+            have no bf16.
         batches: the backbone's inputs.
     """
-    found: dict[tuple[int, Place], SiteAttention] = {}
+    sums: dict[tuple[int, Place], SiteAttention] = {}
     for inputs in batches:
         outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
         mask = inputs["attention_mask"].bool().cpu().numpy()
@@ -49,14 +47,14 @@ def site_attention(
                 # The last layer may have been computed for the first token alone.
                 seen = attention[mask[:, : attention.shape[1]]]
                 total, tokens = seen.sum(axis=0, dtype=np.float64), len(seen)
-                if (before := found.get((layer, _PLACES[name]))) is not None:
+                if (before := sums.get((layer, _PLACES[name]))) is not None:
                     total, tokens = total + before.total, tokens + before.tokens
-                found[layer, _PLACES[name]] = SiteAttention(layer, _PLACES[name], total, tokens)
-    return [found[key] for key in sorted(found)]
+                sums[layer, _PLACES[name]] = SiteAttention(layer, _PLACES[name], total, tokens)
+    return [sums[key] for key in sorted(sums)]
 
 
 def attention_table(sites: Sequence[SiteAttention], sources: Sequence[str]) -> pd.DataFrame:
-    """``layer``, ``site``, ``adapter``, ``weight``: the mean over tokens; over adapters it adds up to one."""
+    """Columns ``layer``, ``site``, ``adapter``, ``weight``: the mean over tokens, which adds up to one per site."""
     rows = [
         (site.layer, site.place, name, weight)
         for site in sites

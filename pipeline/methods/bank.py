@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from adapters.methods.bottleneck import BottleneckLayer, BottleneckState
 from adapters.methods.modeling import Adapter
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ _ALIGNMENT = 8
 class AdapterBank:
     """N adapters ``z_n = U_n f(D_n x + b_n) + c_n`` of one site, their bottlenecks padded to the widest, m.
 
-    Padding changes nothing: a padded unit has no way out, its rows of ``up`` are zero.
+    Padding changes nothing: the rows of ``up`` that belong to a padded unit are zero.
     """
 
     size: int
@@ -47,8 +48,33 @@ class AdapterBank:
         return homes == [adapter.adapter_down[0].weight.data_ptr() for adapter in adapters]
 
 
+def sites_of(backbone: nn.Module) -> list[BottleneckLayer]:
+    """AdapterHub's sites of bottlenecks and fusions, from the bottom up."""
+    return [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
+
+
+class BankedSite:
+    """Stands in for a method of AdapterHub's at one site, and holds the bank of the adapters last asked for."""
+
+    def __init__(self, site: BottleneckLayer, stock: Callable[..., BottleneckState]) -> None:
+        self._site, self._stock = site, stock
+        self._bank: AdapterBank | None = None
+
+    def _join(self, names: Sequence[object]) -> AdapterBank | None:
+        """The bank of the adapters ``names``, or None if one is missing or does not fit."""
+        if not all(isinstance(name, str) and name in self._site.adapters for name in names):
+            return None
+        adapters: list[nn.Module] = [self._site.adapters[name] for name in names]
+        # Checked each time: adapters may have been made trainable since they were joined.
+        if not fits_bank(adapters):
+            return None
+        if self._bank is None or not self._bank.holds(adapters):
+            self._bank = join(adapters)
+        return self._bank
+
+
 def fits_bank(adapters: Sequence[Any]) -> bool:
-    """Whether each is a plain frozen bottleneck that a bank can stand for, all with one activation."""
+    """Whether each is a plain frozen bottleneck, and all have the same activation."""
     # A leaky ReLU is a bare function there, and shows as none: no two different activations look alike.
     return len({repr(getattr(adapter, "non_linearity", None)) for adapter in adapters}) == 1 and all(
         type(adapter) is Adapter

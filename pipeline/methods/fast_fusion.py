@@ -13,19 +13,18 @@ The products of weights are made once a step (``folded``), not once a token, whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from adapters.composition import Fuse
+from adapters.context import ForwardContext
+from adapters.methods.bottleneck import BottleneckState
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from pipeline.methods.anchored import AnchoredFusion
-from pipeline.methods.bank import AdapterBank, fits_bank, join
-
-if TYPE_CHECKING:
-    from adapters.composition import Fuse
-    from adapters.methods.bottleneck import BottleneckLayer, BottleneckState
+from pipeline.methods.bank import AdapterBank, BankedSite
 
 QueryForm = Literal["folded", "half", "plain"]
 ValueForm = Literal["folded", "plain"]
@@ -34,41 +33,29 @@ ValueForm = Literal["folded", "plain"]
 _CACHED = 2**18
 
 
-class FusionSite:
-    """Takes the place of ``compose_fuse`` at one site; parameters stay in AdapterHub's modules.
+class FusionSite(BankedSite):
+    """Replaces ``compose_fuse`` at one site; parameters stay in AdapterHub's modules.
 
     What the fast form does not cover (adapters that train or have LayerNorms, nested compositions, static fusion) goes
-    to AdapterHub's own method, which reads an adapter before its gate, as is done here.
+    to AdapterHub's own method. That reads an adapter before its gate, as is done here.
     """
 
-    def __init__(self, site: BottleneckLayer) -> None:
-        self._site = site
-        self._stock = site.compose_fuse
-        self._bank: AdapterBank | None = None
-        self._folded: tuple[tuple[Any, ...], _Projections] | None = None
+    _folded: tuple[AdapterBank, tuple[Any, ...], _Projections] | None = None
 
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
-        site, names = self._site, list(setup.children)
-        here = [name for name in names if isinstance(name, str) and name in site.adapters]
+        site = self._site
         config, _ = site.adapters_config.get_fusion(setup.name)
-        if len(here) < len(names) or not _is_full(config) or not self._join([site.adapters[name] for name in here]):
+        if not _is_full(config) or self._join(setup.children) is None:
             return self._stock(setup, state, lvl)
         last = site.adapters[setup.last()]
         hidden, query, residual = last.pre_forward(
             state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
         )
         fused, attention = self._fuse(site.adapter_fusion_layer[setup.name], hidden, query)
-        if _wants_attention():
+        context = ForwardContext.get_context()
+        if context is not None and context.output_adapter_fusion_attentions:
             site._store_fusion_attentions(setup.name, attention.detach().float().cpu().numpy())
         return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
-
-    def _join(self, adapters: list[nn.Module]) -> bool:
-        if not fits_bank(adapters):
-            return False
-        if self._bank is None or not self._bank.holds(adapters):
-            self._bank = join(adapters)
-            self._folded = None
-        return True
 
     def _fuse(self, fusion: Any, hidden: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
         """``sum_n s_n V z_n`` (B, T, d) and ``s`` (B, T, N)."""
@@ -97,15 +84,15 @@ class FusionSite:
             return _project(fusion, bank, *cheapest_forms(tokens, bank, len(fusion.key.weight)))
         # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded.
         stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in fusion.parameters())
-        if self._folded is None or self._folded[0] != stamp:
-            self._folded = stamp, _project(fusion, bank, "folded", "folded")
-        return self._folded[1]
+        if self._folded is None or self._folded[0] is not bank or self._folded[1] != stamp:
+            self._folded = bank, stamp, _project(fusion, bank, "folded", "folded")
+        return self._folded[2]
 
 
 class _Projections(NamedTuple):
     """Weights made from Q, K, V and the bank; None where the plain chain of products is cheaper."""
 
-    query: Tensor | None
+    query: Any
     """Folded: (N m + N', d). Half: K^T Q, (d, d)."""
     query_bias: Tensor | None
     value: Tensor | None
@@ -151,22 +138,20 @@ def _cross(query: Tensor, weights: _Projections, bank: AdapterBank, fusion: Any)
     """The query in bottleneck space (B, T, N m + N'), and apart from it what the key's bias adds to all N scores.
 
     That sum changes no softmax unless the scores are dropped out after it, but in training every parameter should have
-    its gradient, be it zero. Folded, it costs nothing and stands in the scores already.
+    its gradient, even if it is zero. Folded, it costs nothing and is part of the scores already.
     """
-    trains = torch.is_grad_enabled()
-    shift = None
     if weights.form == "folded":
-        assert weights.query is not None
-        return F.linear(query, weights.query, weights.query_bias), shift
+        return F.linear(query, weights.query, weights.query_bias), None
+    key_bias = fusion.key.bias if torch.is_grad_enabled() else None
+    shift = None
     if weights.form == "half":
-        assert weights.query is not None
-        if trains and fusion.key.bias is not None:
-            shift = query @ (fusion.key.bias @ fusion.query.weight) + fusion.key.bias @ fusion.query.bias
+        if key_bias is not None:
+            shift = query @ (key_bias @ fusion.query.weight) + key_bias @ fusion.query.bias
         in_key_space = F.linear(query, weights.query, weights.query_bias)
     else:
         queried = fusion.query(query)
-        if trains and fusion.key.bias is not None:
-            shift = queried @ fusion.key.bias.to(queried.dtype)
+        if key_bias is not None:
+            shift = queried @ key_bias.to(queried.dtype)
         in_key_space = queried @ fusion.key.weight
     bias = _at_shifts(fusion.score_bias, bank) if isinstance(fusion, AnchoredFusion) else None
     return F.linear(in_key_space, bank.up, bias), shift
@@ -245,8 +230,7 @@ class _Mix(torch.autograd.Function):
             grad_cross_[:, units + size :] = 0
             grad_active = grad_mixed * attention_.unsqueeze(-1).to(inner.dtype)
             grad_active.addcmul_(cross_[:, :units].unflatten(-1, (size, -1)), weight)
-            (found,) = torch.autograd.grad(activated, source, grad_active.flatten(-2))
-            grad_inner_.copy_(found)
+            grad_inner_.copy_(*torch.autograd.grad(activated, source, grad_active.flatten(-2)))
         return grad_inner, grad_cross, grad_shift, None, None, None
 
 
@@ -272,10 +256,3 @@ def _is_full(config: Any) -> bool:
     return bool(config["query"] and config["key"] and config["value"]) and not (
         config["residual_before"] or config["temperature"]
     )
-
-
-def _wants_attention() -> bool:
-    from adapters.context import ForwardContext
-
-    context = ForwardContext.get_context()
-    return context is not None and bool(context.output_adapter_fusion_attentions)

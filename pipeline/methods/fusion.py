@@ -1,4 +1,4 @@
-"""AdapterFusion through AdapterHub (Pfeiffer et al. 2021): per token, which adapters to listen to.
+"""AdapterFusion through AdapterHub (Pfeiffer et al. 2021): attention over the adapters, for each token.
 
 At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softmax_n(Q h . K z_n)`` and
 ``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from adapters.composition import Fuse
-from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pipeline.methods.anchored import is_anchored, load_anchored, save_anchored
+from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules, check_config
 from pipeline.models.layout import kept_indices
 from pipeline.models.tensors import fill, in_layers, read_tensors
 from pipeline.settings.recipe import FusionImplementation
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 FUSION_FILE = "model_adapter_fusion.safetensors"
 FUSION_CONFIG = "adapter_fusion_config.json"
@@ -36,8 +32,8 @@ def add_fusion(
 ) -> None:
     """Load the adapters ``sources``, by name, and put a fresh fusion layer over them, alone trainable and active.
 
-    The adapters stay frozen; in ``drop_layers`` there are neither adapters nor fusion. Names are used in the order
-    given; two runs agree only if they agree in it.
+    The adapters stay frozen; ``drop_layers`` have neither adapters nor fusion. The order of ``sources`` matters to the
+    result.
 
     Raises:
         PipelineError: the files of an adapter are not what its recipe makes.
@@ -51,39 +47,28 @@ def _put_in(backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop
     for name, source in sources.items():
         load_adapter(backbone, name, source, drop_layers)
     backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
-    _remove_idle_sites(backbone)
-
-
-def _remove_idle_sites(backbone: nn.Module) -> None:
-    """AdapterHub puts a fusion layer into every layer, also where its adapters were left out.
-
-    It would be saved untrained, counted and pulled to the identity, and DDP would wait for its gradient.
-    """
-    for site in backbone.modules():
-        if isinstance(site, BottleneckLayer) and not site.adapters:
+    # AdapterHub puts a fusion layer into every layer, also where its adapters were left out. It would be saved
+    # untrained, counted and pulled to the identity, and DDP would wait for its gradient.
+    for site in sites_of(backbone):
+        if not site.adapters:
             site.adapter_fusion_layer.clear()
 
 
 def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
-    """Compute every fusion in ``backbone`` the fast way or AdapterHub's own; the same function to rounding.
-
-    Parameters, and so saving and loading, are the same for both.
-    """
-    for site in backbone.modules():
-        if isinstance(site, BottleneckLayer):
-            vars(site).pop("compose_fuse", None)
-            if implementation == "fast":
-                site.compose_fuse = FusionSite(site)
+    """Compute every fusion in ``backbone`` the fast way or AdapterHub's own: the same parameters and function."""
+    for site in sites_of(backbone):
+        vars(site).pop("compose_fuse", None)
+        if implementation == "fast":
+            site.compose_fuse = FusionSite(site, site.compose_fuse)
 
 
 def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[], Tensor]:
     """``weight * sum over sites of ||V - I||_F^2``, to be added to the loss of every step.
 
-    The same as AdapterHub's ``get_fusion_regularization_loss`` for weight 0.01, without moving an identity to the
-    device each time. AdapterHub's trainer back-propagates it after the optimiser has stepped: one step late.
+    For weight 0.01 it equals AdapterHub's ``get_fusion_regularization_loss``, which its trainer back-propagates after
+    the optimiser has stepped: one step late.
     """
-    state = dict(backbone.named_parameters())
-    values = [state[name] for name in sorted(value_names(backbone))]
+    values = [backbone.get_parameter(name) for name in sorted(value_names(backbone))]
 
     def penalty() -> Tensor:
         eye = torch.eye(backbone.config.hidden_size, device=values[0].device)
@@ -93,12 +78,9 @@ def value_regularisation(backbone: PreTrainedModel, weight: float) -> Callable[[
 
 
 def value_names(backbone: PreTrainedModel) -> set[str]:
-    """Parameters that weight decay must leave alone: V is pulled to the identity, not to zero."""
-    return {
-        name
-        for name, _ in backbone.named_parameters()
-        if "adapter_fusion_layer" in name and name.endswith("value.weight")
-    }
+    """The parameters V, exempt from weight decay: they are pulled to the identity, not to zero."""
+    names = (name for name, _ in backbone.named_parameters())
+    return {name for name in names if "adapter_fusion_layer" in name and name.endswith("value.weight")}
 
 
 def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
@@ -118,7 +100,7 @@ def load_fusion(
     saved: SavedModules,
     drop_layers: Collection[int] = (),
 ) -> None:
-    """Load the adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
+    """Load adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
 
     Raises:
         PipelineError: the files of the fusion or of an adapter are not what the recipe makes.

@@ -1,47 +1,44 @@
-"""LayerNorms of a task's own over a backbone that several tasks share (Houlsby et al. 2019; Liu & Shen 2023).
-
-Each task has trained copies of both LayerNorms of each layer, begun as the pretrained ones: 4d parameters a layer. The
-embeddings' LayerNorm stays shared. A task alone on its backbone needs no copies: :func:`train_layernorms`.
-"""
+"""The LayerNorms that train with a task's adapter (Houlsby et al. 2019), kept in a file beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
-from pipeline.models.layout import kept_layers, norms_of
-from pipeline.models.switching import TaskSite, check_task_name
-
-
-class NormSite(TaskSite):
-    """Takes the place of ``forward`` of a LayerNorm."""
-
-    def __init__(self, norm: nn.LayerNorm) -> None:
-        super().__init__()
-        self._own = (norm,)  # in a tuple, so that its weights do not get a second name
-        norm.forward = self.normalise  # type: ignore[assignment, method-assign]
-
-    def normalise(self, states: Tensor) -> Tensor:
-        (norm,) = self._own
-        result: Tensor = nn.LayerNorm.forward(norm, states) if self.current is None else self.current(states)
-        return result
+from pipeline.methods.saved import SavedModules
+from pipeline.models.tensors import fill, layer_of, read_tensors
 
 
-def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] = ()) -> None:
-    """Give ``task`` copies of the LayerNorms in every layer of ``backbone`` but ``drop_layers``."""
-    check_task_name(task)
-    for layer in kept_layers(backbone, drop_layers):
-        for norm in norms_of(layer):
-            if not hasattr(norm, "own"):
-                norm.own = NormSite(norm)
-            copy = nn.LayerNorm(list(norm.normalized_shape), eps=norm.eps).to(norm.weight.device)
-            copy.load_state_dict({name: getattr(norm, name) for name in ("weight", "bias")})
-            site: Any = norm.own
-            site.tasks[task] = copy
+def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> None:
+    """Unfreeze the LayerNorms everywhere but in ``drop_layers``."""
+    for parameter in _parameters(backbone, drop_layers).values():
+        parameter.requires_grad_(True)
 
 
-def replaced_norms(backbone: nn.Module) -> list[nn.LayerNorm]:
-    """The LayerNorms that no task uses any more, since each has its own."""
-    return [norm for norm in backbone.modules() if isinstance(norm, nn.LayerNorm) and hasattr(norm, "own")]
+def load_layernorms(
+    backbone: nn.Module, file: Path, saved: SavedModules, drop_layers: Collection[int] = ()
+) -> Collection[str]:
+    """Load trained LayerNorms; those in ``drop_layers`` stay as they were pretrained.
+
+    Returns:
+        The names of the parameters that are no longer as they were pretrained.
+
+    Raises:
+        PipelineError: the file is not what the recipe makes.
+    """
+    tensors = read_tensors(file, _parameters(backbone, saved.recipe.drop_layers), saved.remedy)
+    kept = _parameters(backbone, {*saved.recipe.drop_layers, *drop_layers})
+    fill(kept, tensors)
+    return kept.keys()
+
+
+def _parameters(backbone: nn.Module, drop_layers: Collection[int]) -> dict[str, nn.Parameter]:
+    """The LayerNorms' parameters. The embeddings go with layer 0: below the lowest adapter nothing trains."""
+    return {
+        f"{name}.{key}": parameter
+        for name, module in backbone.named_modules()
+        if isinstance(module, nn.LayerNorm) and (layer_of(f"{name}.") or 0) not in drop_layers
+        for key, parameter in module.named_parameters()
+    }

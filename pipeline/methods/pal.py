@@ -5,22 +5,24 @@ With x the layer's input and a the output of its attention half::
     TS(x) = gelu(V_D MHA(V_E x))        V_E in R^{s x d}, V_D in R^{d x s}
     y = LN2(a + FFN(a) + TS(x))
 
-V_E and V_D are one pair a task, the same in all layers; a layer has Q, K and V in R^{s x s} of its own, and no
-projection of its heads' outputs. The trailing GELU is in both published codes, though not in the equation; like the
-equation, and unlike one of them, there is no dropout within. V_D is zero at the start, so the first forward pass is
-the backbone's (gelu(0) = 0).
+A task's V_E and V_D are shared by all layers; each layer has its own Q, K and V in R^{s x s}, and no output projection.
+The trailing GELU is in both published codes, though not in the equation; like the equation, and unlike one of them,
+there is no dropout within. V_D is zero at the start, so the first forward pass is the backbone's (gelu(0) = 0).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
+from pipeline.methods.sites import SiteAdapter
 from pipeline.models.layout import kept_layers, mask_by_query, norms_of
 from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
 _STD = 0.02
@@ -42,7 +44,7 @@ class Pal(nn.Module):
         self.query, self.key, self.value = (_linear(size, size) for _ in range(3))
 
     def forward(self, states: Tensor, mask: Tensor | None, asking: int) -> Tensor:
-        """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which look at all.
+        """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which attend to all.
 
         Args:
             mask: additive, or true where visible; it broadcasts over (B, heads, T, T).
@@ -59,7 +61,7 @@ class Pal(nn.Module):
 
 
 class PalSite(TaskSite):
-    """Sees the input and mask of ``layer``, and adds TS to what its LN2 reads."""
+    """Keeps the input and mask of ``layer``, and adds TS to the input of its LN2."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -75,30 +77,31 @@ class PalSite(TaskSite):
     def _add(self, norm: nn.Module, args: tuple[Tensor]) -> tuple[Tensor] | None:
         if self._seen is None:
             return None
-        # A last layer that answers for the first token alone has no more rows here.
+        # In a lean encoder, the last layer has the first token's row alone.
         (hidden,), (states, mask), self._seen = args, self._seen, None
         return (hidden + self.current(states, mask, hidden.shape[1]),)
 
 
-def add_pal(backbone: nn.Module, task: str, size: int, heads: int, drop_layers: Collection[int] = ()) -> None:
-    """Put a fresh PAL for ``task`` into every layer of ``backbone`` but ``drop_layers``.
-
-    Args:
-        size: s.
+def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    """Put a fresh PAL for each of ``tasks`` into every layer of ``backbone`` but ``recipe.drop_layers``.
 
     Raises:
-        PipelineError: ``heads`` does not divide ``size``.
+        PipelineError: ``pal_heads`` does not divide ``pal_size``.
     """
-    check_task_name(task)
+    width, size, heads = backbone.config.hidden_size, recipe.pal_size, recipe.pal_heads
     if size % heads:
         raise PipelineError(f"pal_size {size} does not divide by pal_heads ({heads})")
-    width: int = backbone.config.hidden_size  # type: ignore[union-attr, assignment]
-    encode, decode = _linear(width, size), _linear(size, width)
-    nn.init.zeros_(decode.weight)
-    for layer in kept_layers(backbone, drop_layers):
-        if not hasattr(layer, "pal"):
-            layer.pal = PalSite(layer)
-        layer.pal.tasks[task] = Pal(encode, decode, heads)
+    for task in tasks:
+        check_task_name(task)
+        encode, decode = _linear(width, size), _linear(size, width)
+        nn.init.zeros_(decode.weight)
+        for layer in kept_layers(backbone, recipe.drop_layers):
+            if not hasattr(layer, "pal"):
+                layer.pal = PalSite(layer)
+            layer.pal.tasks[task] = Pal(encode, decode, heads)
+
+
+PAL = SiteAdapter("pal", add_pal)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -1,7 +1,7 @@
 """Several tasks' adapters in one forward pass (AdapterHub's ``Parallel``), those of a site joined into one product.
 
-The input is replicated where the first adapter stands, so all below it is computed once; from there on the batch
-holds N streams, the first adapter's rows first. With x (N, B T, d) the streams at a site, N adapters are two products::
+The input is replicated at the first adapter, so all layers below it are computed once. From there on the batch holds N
+streams, the first adapter's rows first. With x (N, B T, d) the streams at a site, N adapters are two products::
 
     y_n = x_n + U_n f(D_n x_n + b_n) + c_n        baddbmm(c, f(baddbmm(b, x, D^T)), U^T) + x
 
@@ -11,18 +11,15 @@ AdapterHub runs N small modules on N slices instead, and copies their outputs to
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from adapters.composition import Parallel
 from adapters.context import ForwardContext
-from adapters.methods.bottleneck import BottleneckLayer, BottleneckState
-from torch import Tensor, nn
+from adapters.methods.bottleneck import BottleneckState
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from pipeline.methods.bank import AdapterBank, fits_bank, join
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from pipeline.methods.bank import AdapterBank, BankedSite, sites_of
 
 # Where the residual is taken and whether the LayerNorm comes first: AdapterHub reads these from one adapter for all.
 _ORDER = ("residual_before_ln", "original_ln_before", "original_ln_after", "adapter_residual_before_ln")
@@ -32,65 +29,48 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     """Activate the loaded adapters ``names`` side by side, for evaluation.
 
     Afterwards ``backbone(**inputs).last_hidden_state`` of B inputs is (N B, T, d): the B rows that ``names[0]`` alone
-    would give, then those of ``names[1]``, ... Layers without adapters are computed once below the first site.
+    would give, then those of ``names[1]``, ... Layers below the first site are computed once.
 
     Raises:
         ValueError: the adapters do not stand at the same sites, or differ in where residual and LayerNorm come.
     """
-    sites = [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
-    found = [site for site in sites if any(name in site.adapters for name in names)]
-    if not found:
+    sites = [site for site in sites_of(backbone) if any(name in site.adapters for name in names)]
+    if not sites:
         raise ValueError(f"none of the adapters {', '.join(names)} stands anywhere in this model")
-    for site in found:
-        missing = [name for name in names if name not in site.adapters]
-        if missing:
+    for site in sites:
+        if missing := [name for name in names if name not in site.adapters]:
             raise ValueError(
                 f"layer {site.layer_idx} ({site.location_key}) has no adapter {', '.join(missing)}, but others:"
                 " adapters that run together stand at the same sites"
             )
-        if len({_order(site.adapters[name]) for name in names}) > 1:
+        if len({tuple(getattr(site.adapters[name], key) for key in _ORDER) for name in names}) > 1:
             raise ValueError(f"adapters {', '.join(names)} differ in where the residual or the LayerNorm comes")
-    for site in found:
+    for site in sites:
         vars(site).pop("compose_parallel", None)
-        site.compose_parallel = ParallelSite(site)
+        site.compose_parallel = ParallelSite(site, site.compose_parallel)
     backbone.set_active_adapters(Parallel(*names))
 
 
-class ParallelSite:
-    """Takes the place of ``compose_parallel`` at one site.
+class ParallelSite(BankedSite):
+    """Replaces ``compose_parallel`` at one site.
 
-    What two products do not cover (adapters that train, with gates or LayerNorms, nested compositions) goes to
-    AdapterHub's own method.
+    What a bank does not cover (adapters that train, with gates or LayerNorms, nested compositions) goes to AdapterHub's
+    own method.
     """
 
-    def __init__(self, site: BottleneckLayer) -> None:
-        self._site = site
-        self._stock = site.compose_parallel
-        self._bank: AdapterBank | None = None
-
     def __call__(self, setup: Parallel, state: BottleneckState, lvl: int = 0) -> BottleneckState:
-        bank = None if self._site.training else self._join(tuple(setup.children))
-        if bank is None:
+        site = self._site
+        bank = None if site.training else self._join(setup.children)
+        if bank is None or any(site.adapters[name].use_gating for name in setup.children):
             return self._stock(setup, state, lvl)
         context = ForwardContext.get_context()
         if not context.adapters_parallelized:
             context.original_batch_size = len(state.hidden_states)
             context.adapters_parallelized = True
-            state = self._site.repeat(state, bank.size)
-        state = self._site.pre_block(setup, state)
+            state = site.repeat(state, bank.size)
+        state = site.pre_block(setup, state)
         hidden = apply_bank(bank, state.hidden_states) + state.adapter_residual
         return state._replace(hidden_states=hidden, last=setup.last())
-
-    def _join(self, names: tuple[object, ...]) -> AdapterBank | None:
-        if not all(isinstance(name, str) and name in self._site.adapters for name in names):
-            return None
-        adapters: list[nn.Module] = [self._site.adapters[name] for name in names]
-        # Asked each time, as fusion does: adapters may have been made trainable since they were joined.
-        if any(adapter.use_gating for adapter in adapters) or not fits_bank(adapters):
-            return None
-        if self._bank is None or not self._bank.holds(adapters):
-            self._bank = join(adapters)
-        return self._bank
 
 
 def apply_bank(bank: AdapterBank, hidden: Tensor) -> Tensor:
@@ -102,7 +82,3 @@ def apply_bank(bank: AdapterBank, hidden: Tensor) -> Tensor:
     streams = hidden.reshape(n, -1, d)  # (N, B T, d)
     inner = bank.activation(torch.baddbmm(bank.bias.view(n, 1, m), streams, down))  # (N, B T, m)
     return torch.baddbmm(shift, inner, up).view_as(hidden)
-
-
-def _order(adapter: nn.Module) -> tuple[object, ...]:
-    return tuple(getattr(adapter, name) for name in _ORDER)

@@ -1,14 +1,14 @@
 """Prefixes of hidden states (after Li & Liang 2021, as Liu & Shen 2023 used them).
 
-Before each layer L_p trained vectors are put in front of its input x, and taken away again behind it::
+Each layer and task has L_p trained vectors, which precede the layer's input x and are removed from its output::
 
-    y = layer([P; x])[L_p:]        P in R^{L_p x d}, of each layer and task its own
+    y = layer([P; x])[L_p:]        P in R^{L_p x d}
 
-Where they stand in front they are read as keys and values alone, through the backbone's own projections; what a layer
-would answer for them is thrown away, and so it is not computed: ``K = W_K [P; x]``, ``V = W_V [P; x]``, and the mask
-lets everybody see the first L_p. There are no positions to embed, the first token stays the first, and no slot is
-pooled. With equal vectors at the start their gradients would be equal for ever (without attention dropout), and the
-prefix one vector with log L_p on its score: they begin as states of different tokens.
+The removed outputs need not be computed, so the vectors serve as keys and values alone: ``K = W_K [P; x]`` and
+``V = W_V [P; x]``, with the first L_p visible to all tokens. They have no positions, and pooling never sees them.
+
+Vectors that are equal at the start would have equal gradients for ever (without attention dropout): one vector with
+log L_p added to its score. They are therefore initialised to the states of different tokens.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
+from pipeline.methods.sites import SiteAdapter
 from pipeline.models.layout import attention_of, layers_of
 from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.settings.recipe import Recipe
 
 
 class Prefix(nn.Module):
@@ -33,7 +36,7 @@ class Prefix(nn.Module):
 
 
 class PrefixSite(TaskSite):
-    """Lets keys and values of ``layer`` be made of the prefix too, and lets its mask show it."""
+    """Puts the prefix before the input of the keys and values of ``layer``, and makes it visible in the mask."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -65,7 +68,7 @@ def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_la
     """Put prefixes for ``task`` into ``backbone``, except in ``drop_layers``.
 
     Args:
-        starts: what each layer's vectors begin as, (L_p, d); :func:`token_states` gives good ones.
+        starts: each layer's initial vectors (L_p, d), such as those of :func:`token_states`.
     """
     check_task_name(task)
     for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
@@ -78,12 +81,21 @@ def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_la
 
 @torch.no_grad()
 def token_states(backbone: Any, length: int) -> list[Tensor]:
-    """What each layer of ``backbone`` reads, (length, d), where the input is ``length`` tokens drawn by chance."""
+    """The input of each layer of ``backbone``, (length, d), for ``length`` random tokens."""
     config, was_training = backbone.config, backbone.training
-    drawn = torch.randperm(config.vocab_size)
-    drawn = drawn[drawn != config.pad_token_id]  # padding has no position of its own
-    tokens = drawn.repeat(-(-length // len(drawn)))[:length].unsqueeze(0)
+    words = torch.randperm(config.vocab_size)
+    words = words[words != config.pad_token_id]  # padding has no position of its own
+    tokens = words.repeat(-(-length // len(words)))[:length].unsqueeze(0)
     backbone.eval()
     states = backbone(input_ids=tokens.to(backbone.device), output_hidden_states=True).hidden_states[:-1]
     backbone.train(was_training)
     return [state[0] for state in states]
+
+
+def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    starts = token_states(backbone, recipe.prefix_length)
+    for task in tasks:
+        add_prefix(backbone, task, starts, recipe.drop_layers)
+
+
+PREFIX = SiteAdapter("prefix", _add)

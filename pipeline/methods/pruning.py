@@ -1,30 +1,26 @@
-"""Which adapters of a fusion matter, and the fusion over those alone (Rücklé et al. 2021).
+"""Prune a fusion to the adapters that get the most attention (Rücklé et al. 2021).
 
-A source's share is the attention it gets, averaged over tokens and sites. Leaving sources out only renormalises the
-softmax over the others: Q, K and V stay as they were trained, and nothing is trained anew.
+Leaving adapters out only renormalises the softmax over the others: Q, K and V stay as trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from adapters.composition import Fuse
-from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from pipeline.methods.anchored import AnchoredFusion
 from pipeline.methods.attention import site_attention
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from pipeline.methods.bank import sites_of
 
 
 def source_shares(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> dict[str, float]:
-    """The mean attention each source gets over tokens and sites (see :func:`site_attention`); together one."""
+    """The attention to each source, averaged over tokens and sites; the shares add up to one."""
     sites = site_attention(backbone, sources, batches)
     total = sum((site.total for site in sites), np.zeros(len(sources)))
     tokens = sum(site.tokens for site in sites)
@@ -35,7 +31,7 @@ def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collec
     """Put the trained fusion layers over ``kept`` alone, frozen and active; returns those in the fusion's order."""
     names = [name for name in sources if name in kept]
     whole, part = Fuse(*sources), Fuse(*names)
-    sites = [module for module in backbone.modules() if isinstance(module, BottleneckLayer)]
+    sites = sites_of(backbone)
     trained = {site: site.adapter_fusion_layer[whole.name] for site in sites if whole.name in site.adapter_fusion_layer}
     backbone.set_active_adapters(None)
     backbone.delete_adapter_fusion(whole)

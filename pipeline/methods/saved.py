@@ -1,4 +1,4 @@
-"""Modules on disk, and AdapterHub's configuration of them."""
+"""Adapters and fusions on disk, and AdapterHub's configuration of them."""
 
 from __future__ import annotations
 
@@ -14,39 +14,36 @@ from pipeline.system.reading import read_json
 
 @dataclass(frozen=True)
 class SavedModules:
-    """A task's modules, or the fusion trained for it, in a folder. The recipe says what the folder must hold."""
+    """A task's adapter, or the fusion trained for it, in a folder. The recipe determines what the folder must hold."""
 
     task: str
-    """The task that they were trained for: AdapterHub's files name an adapter after it."""
+    """The task that it was trained for, which is its name in AdapterHub's files."""
     recipe: Recipe
     folder: Path
     remedy: str = "train it again"
-    """What a user should do about a file that is damaged, for messages."""
+    """What a user should do about a damaged file, for messages."""
 
 
 def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str) -> None:
-    """Check AdapterHub's configuration ``file`` against what the recipe makes.
+    """Check AdapterHub's configuration of the adapter or fusion ``name`` against what the recipe makes.
 
-    Nothing here is built from the file. Who gives the folder to stock AdapterHub gets what the file says, and that has
-    to be the same.
-
-    Args:
-        name: of the adapter or fusion.
-        expected: the settings of its modules.
+    Nothing here is built from the file, but stock AdapterHub builds from it, and must get the same.
 
     Raises:
-        PipelineError: it cannot be read, or says something else; the first difference is named.
+        PipelineError: it cannot be read, or differs from ``expected``; the first difference is named.
     """
     read = read_json(file, remedy)
     settings = read.get("config") if isinstance(read, dict) else None
     if not isinstance(settings, dict):
         raise PipelineError(f"{file}: not a configuration of AdapterHub's: {remedy}")
-    found, wanted = {**settings, "name": read.get("name")}, {**expected, "name": name}
-    for key in sorted(found.keys() | wanted.keys()):
-        if key not in found:
-            raise PipelineError(f"{file}: does not fit its recipe (it lacks {key}): {remedy}")
-        if key not in wanted:
-            raise PipelineError(f"{file}: does not fit its recipe (AdapterHub knows no {shortened(key)}): {remedy}")
-        if found[key] != wanted[key]:
-            difference = f"{key} is {shortened(found[key])}, not {wanted[key]!r}"
-            raise PipelineError(f"{file}: does not fit its recipe ({difference}): {remedy}")
+    actual, wanted = {**settings, "name": read.get("name")}, {**expected, "name": name}
+    for key in sorted(actual.keys() | wanted.keys()):
+        if key not in actual:
+            difference = f"it lacks {key}"
+        elif key not in wanted:
+            difference = f"AdapterHub knows no {shortened(key)}"
+        elif actual[key] != wanted[key]:
+            difference = f"{key} is {shortened(actual[key])}, not {wanted[key]!r}"
+        else:
+            continue
+        raise PipelineError(f"{file}: does not fit its recipe ({difference}): {remedy}")

@@ -1,17 +1,14 @@
-"""Where each token of a text looks: attention after the softmax, averaged over heads, layer by layer."""
+"""Self-attention of each token over the others: after the softmax, averaged over heads, layer by layer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from pipeline.data.tokens import Tokenizer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def shown_layers(depth: int) -> list[int]:
@@ -23,21 +20,20 @@ def shown_layers(depth: int) -> list[int]:
 def attention_maps(
     backbone: PreTrainedModel, inputs: dict[str, torch.Tensor], layers: Sequence[int]
 ) -> dict[int, np.ndarray]:
-    """Attention (T, S) of one input by layer, counted from 1: each of T tokens over S keys, which add up to one.
+    """Attention (T, S) of one input by layer, counted from 1; the S weights of each of the T tokens add up to one.
 
-    S is T, or more where a prefix stands before the tokens of a layer. Asking for attention has the layers write it
-    out; fused attention never holds it.
+    S is T, or more where a layer has a prefix before the tokens.
 
     Args:
-        backbone: in evaluation mode, with what was trained in it.
+        backbone: in evaluation mode, with its trained modules.
         inputs: of one row, without padding.
     """
-    found = backbone(**inputs, output_attentions=True).attentions
-    return {layer: found[layer - 1][0].float().mean(dim=0).cpu().numpy() for layer in layers}
+    attentions = backbone(**inputs, output_attentions=True).attentions
+    return {layer: attentions[layer - 1][0].float().mean(dim=0).cpu().numpy() for layer in layers}
 
 
 def one_input(tokenizer: Tokenizer, *texts: str, max_length: int) -> tuple[dict[str, torch.Tensor], list[str]]:
-    """One text, or a pair as one input, as a backbone reads it, and its tokens in words."""
+    """The backbone's input for one text, or for a pair as one input, and its tokens as text."""
     encoded = tokenizer.fast(
         *texts,
         truncation="longest_first",

@@ -8,15 +8,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
 from pipeline.data.tokens import Tokenizer, tokenizer_of
-from pipeline.models.pretrained import check_config, check_encoder, read_pretrained
+from pipeline.models.pretrained import check_config, check_encoder, read_pretrained, refused
 from pipeline.system.atomic import canonical_json, sha256_text
-from pipeline.system.errors import PipelineError
 
 # Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
 _POSITION_OFFSET = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2}
@@ -25,10 +23,10 @@ _HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 _ENCODER = "encoder (config.json, model.safetensors)"
 _WEIGHTS: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
 
-# What of a configuration does not change the function it describes.
+# Keys of a configuration that do not change the function it describes.
 _INERT_CONFIG = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
 
-# What these say while loading (unused poolers, inactive adapters, retries) is expected here or told in our own words.
+# Their messages while loading (unused poolers, inactive adapters, retries) are expected here or reported in our words.
 transformers_logging.set_verbosity_error()
 for _library in ("adapters", "huggingface_hub"):
     logging.getLogger(_library).setLevel(logging.ERROR)
@@ -48,7 +46,7 @@ class Backbone:
     layers: int
     tensor_names: tuple[str, ...]
     parameters: int
-    """Numbers in its weights, without the pooler."""
+    """Their number, without the pooler."""
 
     @property
     def identity(self) -> dict[str, str]:
@@ -63,31 +61,27 @@ class Backbone:
         """
         encoder = _load_encoder(self.name)
         _set_dropout(encoder, hidden_dropout)
-        # AdapterHub writes this into an artifact's configuration: what identifies the backbone belongs there, not the
-        # path it happened to be read from, which would make equal artifacts differ.
+        # AdapterHub writes this name into an artifact's configuration. The path it was read from would make equal
+        # artifacts differ.
         encoder.config.name_or_path = f"sha256:{self.weights_hash}"
         return encoder
 
     def check_unchanged(self, encoder: torch.nn.Module) -> str:
         """The hash of the backbone's tensors in ``encoder``; raise if one differs in any bit from its file."""
         state = encoder.state_dict()
-        found = hash_tensors({name: state[name] for name in self.tensor_names})
-        if found != self.weights_hash:
+        digest = hash_tensors({name: state[name] for name in self.tensor_names})
+        if digest != self.weights_hash:
             raise RuntimeError(f"frozen weights of '{self.name}' changed during training: this is a bug")
-        return found
+        return digest
 
     def check_pretrained(self, encoder: torch.nn.Module, trained: Collection[str] = ()) -> None:
-        """Raise if a tensor of the backbone in ``encoder`` differs in any bit from its file.
+        """Raise if a tensor of the backbone in ``encoder``, but for ``trained``, differs in any bit from its file.
 
-        The file is mapped once more and compared; for BERT-base that takes less than half the time of
-        :meth:`check_unchanged`.
-
-        Args:
-            trained: names of tensors that may differ.
+        For BERT-base, reading the file again takes less than half the time of :meth:`check_unchanged`.
         """
         state, pretrained = encoder.state_dict(), _load_encoder(self.name).state_dict()
         for name in set(self.tensor_names) - set(trained):
-            if not np.array_equal(_bits(state[name]), _bits(pretrained[name])):
+            if not torch.equal(state[name].cpu().view(torch.int32), pretrained[name].view(torch.int32)):
                 raise RuntimeError(f"'{name}' of '{self.name}' changed while modules were loaded: this is a bug")
 
 
@@ -102,10 +96,9 @@ def open_backbone(name: str) -> Backbone:
             not fit its configuration or are not finite, or it does not run.
     """
     encoder = _load_encoder(name)
-    config = encoder.config
+    config, state = encoder.config, encoder.state_dict()
     max_length = config.max_position_embeddings - _POSITION_OFFSET[config.model_type]
     check_encoder(name, encoder, max_length)
-    state = encoder.state_dict()
     described = {key: value for key, value in config.to_dict().items() if key not in _INERT_CONFIG}
     return Backbone(
         name=name,
@@ -121,9 +114,9 @@ def open_backbone(name: str) -> Backbone:
 
 
 def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreTrainedModel, bool]:
-    """The encoder of a backbone with a masked-language-model head, and whether the head came with it or is fresh.
+    """The encoder of a backbone with a masked-language-model head, and whether the head is pretrained too.
 
-    The decoder is tied to the word embeddings; the rest of the head counts 622,650 numbers for BERT-base.
+    The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base.
 
     Args:
         hidden_dropout: as for :meth:`Backbone.load`.
@@ -133,9 +126,7 @@ def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreT
     """
     model, info = read_pretrained(name, _ENCODER, AutoModelForMaskedLM, **_WEIGHTS)
     _set_dropout(model.base_model, hidden_dropout)
-    prefix = f"{model.base_model_prefix}."
-    missing = [key for key in info["missing_keys"] if not key.startswith(prefix)]
-    return model, not missing
+    return model, all(key.startswith(f"{model.base_model_prefix}.") for key in info["missing_keys"])
 
 
 def _set_dropout(encoder: PreTrainedModel, hidden: float | None) -> None:
@@ -156,38 +147,26 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _bits(tensor: torch.Tensor) -> np.ndarray:
-    """The fp32 numbers of ``tensor`` as integers, which are equal where they are the same bit for bit."""
-    return tensor.detach().cpu().contiguous().view(torch.int32).numpy()
-
-
 def _load_encoder(name: str) -> PreTrainedModel:
     config = read_pretrained(name, "configuration (config.json)", AutoConfig)
     family = config.model_type
     if family not in _POSITION_OFFSET:
-        raise PipelineError(
-            f"backbone '{name}': model type '{family}' is not supported; use one of {', '.join(_POSITION_OFFSET)}"
-        )
+        raise refused(name, f"model type '{family}' is not supported; use one of {', '.join(_POSITION_OFFSET)}")
     check_config(name, config)
     keywords: dict[str, Any] = {"add_pooling_layer": False} if family in _HAS_POOLER else {}
     encoder, info = read_pretrained(name, _ENCODER, AutoModel, config=config, **_WEIGHTS, **keywords)
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise PipelineError(
-            f"backbone '{name}': {len(missing)} weights are missing from its file, the first is {missing[0]}:"
-            " give the folder of a complete encoder"
-        )
+    if missing := sorted(info["missing_keys"]):
+        problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
+        raise refused(name, f"{problem}: give the folder of a complete encoder")
     return encoder
 
 
 def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
     fast = read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
     if not fast.is_fast or fast.pad_token_id is None:
-        raise PipelineError(f"backbone '{name}': needs a fast tokenizer (tokenizer.json) with a padding token")
+        raise refused(name, "needs a fast tokenizer (tokenizer.json) with a padding token")
     if len(fast) > config.vocab_size:
-        raise PipelineError(
-            f"backbone '{name}': its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}:"
-            " they do not belong together"
-        )
+        problem = f"its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}"
+        raise refused(name, f"{problem}: they do not belong together")
     return tokenizer_of(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)

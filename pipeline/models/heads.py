@@ -1,6 +1,19 @@
-"""Heads: from sentence vectors to the outputs an objective reads. One class a kind."""
+"""Heads: from sentence vectors to the outputs that an objective reads.
+
+With dropout on the features f of one vector u (B, d) or of a pair u, v:
+
+| kind | outputs | features |
+| --- | --- | --- |
+| linear | ``W f + b`` | ``[u; v]`` |
+| mlp (Liu & Shen 2023) | ``W2 relu(W1 f + b1) + b2``, with a hidden layer of width d | ``[u; v]`` |
+| difference (Reimers & Gurevych 2019, section 3) | as linear | ``[u; v; |u - v|]`` |
+| difference-mlp (Liu & Shen 2023) | as mlp | ``[u; v; |u - v|]`` |
+| cosine (Xu 2024, figures 1 and 2) | ``cos(u, v)``, unclamped, without weights | |
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -8,80 +21,45 @@ from torch.nn import functional as F
 
 from pipeline.data.tasks import HeadKind
 
-
-class LinearHead(nn.Module):
-    """``W dropout([u; v]) + b``: one vector (B, d), or two joined (B, 2d), to (B, outputs)."""
-
-    def __init__(self, width: int, outputs: int, vectors: int, dropout: float) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(vectors * width, outputs)
-
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return self.out(self.dropout(u if v is None else torch.cat([u, v], dim=-1)))
+Features = Callable[..., Tensor]
 
 
-class MlpHead(nn.Module):
-    """``W2 relu(W1 dropout([u; v]) + b1) + b2`` with a hidden layer of the backbone's width (Liu & Shen 2023)."""
-
-    def __init__(self, width: int, outputs: int, vectors: int, dropout: float) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(vectors * width, width)
-        self.out = nn.Linear(width, outputs)
-
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        joined = self.dropout(u if v is None else torch.cat([u, v], dim=-1))
-        return self.out(F.relu(self.hidden(joined)))
+def joined(u: Tensor, v: Tensor | None = None) -> Tensor:
+    """``[u; v]`` (B, 2d), or u itself."""
+    return u if v is None else torch.cat([u, v], dim=-1)
 
 
 def pair_features(u: Tensor, v: Tensor) -> Tensor:
-    """``[u; v; |u - v|]``, (B, 3d), of two sentences' vectors (B, d) (Reimers & Gurevych 2019, section 3)."""
+    """``[u; v; |u - v|]``, (B, 3d), of two sentences' vectors (B, d)."""
     return torch.cat([u, v, (u - v).abs()], dim=-1)
 
 
-class DifferenceHead(nn.Module):
-    """``W dropout([u; v; |u - v|]) + b`` (Reimers & Gurevych 2019, section 3)."""
-
-    def __init__(self, width: int, outputs: int, vectors: int, dropout: float) -> None:
+class LinearHead(nn.Module):
+    def __init__(self, features: Features, inputs: int, outputs: int, dropout: float) -> None:
         super().__init__()
+        self.features = features
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(3 * width, outputs)
+        self.out = nn.Linear(inputs, outputs)
 
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.out(self.dropout(pair_features(u, v)))
+    def forward(self, *vectors: Tensor) -> Tensor:
+        return self.out(self.dropout(self.features(*vectors)))
 
 
-class DifferenceMlpHead(nn.Module):
-    """``W2 relu(W1 dropout([u; v; |u - v|]) + b1) + b2``, hidden layer of the backbone's width (Liu & Shen 2023)."""
-
-    def __init__(self, width: int, outputs: int, vectors: int, dropout: float) -> None:
+class MlpHead(nn.Module):
+    def __init__(self, features: Features, inputs: int, width: int, outputs: int, dropout: float) -> None:
         super().__init__()
+        self.features = features
         self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(3 * width, width)
+        self.hidden = nn.Linear(inputs, width)
         self.out = nn.Linear(width, outputs)
 
-    def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.out(F.relu(self.hidden(self.dropout(pair_features(u, v)))))
+    def forward(self, *vectors: Tensor) -> Tensor:
+        return self.out(F.relu(self.hidden(self.dropout(self.features(*vectors)))))
 
 
 class CosineHead(nn.Module):
-    """``cos(u, v)`` as (B, 1), unclamped; it has no weights (Xu 2024, figures 1 and 2)."""
-
-    def __init__(self, width: int, outputs: int, vectors: int, dropout: float) -> None:
-        super().__init__()
-
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
         return F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)
-
-
-_HEADS: dict[HeadKind, type[nn.Module]] = {
-    "linear": LinearHead,
-    "mlp": MlpHead,
-    "difference": DifferenceHead,
-    "difference-mlp": DifferenceMlpHead,
-    "cosine": CosineHead,
-}
 
 
 def build_head(kind: HeadKind, width: int, outputs: int, vectors: int, dropout: float) -> nn.Module:
@@ -91,6 +69,12 @@ def build_head(kind: HeadKind, width: int, outputs: int, vectors: int, dropout: 
         width: size d of a sentence vector.
         outputs: one a class, or 1 for a score and for two classes by one logit.
         vectors: sentence vectors an example has: 1, or 2 for a siamese pair.
-        dropout: on the sentence vectors.
+        dropout: on the features.
     """
-    return _HEADS[kind](width, outputs, vectors, dropout)
+    if kind == "cosine":
+        return CosineHead()
+    is_difference = kind.startswith("difference")
+    features, inputs = (pair_features, 3 * width) if is_difference else (joined, vectors * width)
+    if kind in ("mlp", "difference-mlp"):
+        return MlpHead(features, inputs, width, outputs, dropout)
+    return LinearHead(features, inputs, outputs, dropout)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Attention(NamedTuple):
-    """The self-attention of a layer, its projections of keys and values, and what it calls its mask."""
+    """The self-attention of a layer, its key and value projections, and the name of its mask argument."""
 
     module: nn.Module
     key: nn.Module
@@ -19,7 +19,7 @@ class Attention(NamedTuple):
 
 
 def stack_of(backbone: nn.Module) -> Any:
-    """The module that runs the layers, which are its ``layer``: DistilBERT calls it otherwise than the others."""
+    """The module that runs the layers, which it holds as ``layer``; DistilBERT has another name for it."""
     return backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
 
 

@@ -1,4 +1,4 @@
-"""Pretrained files, from the Hub or a folder: whatever is wrong with them is told in one line."""
+"""Pretrained files, from the Hub or a folder: whatever is wrong with them is reported in one line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ _MOST_LAYERS = 1000
 _OTHER_CONFIG = "use the config.json that the weights were saved with"
 
 
+def refused(name: str, problem: str) -> PipelineError:
+    return PipelineError(f"backbone '{name}': {problem}")
+
+
 def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
-    """What ``auto_class.from_pretrained`` gives, without remote code.
+    """The result of ``auto_class.from_pretrained``, without remote code.
 
     Args:
         name: a Hub id or a folder.
@@ -31,7 +35,7 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
     if is_folder:
         _check_config_file(name)
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise PipelineError(f"backbone '{name}': no such folder (--backbone takes a folder or a Hub id)")
+        raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
     try:
         return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
     except Exception as error:
@@ -48,7 +52,7 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
                 "cannot be had from the Hub: check the id, connect, or give a local folder with --backbone DIR"
                 f" ({_reason(error)})"
             )
-        raise PipelineError(f"backbone '{name}': {message}") from error
+        raise refused(name, message) from error
 
 
 def check_config(name: str, config: PretrainedConfig) -> None:
@@ -60,35 +64,32 @@ def check_config(name: str, config: PretrainedConfig) -> None:
     for key in _SIZES:
         size = getattr(config, key, None)
         if type(size) is not int or size < 1:
-            raise PipelineError(
-                f"backbone '{name}': its config.json says {key} = {shortened(size)}, which has to be a whole number"
-                f" above 0: {_OTHER_CONFIG}"
-            )
-    if config.num_hidden_layers > _MOST_LAYERS:
-        raise PipelineError(
-            f"backbone '{name}': its config.json says {config.num_hidden_layers} layers, more than {_MOST_LAYERS}:"
-            f" {_OTHER_CONFIG}"
-        )
-    if config.hidden_size % config.num_attention_heads:
-        raise PipelineError(
-            f"backbone '{name}': {config.num_attention_heads} attention heads do not divide its hidden_size"
-            f" ({config.hidden_size}): {_OTHER_CONFIG}"
-        )
+            problem = f"its config.json says {key} = {shortened(size)}, which has to be a whole number above 0"
+            break
+    else:
+        layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
+        if layers > _MOST_LAYERS:
+            problem = f"its config.json says {layers} layers, more than {_MOST_LAYERS}"
+        elif width % heads:
+            problem = f"{heads} attention heads do not divide its hidden_size ({width})"
+        else:
+            return
+    raise refused(name, f"{problem}: {_OTHER_CONFIG}")
 
 
 def check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
-    """Check that ``encoder`` has finite weights, and that it turns inputs of up to ``max_length`` tokens into states.
+    """Check that ``encoder`` has finite weights, and that it runs on inputs of up to ``max_length`` tokens.
 
-    A configuration may have the shapes of its weights and still describe no encoder: an activation that is no function,
+    A configuration may fit the shapes of its weights and still describe no encoder: an activation that is no function,
     an epsilon that is a text.
 
     Raises:
         PipelineError: it does not.
     """
     if broken := [key for key, tensor in encoder.state_dict().items() if not is_finite(tensor)]:
-        raise PipelineError(f"backbone '{name}': its weights hold NaN or infinity, first in {broken[0]}: copy it again")
+        raise refused(name, f"its weights hold NaN or infinity, first in {broken[0]}: copy it again")
     if max_length < 4:
-        raise PipelineError(f"backbone '{name}': it reads inputs of {max_length} tokens at most, fewer than 4")
+        raise refused(name, f"it reads inputs of {max_length} tokens at most, fewer than 4")
     # Padding has no position of its own.
     tokens = torch.full((1, max_length), 1 if encoder.config.pad_token_id == 0 else 0)
     try:
@@ -97,12 +98,10 @@ def check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
             few = tokens[:, :4]
             states = encoder(input_ids=few, attention_mask=torch.ones_like(few)).last_hidden_state
     except Exception as error:
-        raise PipelineError(
-            f"backbone '{name}': its config.json describes an encoder that does not run ({_reason(error)}):"
-            f" {_OTHER_CONFIG}"
-        ) from error
+        problem = f"its config.json describes an encoder that does not run ({_reason(error)})"
+        raise refused(name, f"{problem}: {_OTHER_CONFIG}") from error
     if not is_finite(states):
-        raise PipelineError(f"backbone '{name}': its states are NaN or infinite: {_OTHER_CONFIG}")
+        raise refused(name, f"its states are NaN or infinite: {_OTHER_CONFIG}")
 
 
 def _is_folder(name: str) -> bool:
@@ -115,13 +114,13 @@ def _is_folder(name: str) -> bool:
 def _check_config_file(folder: str) -> None:
     file = Path(folder) / "config.json"
     if not file.exists():
-        raise PipelineError(f"backbone '{folder}': the folder holds no config.json: give the folder of an encoder")
+        raise refused(folder, "the folder holds no config.json: give the folder of an encoder")
     if not isinstance(read_json(file, remedy := "copy it again"), dict):
         raise PipelineError(f"{file}: not a configuration: {remedy}")
 
 
 def _reason(error: Exception, mark: str = "") -> str:
-    """The first line of ``error`` that holds ``mark``, cut where it is long; its type where that tells more."""
+    """The first line of ``error`` that contains ``mark``, shortened; with its type where that says more."""
     if isinstance(error, RecursionError):
         return "nested too deeply"
     lines = [line.strip() for line in str(error).splitlines() if line.strip() and mark in line]

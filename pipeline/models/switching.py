@@ -1,10 +1,10 @@
-"""Several tasks' modules over one backbone, of which one at a time is active."""
+"""Modules of several tasks over one backbone; one task's are active at a time."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from adapters.methods.bottleneck import BottleneckLayer
+from adapters.methods.adapter_layer_base import AdapterLayerBase
 from adapters.methods.prefix_tuning import PrefixTuningPool
 from torch import nn
 
@@ -12,10 +12,10 @@ from pipeline.system.errors import PipelineError
 
 
 class TaskSite(nn.Module):
-    """A place in a layer where each of several tasks has a module of its own; with none active it does nothing.
+    """A place in a layer that holds one module per task; with none active it does nothing.
 
-    Names of its parameters hold ``.tasks.<task>.``. A subclass hooks its bound methods, never closures, into the
-    layer, so that a deep copy of the backbone has hooks into itself.
+    Names of its parameters contain ``.tasks.<task>.``. A subclass registers bound methods as hooks, never closures, so
+    that the hooks of a deep copy belong to the copy.
     """
 
     def __init__(self) -> None:
@@ -32,10 +32,9 @@ class TaskSite(nn.Module):
 
 
 def activate(backbone: nn.Module, task: str) -> None:
-    """Let the modules of ``task`` alone take part in forward passes.
+    """Let only the modules of ``task`` take part in forward passes.
 
-    Where activations are recomputed for the backward pass (gradient checkpointing), that pass comes before another
-    task is activated.
+    With gradient checkpointing, run the backward pass before another task is activated: it computes activations again.
 
     Raises:
         KeyError: other tasks have modules here, this one has none.
@@ -53,16 +52,17 @@ def activate(backbone: nn.Module, task: str) -> None:
 
 
 def module_parameter_names(model: nn.Module) -> set[str]:
-    """The parameters of ``model`` that belong to modules put into its backbone: adapters, fusions, PAL, prefixes.
+    """The parameters of the modules that were put into the backbone of ``model``: adapters of any kind, and fusions.
 
-    The other ones are the backbone's own and the heads'.
+    All others belong to the backbone itself or to heads.
     """
     added: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, TaskSite | PrefixTuningPool):
             added.append(module)
-        elif isinstance(module, BottleneckLayer):
-            added += [module.adapters, module.adapter_fusion_layer]
+        elif isinstance(module, AdapterLayerBase):
+            names = (module.adapter_modules_name, "adapter_fusion_layer")
+            added += [child for name, child in module.named_children() if name in names]
     ours = {id(parameter) for module in added for parameter in module.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in ours}
 

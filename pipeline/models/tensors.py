@@ -1,7 +1,7 @@
-"""Tensors from a file: all that a model expects and nothing else, in its shapes, as finite fp32 numbers.
+"""Tensors from a file: exactly those that a model expects, in its shapes, as finite fp32 numbers.
 
-AdapterHub and torch (``strict=False``) load whatever a file names that the model has too, and leave what it lacks as it
-was drawn. A file could then overwrite the frozen backbone, or a model predict with random weights.
+AdapterHub and torch (``strict=False``) load every tensor of a file that the model has too, and leave the others random.
+A file could then overwrite the frozen backbone, or a model predict with random weights.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LAYER = re.compile(r"\.layer\.(\d+)\.")
 
 
 def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: str = "") -> dict[str, Tensor]:
-    """The tensors of the safetensors file ``file``, which has just those of ``expected``.
+    """The tensors of the safetensors file ``file``, which must be those of ``expected``.
 
-    Contents are read only once the header is known to be right, so a file of any size costs nothing to refuse.
+    The header is checked before any contents are read, so a file of any size costs nothing to refuse.
 
     Args:
         expected: tensors that have these names and shapes.
-        part: of a file that several readers share, the beginning of the names that are read here.
+        part: read only tensors whose names begin so, and ignore the others.
 
     Raises:
         PipelineError: the file is missing, damaged, or holds other tensors, other shapes, another dtype, NaN or
@@ -57,7 +57,7 @@ def fill(parameters: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> Non
 
 
 def in_layers(tensors: Mapping[str, Tensor], layers: Iterable[int]) -> dict[str, Tensor]:
-    """``tensors``, which stand in some layers of a backbone, as if each of ``layers`` had them: layers are alike."""
+    """``tensors`` of some layers of a backbone, under the names that they would have in each of ``layers``."""
     return {
         _LAYER.sub(f".layer.{layer}.", name, count=1): tensor for layer in layers for name, tensor in tensors.items()
     }
@@ -70,7 +70,7 @@ def layer_of(name: str) -> int | None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether ``tensor`` has neither NaN nor infinity; ten times as fast as asking each number."""
+    """Whether ``tensor`` has neither NaN nor infinity; ten times as fast as checking each number."""
     return all(edge.isfinite().item() for edge in tensor.aminmax())
 
 
@@ -78,7 +78,7 @@ def _problems(header: Mapping[str, Any], expected: Mapping[str, Tensor]) -> list
     """How ``header`` differs from ``expected``, each kind of difference with its first example."""
     shared = [name for name in expected if name in header]
     shapes = {name: (tuple(header[name].get_shape()), tuple(expected[name].shape)) for name in shared}
-    misshapen = [name for name, (found, wanted) in shapes.items() if found != wanted]
+    misshapen = [name for name, (actual, wanted) in shapes.items() if actual != wanted]
     example = "{}, not {}".format(*shapes[misshapen[0]]) if misshapen else ""
     differences = [
         ("missing", [name for name in expected if name not in header]),

@@ -1,6 +1,6 @@
-"""TransferModel: backbone, pooling and head as one module; cross and siamese pairs.
+"""TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
-Several over one backbone: JointModel answers for all at once, MultitaskModel trains on all in turn.
+Several can share one backbone: JointModel answers for all tasks at once, MultitaskModel for one at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.tasks import Encoding, Pooling
-from pipeline.models.frozen_prefix import above, completed, frozen_parts
+from pipeline.models.frozen_prefix import frozen_depth, frozen_parts, is_frozen
+from pipeline.models.patches.cut import lower_states, upper_states
 from pipeline.models.switching import activate
 
 
@@ -28,13 +29,13 @@ def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
 class TransferModel(nn.Module):
     """``head(pool(backbone(input)))``.
 
-    A siamese batch holds 2B inputs, first sentences before second ones, or each distinct sentence once and ``pairs``
-    that says where it goes; they run as one batch.
-    The layers below the lowest one that trains, and the whole backbone if nothing in it does, stay in evaluation mode,
-    so that their dropout does not blur what is trained on top; what they give may be handed in as ``known``.
-    A second encoder, static or trained too, may stand beside the backbone: the head then reads the vectors of both,
-    joined (Hayes 2024, "static + finetune" and "multi + triple").
-    Where several tasks have modules in the backbone, those of ``task`` are active whenever this model runs it.
+    A siamese batch of B pairs is 2B inputs, first sentences before second ones, or each distinct sentence once and
+    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`frozen_prefix`).
+
+    Args:
+        task: the task whose modules to activate, where several tasks have some in the backbone.
+        second: another encoder, frozen or trained; the head then reads the vectors of both, joined (Hayes 2024,
+            "static + finetune" and "multi + triple").
     """
 
     def __init__(
@@ -62,6 +63,13 @@ class TransferModel(nn.Module):
                 part.eval()
         return self
 
+    @torch.no_grad()
+    def prefix_output(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Output of the frozen prefix: states (B, T, d), or vectors (B, d) if the whole backbone is frozen."""
+        if is_frozen(self.backbone):
+            return self.encode(**inputs)
+        return lower_states(self.backbone, frozen_depth(self.backbone), inputs)
+
     def encode(
         self,
         input_ids: Tensor,
@@ -72,7 +80,9 @@ class TransferModel(nn.Module):
     ) -> Tensor:
         """Sentence vectors, (B, d) or with two encoders (B, 2d), of inputs (B, T).
 
-        ``known`` and ``absent`` are :class:`PrefixCache`'s.
+        Args:
+            known: the inputs' :meth:`prefix_output`, if it was computed before.
+            absent: the numbers of inputs for which it was not.
         """
         inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         if self.task is not None:
@@ -81,23 +91,26 @@ class TransferModel(nn.Module):
             encoders = (self.backbone, *self.second.values())
             vectors = [pool(e(**inputs).last_hidden_state, attention_mask, self.pooling) for e in encoders]
             return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
-        known = completed(self, known, absent, inputs)
+        if absent is not None:
+            computed = self.prefix_output({name: tensor[absent] for name, tensor in inputs.items()})
+            known = known.index_copy(0, absent, computed.to(known.dtype))
         if known.ndim == 2:
             return known
-        return pool(above(self.backbone, known, inputs), attention_mask, self.pooling)
+        hidden = upper_states(self.backbone, frozen_depth(self.backbone), known, inputs)
+        return pool(hidden, attention_mask, self.pooling)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
 
         Args:
-            vectors: one an example; of siamese pairs 2B, first sentences before second ones.
-            pairs: (2B,), where each sentence stands in ``vectors``, so that a sentence need stand there only once.
+            vectors: one per example; of siamese pairs 2B, first sentences before second ones.
+            pairs: (2B,), where each sentence stands in ``vectors``, so that a repeated one is encoded once.
         """
         vectors = vectors.float()
         with torch.autocast(vectors.device.type, enabled=False):
             if self.encoding == "siamese":
-                # An embedding adds the gradients of a sentence that repeats in one order; plain indexing on a CPU adds
-                # them as its threads come.
+                # An embedding adds the gradients of a repeated sentence in a fixed order; plain indexing on a CPU adds
+                # them in the order of its threads.
                 both = vectors if pairs is None else F.embedding(pairs, vectors)
                 return self.head(*both.chunk(2))
             return self.head(vectors)
@@ -111,14 +124,14 @@ class TransferModel(nn.Module):
         known: Tensor | None = None,
         absent: Tensor | None = None,
     ) -> Tensor:
-        """Outputs of the head, (B, outputs); ``pairs`` as :meth:`decide`, the last two as :meth:`encode` reads them."""
+        """Outputs of the head, (B, outputs); arguments as for :meth:`encode` and :meth:`decide`."""
         return self.decide(self.encode(input_ids, attention_mask, token_type_ids, known, absent), pairs)
 
 
 class JointModel(nn.Module):
     """N tasks' models over one backbone that gives N streams (:func:`parallel_adapters`): one pass serves all.
 
-    Pooling and head are each task's own; outputs stand side by side in the order of ``models``.
+    Each task has its own pooling and head; outputs are concatenated in the order of ``models``.
     """
 
     def __init__(self, models: Sequence[TransferModel]) -> None:
@@ -130,8 +143,12 @@ class JointModel(nn.Module):
         """Sentence vectors (B, N, d) of inputs (B, T)."""
         inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         hidden = self._each[0].backbone(**inputs).last_hidden_state  # (N B, T, d)
-        streams = zip(self._each, hidden.chunk(len(self._each)), strict=True)
-        return torch.stack([pool(stream, attention_mask, model.pooling) for model, stream in streams], dim=1)
+        return self._pooled(hidden.chunk(len(self._each)), attention_mask)
+
+    def _pooled(self, streams: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """(B, N, d) from the hidden states (B, T, d) of each task."""
+        each = zip(self._each, streams, strict=True)
+        return torch.stack([pool(stream, mask, model.pooling) for model, stream in each], dim=1)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of all heads, (B, sum of outputs), of vectors (B, N, d); ``pairs`` as in :class:`TransferModel`."""
@@ -149,11 +166,11 @@ class JointModel(nn.Module):
 
 
 class MultitaskModel(nn.Module):
-    """One backbone for several tasks, each with its own encoding, pooling and head, and modules if it has any.
+    """One backbone for several tasks, each with its own encoding, pooling, head, and modules if it has any.
 
-    A batch of one task gives the heads and modules of the others no gradient, so a step leaves them bit for bit as
-    they are: a gradient of zero would not, with weight decay and momentum. Processes that train together have to look
-    for the parameters that get none (``find_unused_parameters``).
+    A batch of one task gives the parameters of the others no gradient, so a step leaves them bit for bit unchanged. A
+    gradient of zero would not, with weight decay and momentum. Data-parallel training therefore needs
+    ``find_unused_parameters``.
     """
 
     def __init__(self, models: Mapping[str, TransferModel]) -> None:

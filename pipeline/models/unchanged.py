@@ -1,4 +1,4 @@
-"""Proof that what was frozen stayed bit for bit as it was: hashes of the tensors in memory, before and after."""
+"""Proof that frozen weights are bit-identical: hashes of the tensors in memory, before and after training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.models.backbone import Backbone, hash_tensors
 
 
 def adapter_hashes(encoder: nn.Module, names: Iterable[str]) -> dict[str, str]:
-    """sha256 over the tensors of each adapter in ``encoder``, under the names its own file has for them."""
+    """sha256 over the tensors of each adapter in ``encoder``, named as in its file."""
     state = encoder.state_dict()
     return {name: hash_tensors({key: state[key] for key in state if f".adapters.{name}." in key}) for name in names}
 
@@ -24,12 +24,10 @@ def unchanged_parts(encoder: nn.Module, backbone: Backbone, adapters: Mapping[st
     Raises:
         RuntimeError: something frozen has changed, which is a bug.
     """
-    found = {}
     own = set(backbone.tensor_names)
-    if not any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in own):
-        found["backbone"] = backbone.check_unchanged(encoder)
+    trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in own)
+    hashes = {} if trains else {"backbone": backbone.check_unchanged(encoder)}
     after = adapter_hashes(encoder, adapters)
-    changed = [name for name in adapters if after[name] != adapters[name]]
-    if changed:
+    if changed := [name for name in adapters if after[name] != adapters[name]]:
         raise RuntimeError(f"frozen adapters changed during training: {', '.join(changed)}: this is a bug")
-    return found | after
+    return hashes | after

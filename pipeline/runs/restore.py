@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import load_fusion, use_fusion_implementation
-from pipeline.methods.houlsby import load_adapter, load_layernorms
+from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.layernorms import load_layernorms
 from pipeline.methods.modules import load_modules
 from pipeline.methods.parallel import parallel_adapters
 from pipeline.models.backbone import Backbone

@@ -18,7 +18,7 @@ from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.methods.attention import attention_table, site_attention
-from pipeline.models.frozen_prefix import PrefixCache
+from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.models.unchanged import adapter_hashes, unchanged_parts
 from pipeline.records.ledger import Cost, OtherScore, Parameters, RunRecord, SourceRun, run_name

@@ -6,22 +6,20 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_serializer, field_validator
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
+from pipeline.settings.adapter_kinds import ADAPTER_KINDS, BOTTLENECKS, AdapterKind, AdapterSettings, Tokens, Width
 from pipeline.settings.layers import check_layers, parse_layers
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import read_toml
 
 # No use comes near these bounds, and nothing computed from numbers within them overflows.
 Count = Annotated[int, Field(le=10**6)]
-Width = Annotated[int, Field(le=2**16)]
-Tokens = Annotated[int, Field(le=8192)]
 Number = Annotated[float, Field(le=1e38)]  # what fp32 can hold
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
-AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 FusionForm = Literal["anchored", "standard"]
 FusionImplementation = Literal["fast", "stock"]
@@ -66,16 +64,6 @@ _TRAINING = (
 )
 
 
-# What of a recipe belongs to some kinds of modules: AdapterHub's bottlenecks, which fusion mixes, and others.
-BOTTLENECKS: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer"})
-_MODULES: dict[AdapterKind, tuple[str, ...]] = {
-    "houlsby": ("bottleneck", "train_layernorm"),
-    "pfeiffer": ("bottleneck", "train_layernorm"),
-    "pal": ("pal_size", "pal_heads"),
-    "prefix": ("prefix_length",),
-    "prefix-tuning": ("prefix_length",),
-}
-
 # What of a recipe belongs to one form of fusion.
 _ANCHORED, _STANDARD = ("anchor", "fusion_rank"), ("fusion_regularization",)
 
@@ -90,7 +78,7 @@ def check_seed(seed: int) -> None:
         raise PipelineError(f"seed {seed}: give a whole number from 0 to 2**32 - 1")
 
 
-class Recipe(BaseModel):
+class Recipe(AdapterSettings):
     """How a model is built and trained. ``None`` means "from the task" or "from ``trainable``" until resolved."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -105,12 +93,7 @@ class Recipe(BaseModel):
     extra: tuple[Extra, ...] = Field((), description="tasks whose training rows are added to the target's")
 
     adapter: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds")
-    bottleneck: Width = Field(64, ge=1, description="adapter width m")
     drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
-    train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
-    pal_size: Width = Field(204, ge=1, description="width s of a projected attention layer")
-    pal_heads: Width = Field(12, ge=1, description="its attention heads; they divide pal_size")
-    prefix_length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
     fusion: FusionForm = Field("anchored", description="begins as one adapter; standard: Pfeiffer et al. 2021")
     anchor: Number = Field(5.0, ge=0, description="anchored: score of that adapter at the start, the others' are 0")
     fusion_rank: Width = Field(16, ge=1, description="anchored: rank of Q, K and V - I")
@@ -344,9 +327,9 @@ class Recipe(BaseModel):
                 f"adapter '{self.adapter}' cannot be fused: fusion mixes the outputs of bottlenecks"
                 f" ({' or '.join(sorted(BOTTLENECKS))})"
             )
-        found = {name for names in _MODULES.values() for name in names}
+        found = set(AdapterSettings.model_fields)
         if has_modules:
-            found -= set(_MODULES[self.adapter])
+            found -= set(ADAPTER_KINDS[self.adapter].keys)
         if self.trainable == "full+adapter" and not joint:
             found.add("train_layernorm")  # all train; only several tasks could each have their own
         if not has_modules and not is_fusion:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.methods.houlsby import add_adapter, save_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from tests.pipeline.methods.adapted import randomise, saved_modules
+from tests.pipeline.methods.adapted import add_adapter, randomise, save_adapter, saved_modules
 
 
 @pytest.fixture

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import adapters
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch.nn import functional as F
+from torch.optim import AdamW
+from transformers import BertModel, PreTrainedModel
 
+from pipeline.methods.modules import add_modules
+from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import build_head
+from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
 
 IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -23,6 +32,37 @@ def hidden(encoder: PreTrainedModel) -> Tensor:
 
 def trainable(encoder: nn.Module) -> int:
     return sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad)
+
+
+def add_adapter(encoder: PreTrainedModel, name: str, kind: Any, bottleneck: int, drop: Sequence[int] = ()) -> None:
+    METHODS[kind].add(encoder, [name], Recipe(adapter=kind, bottleneck=bottleneck, drop_layers=tuple(drop)))
+
+
+def save_adapter(encoder: PreTrainedModel, name: str, folder: Path) -> None:
+    METHODS["houlsby"].save(encoder, name, folder)
+
+
+def train_steps(backbone: Backbone, recipe: Recipe, steps: int = 3) -> tuple[PreTrainedModel, set[str]]:
+    """An encoder after some steps with an adapter and a head, and the names of all parameters that changed."""
+    torch.manual_seed(0)
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], recipe)
+    model = TransferModel(encoder, build_head("linear", backbone.hidden_size, 2, 1, 0.1), "cross", "cls").train()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(IDS, torch.ones_like(IDS)), torch.tensor([0, 1, 0])).backward()
+        optimizer.step()
+    return encoder, {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+
+
+def stock_states(backbone_folder: Path, adapter: Path) -> Tensor:
+    """Hidden states by AdapterHub's own calls on its own model, from an adapter's folder alone."""
+    model = BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
+    adapters.init(model)
+    model.load_adapter(str(adapter), use_safetensors=True, set_active=True)
+    return hidden(model)
 
 
 def saved_modules(task: str, folder: Path, **values: Any) -> SavedModules:

@@ -13,11 +13,11 @@ from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
 from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
-from pipeline.methods.houlsby import add_adapter, load_adapter, reduction_factor, save_adapter
+from pipeline.methods.houlsby import load_adapter, reduction_factor
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.system.errors import PipelineError
-from tests.pipeline.methods.adapted import hidden, randomise, saved_modules, trainable
+from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_adapter, saved_modules, trainable
 
 
 @pytest.mark.parametrize(("sites", "per_layer"), [("houlsby", 2), ("pfeiffer", 1)])

@@ -9,11 +9,10 @@ import torch
 
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import add_fusion, use_fusion_implementation
-from pipeline.methods.houlsby import add_adapter, save_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.lean import make_lean
-from tests.pipeline.methods.adapted import saved_modules
+from pipeline.models.patches.lean import make_lean
+from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
 INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}

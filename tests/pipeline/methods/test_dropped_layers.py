@@ -15,11 +15,12 @@ from transformers import BertModel
 
 from pipeline.methods.anchored import anchor_fusion
 from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
-from pipeline.methods.houlsby import add_adapter, load_adapter, save_adapter, train_layernorms
+from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.layernorms import train_layernorms
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
-from tests.pipeline.methods.adapted import IDS, hidden, randomise, saved_modules, trainable
+from tests.pipeline.methods.adapted import IDS, add_adapter, hidden, randomise, save_adapter, saved_modules, trainable
 
 SITE = 2 * 32 * 8 + 32 + 8
 FUSION_SITE = 3 * 32**2 + 2 * 32

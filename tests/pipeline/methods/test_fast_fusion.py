@@ -362,9 +362,9 @@ def test_the_chosen_forms_take_the_fewest_operations(rank: int, monkeypatch: pyt
     """Counted as they run, forward and backward; the estimate leaves out what fills a bank up to its alignment."""
     model = fused_model((32,) * 3, width=64, sites="pfeiffer", dropout=0.0)
     layer = model.encoder.layer[0].output
-    site, (fusion,) = FusionSite(layer), layer.adapter_fusion_layer.values()
+    site, (fusion,) = FusionSite(layer, layer.compose_fuse), layer.adapter_fusion_layer.values()
     fusion.query, fusion.key = (nn.Linear(64, rank, dtype=torch.float64) for _ in range(2))
-    assert site._join(list(layer.adapters.values()))
+    assert site._join(list(layer.adapters))
 
     def taken(tokens: int) -> int:
         states = torch.randn(1, tokens, 64, dtype=torch.float64, requires_grad=True)

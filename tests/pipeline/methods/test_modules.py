@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,17 +13,19 @@ from torch.optim import AdamW
 from transformers import PreTrainedModel
 
 from pipeline.methods.modules import add_modules, load_modules, save_modules
+from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.frozen_prefix import frozen_depth
-from pipeline.models.lean import make_lean
+from pipeline.models.patches.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
+from pipeline.settings.adapter_kinds import ADAPTER_KINDS, AdapterKind, AdapterSettings
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import IDS, hidden, trainable
 
-KINDS = ["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
+KINDS = list(METHODS)
 FAMILIES = ["bert", "roberta", "distilbert"]
 PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) != ("prefix-tuning", "distilbert")]
 SIZES = {"bottleneck": 8, "pal_size": 12, "pal_heads": 3, "prefix_length": 4}
@@ -117,7 +119,7 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["pal", "prefix", "houlsby", "pfeiffer"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "prefix-tuning"])
 def test_what_is_below_the_lowest_modules_is_frozen(kind: str, backbone: Backbone) -> None:
     assert frozen_depth(adapted(backbone, kind, drop_layers=[0])) == 1
 
@@ -232,6 +234,12 @@ def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbo
             if name in module_parameter_names(alone):
                 parameter.copy_(state[name])
     torch.testing.assert_close(hidden(alone), outputs["meals"], rtol=0, atol=0)
+
+
+def test_every_kind_has_settings_and_a_method() -> None:
+    assert METHODS.keys() == ADAPTER_KINDS.keys() == {*get_args(AdapterKind)}
+    fields = AdapterSettings.model_fields.keys()
+    assert {key for kind in ADAPTER_KINDS.values() for key in kind.keys} == fields
 
 
 def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from pipeline.methods.pal import Pal, add_pal
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import activate
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden, randomise
 
@@ -24,7 +25,7 @@ MASK[1, 5:] = 0
 def with_pal(backbone: Backbone, random: bool = True) -> PreTrainedModel:
     torch.manual_seed(0)
     encoder = backbone.load().eval()
-    add_pal(encoder, "films", 12, 3)
+    add_pal(encoder, ["films"], Recipe(pal_size=12, pal_heads=3))
     activate(encoder, "films")
     if random:
         randomise(encoder, ".pal.")
@@ -76,7 +77,7 @@ def test_with_a_zero_decoder_the_model_is_the_backbone(backbone: Backbone) -> No
 
 def test_encoder_and_decoder_are_a_tasks_own_and_the_same_in_all_layers(backbone: Backbone) -> None:
     encoder = with_pal(backbone)
-    add_pal(encoder, "meals", 12, 3)
+    add_pal(encoder, ["meals"], Recipe(pal_size=12, pal_heads=3))
     layers = encoder.encoder.layer
     for task in ("films", "meals"):
         first = layers[0].pal.tasks[task]
@@ -105,4 +106,4 @@ def test_all_layers_teach_what_they_share(backbone: Backbone) -> None:
 @pytest.mark.parametrize(("size", "heads"), [(10, 3), (8, 16)])
 def test_heads_divide_the_size(size: int, heads: int, encoder: PreTrainedModel) -> None:
     with pytest.raises(PipelineError, match=rf"pal_size {size} does not divide by pal_heads \({heads}\)"):
-        add_pal(encoder, "films", size, heads)
+        add_pal(encoder, ["films"], Recipe(pal_size=size, pal_heads=heads))

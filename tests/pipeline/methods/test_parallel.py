@@ -14,10 +14,10 @@ from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from pipeline.methods.houlsby import add_adapter
 from pipeline.methods.parallel import ParallelSite, parallel_adapters
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import add_adapter
 
 NAMES = ("films", "meals", "pairs")
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))

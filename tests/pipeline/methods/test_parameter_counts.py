@@ -11,7 +11,7 @@ import torch
 from adapters.composition import Fuse
 from transformers import BertConfig, BertModel, PreTrainedModel
 
-from pipeline.methods import modules
+from pipeline.methods import prefix
 from pipeline.methods.modules import add_modules
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.methods.adapted import trainable
@@ -51,7 +51,7 @@ def recipe(**values: Any) -> Recipe:
 def test_what_trains(
     settings: dict[str, Any], tasks: int, expected: int, bert: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modules, "token_states", lambda model, length: [torch.zeros(length, 768)] * 12)
+    monkeypatch.setattr(prefix, "token_states", lambda model, length: [torch.zeros(length, 768)] * 12)
     add_modules(bert, TASKS[:tasks], recipe(**settings))
     assert trainable(bert) == expected
 

@@ -13,11 +13,10 @@ from torch import Tensor
 from transformers import BertModel, PreTrainedModel
 
 from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
-from pipeline.methods.houlsby import add_adapter, save_adapter
 from pipeline.methods.pruning import prune_fusion, source_shares
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from tests.pipeline.methods.adapted import saved_modules
+from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
 INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import Backbone, hash_tensors, open_backbone
 from pipeline.system.errors import PipelineError
 from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import add_adapter
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])

@@ -14,13 +14,15 @@ from torch import Tensor
 
 from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.methods.houlsby import add_adapter
 from pipeline.models.backbone import open_backbone
-from pipeline.models.frozen_prefix import PrefixCache, above, below, frozen_depth
+from pipeline.models.frozen_prefix import frozen_depth
 from pipeline.models.heads import build_head
-from pipeline.models.lean import make_lean
+from pipeline.models.patches.cut import upper_states
+from pipeline.models.patches.lean import make_lean
+from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import TransferModel
 from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import add_adapter
 
 Make = Callable[..., TransferModel]
 
@@ -96,9 +98,9 @@ def test_bottom_and_top_are_the_whole(family: str, make: Make) -> None:
     inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
     names = [name for name, _ in model.named_parameters()]
     whole = model.backbone(**inputs).last_hidden_state
-    states = below(model.backbone, inputs)
+    states = model.prefix_output(inputs)
     assert not states.requires_grad
-    assert torch.equal(above(model.backbone, states, inputs), whole)
+    assert torch.equal(upper_states(model.backbone, 1, states, inputs), whole)
     assert torch.equal(model.backbone(**inputs).last_hidden_state, whole)
     assert [name for name, _ in model.named_parameters()] == names
 

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 from pipeline.methods.fusion import add_fusion
-from pipeline.methods.houlsby import add_adapter, save_adapter, train_layernorms
+from pipeline.methods.layernorms import train_layernorms
 from pipeline.models.backbone import Backbone, hash_tensors
 from pipeline.models.unchanged import adapter_hashes, unchanged_parts
-from tests.pipeline.methods.adapted import saved_modules
+from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
 
 NAMES = ("films", "meals")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from pipeline.models.frozen_prefix import PrefixCache
+from pipeline.models.prefix_cache import PrefixCache
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun

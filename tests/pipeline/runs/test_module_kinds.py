@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pipeline.methods.registry import METHODS
 from pipeline.models.switching import module_parameter_names
 from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Store
@@ -25,7 +26,7 @@ from stages.fuse import choose_adapters, parse_sources
 from stages.predict import predict
 
 Quick = Callable[..., Recipe]
-KINDS = ["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning"]
+KINDS = list(METHODS)
 SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4}
 
 
@@ -50,6 +51,8 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
         ("prefix", "pairs", {"encoding": "siamese"}),
         ("prefix-tuning", "films", {"pooling": "cls"}),
         ("prefix-tuning", "pairs", {"drop_layers": [0]}),
+        ("lora", "pairs", {"drop_layers": [0]}),
+        ("ia3", "films", {"pooling": "cls"}),
     ],
 )
 def test_from_extract_to_predict_and_through_an_export(
@@ -61,7 +64,7 @@ def test_from_extract_to_predict_and_through_an_export(
     assert artifact is not None
     artifact.verify()
     names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors"}
-    own = {"adapter_config.json", "adapter.safetensors"} if kind == "prefix-tuning" else {"modules.safetensors"}
+    own = {"modules.safetensors"} if kind in ("pal", "prefix") else {"adapter_config.json", "adapter.safetensors"}
     assert names == own
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
     export_artifact(workspace.store, record.run, tmp_path / "out.zip")

@@ -15,12 +15,12 @@ from transformers import PreTrainedModel
 
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.methods.fusion import use_fusion_implementation
-from pipeline.methods.houlsby import add_adapter
 from pipeline.models.heads import build_head
-from pipeline.models.lean import make_lean
+from pipeline.models.patches.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.training.divergence import class_divergence, squared_error
 from pipeline.training.terms.smart import GUARD, Smoothness, perturbation, perturbed
+from tests.pipeline.methods.adapted import add_adapter
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
 BATCH = {

@@ -1,33 +1,31 @@
 """make_lean: an encoder that computes the same function with less work.
 
-Two things, none of which touches a parameter, a name or a random number: with CLS pooling the last layer is computed
-for the first token alone, since nothing reads the others; and attention with dropout is written out on a CPU, where
-torch's fused attention has none and goes a slower way. Dropout draws the same masks from the same generator as before,
-for the tokens too that nothing reads, and keeps a byte a number of them for the backward pass instead of four: a seed
-trains the model that it trains with the encoder as it was.
+It changes two things. With CLS pooling the last layer is computed for the first token alone, since nothing reads the
+others. Attention with dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
+
+No parameter, name or random number changes: dropout draws the same masks from the same generator, also for tokens that
+nothing reads, so a seed trains the same model. For the backward pass it keeps one byte per number instead of four.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Pooling
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
-    """Change ``encoder`` in place, after its adapters are in it; call again to change for another ``pooling``.
+    """Patch ``encoder`` in place, after its adapters were added; call again to change it for another ``pooling``.
 
-    With pooling "cls" its ``last_hidden_state`` is then (B, 1, d). Families whose layers are not built as BERT's keep
-    their own attention and last layer.
+    With pooling "cls" its ``last_hidden_state`` is then (B, 1, d). Families whose layers differ from BERT's keep their
+    own attention and last layer.
     """
     for module in encoder.modules():
         if type(module) is nn.Dropout:
@@ -47,9 +45,9 @@ def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
 
 
 class Dropout(nn.Dropout):
-    """Dropout that keeps a byte a number for the backward pass on a CPU.
+    """Dropout that keeps one byte per number for the backward pass on a CPU.
 
-    ``tokens`` is T where the input (B, 1, d) is the first of T tokens, for all of which masks are drawn.
+    ``tokens`` is T where the input (B, 1, d) is the first of T tokens; masks are then drawn for all T.
     """
 
     tokens: int | None = None
@@ -64,8 +62,8 @@ def dropout(values: Tensor, probability: float, training: bool, tokens: int | No
     On a CPU the mask is the one that ``torch.nn.functional.dropout`` draws.
 
     Args:
-        tokens: T where the values (..., 1, n) are the first row of (..., T, n); the mask is that row's part of the
-            whole one, so that the random numbers after it are the same ones too.
+        tokens: T where the values (..., 1, n) are the first row of (..., T, n). A mask for all T is drawn and its first
+            row used, so that the random numbers that follow are the same too.
     """
     if not training or probability == 0:
         return values
@@ -79,12 +77,13 @@ def dropout(values: Tensor, probability: float, training: bool, tokens: int | No
 
 
 class LeanAttention:
-    """Takes the place of ``forward`` of a BERT or RoBERTa self-attention.
+    """Replaces ``forward`` of a BERT or RoBERTa self-attention.
 
-    What it does not cover (prefixes, attention maps, masked heads, decoding) goes to the module's own forward.
+    What it does not cover (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own
+    forward.
 
     Args:
-        first_only: answer for the first token alone.
+        first_only: compute the output for the first token alone.
         dropouts: those of the layer, which are told how many tokens the first one stands for.
     """
 
@@ -99,18 +98,16 @@ class LeanAttention:
     ) -> tuple[Any, ...]:
         module = self._module
         prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
-        goes_own_way = prefixes or any(
-            value is not None and value is not False for value in (*args, *keywords.values())
-        )
-        tokens = hidden_states.shape[1] if self._first_only and not goes_own_way else None
+        unsupported = prefixes or any(value is not None and value is not False for value in (*args, *keywords.values()))
+        tokens = hidden_states.shape[1] if self._first_only and not unsupported else None
         for each in self._dropouts:
             each.tokens = tokens
-        if goes_own_way:
-            found: tuple[Any, ...] = self._own(module, hidden_states, attention_mask, *args, **keywords)
-            return found
+        if unsupported:
+            outputs: tuple[Any, ...] = self._own(module, hidden_states, attention_mask, *args, **keywords)
+            return outputs
         asking = hidden_states[:, :1] if self._first_only else hidden_states
         query, key, value = (
-            self._by_head(states)
+            states.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2)  # (B, heads, T, d / heads)
             for states in (module.query(asking), module.key(hidden_states), module.value(hidden_states))
         )
         if attention_mask is not None:
@@ -121,10 +118,6 @@ class LeanAttention:
         probability = module.dropout.p if module.training else 0.0
         context = _attend(query, key, value, attention_mask, probability, tokens)
         return context.transpose(1, 2).flatten(2), None
-
-    def _by_head(self, states: Tensor) -> Tensor:
-        """(B, T, d) as (B, heads, T, d / heads)."""
-        return states.unflatten(-1, (self._module.num_attention_heads, -1)).transpose(1, 2)
 
 
 def _attend(
@@ -139,6 +132,6 @@ def _attend(
 
 
 def _narrow_residual(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Where attention answered for the first tokens alone, the residual is theirs alone too."""
+    """Where attention gave its output for the first tokens alone, keep the residual of those alone."""
     context, residual = inputs
     return context, residual[:, : context.shape[1]]

@@ -1,0 +1,91 @@
+"""What the frozen prefix of a model gives for the inputs of a split, computed once instead of every epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from pipeline.data.batches import BACKBONE_INPUTS, Batch, collate, evaluation_order, sentences_of
+from pipeline.data.tokens import TokenisedSplit
+from pipeline.models.frozen_prefix import frozen_depth, is_frozen
+from pipeline.models.transfer_model import TransferModel
+
+_NUMBER_BYTES = 4
+
+
+class PrefixCache:
+    """Outputs of :meth:`TransferModel.prefix_output` for the inputs of one split, at most ``max_bytes`` of memory.
+
+    All are computed in one pass, in batches of similar length, when the first is needed. Which ones are kept depends on
+    the split and the bound alone: the shortest. A resumed run therefore reads the same bits as one that was never
+    stopped, although a product may differ in its last bits with the shape of its batch. Each of several processes keeps
+    them all, because it meets other rows every epoch.
+    """
+
+    def __init__(
+        self,
+        model: TransferModel,
+        split: TokenisedSplit,
+        *,
+        max_bytes: float,
+        batch_size: int,
+        pad_token_id: int,
+        accelerator: Accelerator,
+    ) -> None:
+        self._model, self._accelerator = model, accelerator
+        self._batch_size, self._pad_token_id = batch_size, pad_token_id
+        self._inputs = split if split.b is None else sentences_of(split, np.arange(len(split)))[0]
+        self._kept, self.bytes = _within(self._inputs.lengths, model, max_bytes)
+        self._outputs: dict[bytes, Tensor] = {}
+
+    def extend(self, batch: Batch) -> Batch:
+        """``batch`` with ``known``, the cached outputs of its inputs, for :meth:`TransferModel.encode`.
+
+        ``absent`` numbers the inputs that are not cached; it is left out if there are none. A batch without any cached
+        input is returned unchanged.
+        """
+        if len(self._kept) and not self._outputs:
+            self._fill()
+        outputs = [self._outputs.get(key) for key in _keys(batch)]
+        example = next((output for output in outputs if output is not None), None)
+        if example is None:
+            return batch
+        length = batch["input_ids"].shape[1:] if example.ndim == 2 else ()
+        known = example.new_zeros(len(outputs), *length, example.shape[-1])
+        for place, output in zip(known, outputs, strict=True):
+            if output is not None:
+                place[: len(output)] = output
+        absent = [number for number, output in enumerate(outputs) if output is None]
+        return {**batch, "known": known, **({"absent": torch.tensor(absent)} if absent else {})}
+
+    def _fill(self) -> None:
+        lengths = self._inputs.lengths
+        for rows in evaluation_order(lengths[self._kept], self._batch_size):
+            batch = collate(self._inputs, self._kept[rows], self._pad_token_id)
+            inputs = {name: batch[name].to(self._accelerator.device) for name in BACKBONE_INPUTS if name in batch}
+            # Mixed precision belongs to the model's `forward`, which is not called here.
+            with self._accelerator.autocast():
+                outputs = self._model.prefix_output(inputs).cpu()
+            for key, output, row in zip(_keys(batch), outputs, self._kept[rows], strict=True):
+                # A copy, so that the batch and its padding are not kept with it.
+                self._outputs[key] = (output[: lengths[row]] if output.ndim == 2 else output).clone()
+
+
+def _within(lengths: np.ndarray, model: TransferModel, max_bytes: float) -> tuple[np.ndarray, int]:
+    """Which inputs are kept, and the bytes that they take; none if nothing is frozen."""
+    if not frozen_depth(model.backbone):
+        return np.arange(0), 0
+    order = np.argsort(lengths, kind="stable")
+    vectors = np.ones_like(order) if is_frozen(model.backbone) else lengths[order]
+    taken = np.cumsum(vectors) * model.backbone.config.hidden_size * _NUMBER_BYTES  # type: ignore[union-attr]
+    count = int(np.searchsorted(taken, max_bytes, side="right"))
+    return order[:count], int(taken[count - 1]) if count else 0
+
+
+def _keys(batch: Batch) -> list[bytes]:
+    """What identifies each input: its tokens and token types without padding."""
+    lengths = batch["attention_mask"].sum(dim=1).tolist()
+    parts = [batch[name].int().numpy() for name in ("input_ids", "token_type_ids") if name in batch]
+    return [b"".join(part[row, :length].tobytes() for part in parts) for row, length in enumerate(lengths)]
