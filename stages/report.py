@@ -8,12 +8,13 @@ from pathlib import Path
 from pipeline.records.ledger import Ledger
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
-from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.reporting.page import write_page
+from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model
+from stages.attention import maps_of
 
 
 def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> None:
@@ -42,8 +43,6 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
     result = read_model(StudyResult, file, "run compare again")
     ledger, maps = Ledger(reports), list[AttentionMap]()
     if attention is not None:
-        from stages.attention import maps_of
-
         maps = maps_of(attention, runs, result, ledger)
     with locked(folder / ".lock"):
         write_report(result, ledger, folder, maps)

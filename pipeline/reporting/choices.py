@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import line_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, row_of, selected_on
+from pipeline.reporting.runs import Scored, StudyRuns, continued, selected_on
 from pipeline.reporting.text import MISSING
 
 Choices = Mapping[str, int]
@@ -15,7 +17,7 @@ Choices = Mapping[str, int]
 
 def choices_table(runs: StudyRuns) -> Table:
     """One line a line of the main table."""
-    rows = tuple((Cell(runs.title(label), label), Cell(_text(runs, label))) for label in runs.labels)
+    rows = tuple((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
     notes = (
         "By the dev scores that the tables show, and in brackets from how many. Every choice makes a score optimistic,"
         " and more choices make it more so; the tests do not account for it.",
@@ -23,23 +25,23 @@ def choices_table(runs: StudyRuns) -> Table:
     return Table("choices", "What was chosen on the scored rows", ("method", "choices, and from how many"), rows, notes)
 
 
-def _text(runs: StudyRuns, label: str) -> str:
+def _text(runs: StudyRuns, line: Line) -> str:
     """``epoch (4), anchor (sts 2)``: tasks are named where there was no choice on all, or not from as many."""
-    groups = {target: group for target in runs.study.targets if (group := runs.cell(label, target))}
-    if not groups:
-        return MISSING
     by_target = {
-        target: _together(_choices(runs, label, scored) for scored in group) for target, group in groups.items()
+        target: _together(_choices(runs, line.row, scored) for scored in group)
+        for target, group in runs.groups(line).items()
     }
+    if not by_target:
+        return MISSING
     kinds = dict.fromkeys(kind for choices in by_target.values() for kind in choices)
     return ", ".join(f"{kind} ({_sizes(kind, by_target)})" for kind in kinds) or "nothing"
 
 
-def _choices(runs: StudyRuns, label: str, scored: Scored) -> Choices:
+def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
     """What was chosen for one run, in the order in which it was."""
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
-    sizes["own adapter"] = len(runs.study.row(row_of(label)).own)
+    sizes["own adapter"] = len(runs.study.row(row).own)
     sizes["anchor"] = len(record.anchor_candidates)
     if selected_on(record, target):
         epochs = runs.curve(record.run)["epoch"]
@@ -50,8 +52,7 @@ def _choices(runs: StudyRuns, label: str, scored: Scored) -> Choices:
 
 def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator[tuple[str, int]]:
     """Of the runs that a run goes on from, those whose epoch was chosen on the target's rows."""
-    # An adapter may begin as another task's, which is chosen on training rows.
-    for source in record.sources if record.kind != "adapter" else ():
+    for source in continued(record):
         before = runs.ledger.find(source.run)
         if before is None:
             continue

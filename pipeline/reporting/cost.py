@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.reporting.cells import count_cell, line_cell, mean_of, share_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, count, percent
+from pipeline.reporting.runs import Scored, StudyRuns, records_of, runs_of
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -78,47 +79,40 @@ def cost_table(runs: StudyRuns) -> Table:
 
 
 def _row(runs: StudyRuns, name: str) -> tuple[Cell, ...]:
-    groups = {target: runs.row(name, target) for target in runs.study.targets}
-    found = [scored for group in groups.values() for scored in group]
-    if not found:
+    groups = runs.groups(name)
+    scored = [one for group in groups.values() for one in group]
+    if not scored:
         return ()
-    records = list({scored.record.run: scored.record for scored in found}.values())
+    records = records_of(scored)
     trained = statistics.mean(record.cost.trainable_parameters for record in records)
     backbone = next((record.parameters.backbone for record in records if record.parameters), None)
-    kept = [stored([record], runs.ledger) for record in records]
-    one = statistics.mean(known) if (known := [n for n in kept if n is not None]) else None
     cells = [
-        Cell(runs.title(name), name),
-        Cell(count(trained), trained, runs_of(found)),
-        _share(trained, backbone),
-        Cell(count(one), one),
+        line_cell(runs, Line(name)),
+        count_cell(trained, runs_of(scored)),
+        share_cell(trained, backbone),
+        count_cell(mean_of(stored([record], runs.ledger) for record in records)),
     ]
-    if len(groups) > 1:
-        chosen = _one_run_a_target(list(groups.values()))
+    targets = runs.study.targets
+    if len(targets) > 1:
+        chosen = _one_run_a_target([groups.get(target, []) for target in targets])
         every = stored(chosen, runs.ledger) if chosen else None
         cells += [
-            Cell(count(every), every, tuple(dict.fromkeys(record.run for record in chosen))),
-            _share(None if every is None else every / len(groups), backbone),
+            count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
+            share_cell(None if every is None else every / len(targets), backbone),
         ]
-    seconds = statistics.mean(record.cost.seconds for record in records)
-    total = statistics.mean(scored.entry.total_seconds or scored.record.cost.seconds for scored in found)
-    speeds = [record.cost.examples_per_second for record in records if record.cost.examples_per_second]
-    speed = statistics.mean(speeds) if speeds else None
-    memory = max(record.cost.peak_memory_mb for record in records)
-    cells += [Cell(count(value), value) for value in (seconds, total, speed, memory)]
-    return tuple(cells)
+    return (
+        *cells,
+        count_cell(statistics.mean(record.cost.seconds for record in records)),
+        count_cell(statistics.mean(one.total_seconds for one in scored)),
+        count_cell(mean_of(record.cost.examples_per_second or None for record in records)),
+        count_cell(max(record.cost.peak_memory_mb for record in records)),
+    )
 
 
-def _one_run_a_target(groups: list[list[Scored]]) -> list[RunRecord]:
+def _one_run_a_target(groups: Sequence[Sequence[Scored]]) -> list[RunRecord]:
     """The runs that answer every target with one seed: the first that all have; empty where there is none."""
     for scored in groups[0]:
         same = [[other for other in group if other.entry.seed == scored.entry.seed] for group in groups]
         if all(same):
             return [group[0].record for group in same]
     return []
-
-
-def _share(part: float | None, whole: int | None) -> Cell:
-    if part is None or not whole:
-        return Cell(MISSING)
-    return Cell(percent(part / whole), part / whole)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of
-from pipeline.reporting.text import MISSING, comparison_text, points, score_text
+from pipeline.reporting.cells import judged_cell, line_cell, scores_cell, text_cell
+from pipeline.reporting.entries import Line
+from pipeline.reporting.report import Table
+from pipeline.reporting.runs import Scored, StudyRuns, once
+from pipeline.reporting.text import points
 from pipeline.reporting.verdicts import judge, short_test_note
-from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Comparison, Resampled
 
 
@@ -22,7 +23,6 @@ class Change:
     row: str
     source: str
     target: str
-    metric: Metric
     before: tuple[float, ...]
     after: tuple[float, ...]
     runs: tuple[str, ...]
@@ -35,6 +35,7 @@ class Change:
         return statistics.mean(self.after) - statistics.mean(self.before)
 
 
+@once
 def changes(runs: StudyRuns) -> list[Change]:
     """What every row that goes from one task to another did to the first.
 
@@ -42,73 +43,64 @@ def changes(runs: StudyRuns) -> list[Change]:
     first task's adapter as they were, so its score is what it was: counted only where the hashes taken after training
     say so.
     """
-    found = [
-        change for label in runs.labels for source in _before(runs, label) for change in _measured(runs, label, source)
-    ]
-    family = {
-        (change.row, change.source, change.target): resampled
-        for change in found
-        if (resampled := _resampled(runs, change)) is not None
-    }
-    verdicts = judge(family)
     measured = [
-        Change(**{**vars(change), "comparison": verdicts.get((change.row, change.source, change.target))})
-        for change in found
+        change for line in runs.lines for source in _before(runs, line) for change in _measured(runs, line, source)
     ]
+    verdicts = judge({_key(change): _resampled(runs, change) for change in measured})
+    measured = [replace(change, comparison=verdicts.get(_key(change))) for change in measured]
     return measured + [change for name in runs.rows for change in _proven(runs, name)]
 
 
-def forgetting_table(runs: StudyRuns, found: list[Change]) -> Table | None:
+def _key(change: Change) -> tuple[str, str, str]:
+    return change.row, change.source, change.target
+
+
+def forgetting_table(runs: StudyRuns) -> Table | None:
     """One line a row of the study and an ordered pair of tasks; None where nothing was measured."""
+    found = changes(runs)
     if not found:
         return None
     columns = ("method", "learned first", "then", "before", "after", "change, points", "unchanged (sha256)")
     rows = tuple(
         (
-            Cell(runs.title(change.row), change.row),
-            Cell(change.source, change.source),
-            Cell(change.target, change.target),
-            Cell(score_text(change.before), statistics.mean(change.before), change.runs),
-            Cell(score_text(change.after), statistics.mean(change.after), change.runs),
-            _change_cell(change),
-            Cell(change.proof or MISSING, change.proof),
+            line_cell(runs, Line(change.row)),
+            text_cell(change.source),
+            text_cell(change.target),
+            scores_cell(change.before, change.runs),
+            scores_cell(change.after, change.runs),
+            judged_cell(
+                points(change.difference), change.difference, change.runs, change.comparison, "before",
+                after=(change.proof,),
+            ),
+            text_cell(change.proof),
         )
         for change in found
-    )
+    )  # fmt: skip
     notes = (
         "Scores on dev of the task learned first, with its own head, before and after training on the second.",
-        *short_test_note("the score before", sum(change.comparison is not None for change in found)),
+        *short_test_note("the score before", [change for change in found if change.comparison is not None]),
         "Adapters and fusion: the first task is answered by the frozen backbone and its own adapter; both have the same"
         " sha256 after training on the second task as before, so every prediction is the same.",
     )
     return Table("forgetting", "Forgetting", columns, rows, notes)
 
 
-def _change_cell(change: Change) -> Cell:
-    if change.comparison is None:
-        return Cell(points(change.difference), change.difference, change.runs, None, change.proof)
-    told = comparison_text(change.comparison, "before")
-    return Cell(points(change.difference), change.difference, change.runs, change.comparison.verdict, told)
-
-
-def _before(runs: StudyRuns, label: str) -> tuple[str, ...]:
+def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:
     """The tasks that a line of sequential tuning has learned before its last."""
-    order = runs.study.row(row_of(label)).order
-    source = label.partition(":")[2]
-    return order[:-1] if order is not None else (source,) if source else ()
+    order = runs.study.row(line.row).order
+    return order[:-1] if order is not None else (line.source,) if line.source else ()
 
 
-def _measured(runs: StudyRuns, label: str, source: str) -> Iterable[Change]:
-    for target in runs.study.targets:
-        cells = runs.cell(label, target)
-        group = [s for s in cells if s.record.task == target and source in s.record.others]
+def _measured(runs: StudyRuns, line: Line, source: str) -> Iterable[Change]:
+    for target, cell in runs.groups(line).items():
+        group = [s for s in cell if s.record.task == target and source in s.record.others]
         scores = [(s.record, s.record.others[source]) for s in group]
         known = [(record, other) for record, other in scores if other.before is not None]
         if known:
             before = tuple(other.before for _, other in known if other.before is not None)
             after = tuple(other.dev for _, other in known)
             used = tuple(record.run for record, _ in known)
-            yield Change(row_of(label), source, target, known[0][1].metric, before, after, used)
+            yield Change(line.row, source, target, before, after, used)
 
 
 def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
@@ -118,8 +110,8 @@ def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
         start = _learned(runs, name, change.source)
         if start is None:
             return None
-        pairs.append((runs.predictions(name, change.source), runs.predictions(start, change.source)))
-    return resample_tables(change.metric, pairs, seed=0)
+        pairs.append((name, start))
+    return runs.resampled_pairs(pairs, change.source, seed=0)
 
 
 def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
@@ -131,9 +123,8 @@ def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
 
 
 def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
-    for target in runs.study.targets:
-        group = runs.cell(name, target)
-        if not group or any(scored.record.kind not in ("adapter", "fusion") for scored in group):
+    for target, group in runs.groups(Line(name)).items():
+        if any(scored.record.kind not in ("adapter", "fusion") for scored in group):
             continue
         for source in runs.study.all_tasks:
             if source == target:
@@ -143,8 +134,7 @@ def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
                 scores = tuple(first.dev for _, first, _ in known)
                 used = tuple(run for scored, first, _ in known for run in (first.run, scored.record.run))
                 shown = ", ".join(dict.fromkeys(proof for *_, proof in known))
-                metric = known[0][1].metric
-                yield Change(name, source, target, metric, scores, scores, tuple(dict.fromkeys(used)), None, shown)
+                yield Change(name, source, target, scores, scores, tuple(dict.fromkeys(used)), None, shown)
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
@@ -155,7 +145,7 @@ def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[t
         return
     if record.kind == "adapter":
         # Nothing of another task's adapter is in this run; what the two share is the backbone.
-        for other in runs.cell(name, source):
+        for other in runs.cell(Line(name), source):
             if other.entry.seed == scored.entry.seed:
                 yield other.record, f"backbone {backbone[:12]}"
         return

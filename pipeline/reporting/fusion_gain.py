@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import count_cell, judged_cell, line_cell, mean_of, scores_cell, text_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of, runs_of
-from pipeline.reporting.text import MISSING, comparison_text, count, listed, points, score_text
+from pipeline.reporting.runs import Scored, StudyRuns, once, runs_of
+from pipeline.reporting.text import MISSING, listed, points
 from pipeline.reporting.verdicts import judge, short_test_note
 from pipeline.stats.paired import Comparison, Resampled
 
@@ -48,7 +50,7 @@ class Seed:
 class FusionGain:
     """A row of fusion on one target over its seeds."""
 
-    row: str
+    line: Line
     target: str
     seeds: tuple[Seed, ...]
     comparison: Comparison | None = None
@@ -56,11 +58,11 @@ class FusionGain:
 
     @property
     def over_start(self) -> float | None:
-        return _mean(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
+        return mean_of(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
 
     @property
     def over_best(self) -> float | None:
-        return _mean(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
+        return mean_of(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
 
     @property
     def steps_added(self) -> float:
@@ -72,17 +74,16 @@ class FusionGain:
         return sum(seed.kept_start for seed in self.seeds)
 
 
+@once
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     """Every row of fusion on every target, in the order of the study."""
-    found = [
-        FusionGain(label, target, tuple(_seed(runs, scored) for scored in group))
-        for label in runs.labels
-        for target in runs.study.targets
-        if runs.study.row(row_of(label)).method == "fusion" and (group := runs.cell(label, target))
+    gains = [
+        FusionGain(line, target, tuple(_seed(runs, scored) for scored in group))
+        for line, target, group in runs.cells()
+        if runs.study.row(line.row).method == "fusion"
     ]
-    family = {(gain.row, gain.target): tested for gain in found if (tested := _resampled(runs, gain)) is not None}
-    verdicts = judge(family)
-    return [FusionGain(g.row, g.target, g.seeds, verdicts.get((g.row, g.target))) for g in found]
+    verdicts = judge({(gain.line, gain.target): _resampled(runs, gain) for gain in gains})
+    return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
 
 
 def _seed(runs: StudyRuns, scored: Scored) -> Seed:
@@ -118,25 +119,22 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
-    pairs = [
-        (runs.predictions(seed.scored.record.run, gain.target), runs.predictions(seed.best.run, gain.target))
-        for seed in gain.seeds
-        if seed.best is not None and seed.best.own
-    ]
+    pairs = [(seed.scored.record.run, seed.best.run) for seed in gain.seeds if seed.best is not None and seed.best.own]
     if len(pairs) < len(gain.seeds):
         return None
-    return resample_tables(runs.metrics[gain.target], pairs, seed=runs.study.targets.index(gain.target))
+    return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
 
 
-def fusion_gain_table(runs: StudyRuns, found: Sequence[FusionGain]) -> Table | None:
+def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line a row of fusion and target; None in a study without fusion."""
-    if not found:
+    gains = fusion_gains(runs)
+    if not gains:
         return None
     columns = (
         "method", "target", "start", "start score", "best adapter", "its score", "its steps", "fusion", "steps added",
         "epoch kept", "over start, points", "over best adapter, points",
     )  # fmt: skip
-    unscored = list(dict.fromkeys(runs.title(gain.row) for gain in found if gain.over_start is None))
+    unscored = list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None))
     notes = (
         "Start: the fusion before its first step, which is nearly the adapter named with that adapter's head. It"
         " competes with the epochs for the best dev score, so a fusion never ends below it, and a test of the gain over"
@@ -146,27 +144,26 @@ def fusion_gain_table(runs: StudyRuns, found: Sequence[FusionGain]) -> Table | N
         " and any of a task with the same labels. Not tested where the latter is best, since its predictions on the"
         " target are not kept. The fusion trained for the steps added on top of the adapter's, which was not trained"
         " any longer.",
-        *short_test_note("the best adapter", sum(gain.comparison is not None for gain in found)),
+        *short_test_note("the best adapter", [gain for gain in gains if gain.comparison is not None]),
     )
-    rows = tuple(_row(runs, gain) for gain in found)
+    rows = tuple(_row(runs, gain) for gain in gains)
     return Table("fusion-gain", "What fusion training added", columns, rows, notes)
 
 
 def _row(runs: StudyRuns, gain: FusionGain) -> tuple[Cell, ...]:
     scored = [seed.scored for seed in gain.seeds]
     best = [seed.best for seed in gain.seeds if seed.best is not None]
-    steps = _mean(adapter.steps for adapter in best if adapter.steps is not None)
     return (
-        Cell(runs.title(gain.row), gain.row),
-        Cell(gain.target, gain.target),
+        line_cell(runs, gain.line),
+        text_cell(gain.target),
         _names(seed.began for seed in gain.seeds),
-        _score_cell([seed.start for seed in gain.seeds if seed.start is not None]),
+        scores_cell([seed.start for seed in gain.seeds if seed.start is not None]),
         _names(adapter.task for adapter in best),
-        _score_cell([adapter.dev for adapter in best], tuple(dict.fromkeys(adapter.run for adapter in best))),
-        Cell(count(steps), steps),
-        _score_cell([one.value for one in scored], runs_of(scored)),
-        Cell(count(gain.steps_added), gain.steps_added),
-        _kept(gain),
+        scores_cell([adapter.dev for adapter in best], tuple(dict.fromkeys(adapter.run for adapter in best))),
+        count_cell(mean_of(adapter.steps for adapter in best)),
+        scores_cell([one.value for one in scored], runs_of(scored)),
+        count_cell(gain.steps_added),
+        text_cell(_kept(gain)),
         Cell(MISSING) if gain.over_start is None else Cell(points(gain.over_start), gain.over_start),
         _over_best(gain),
     )
@@ -174,30 +171,18 @@ def _row(runs: StudyRuns, gain: FusionGain) -> tuple[Cell, ...]:
 
 def _names(names: Iterable[str]) -> Cell:
     """One name, or each with the number of seeds it holds for."""
-    counts = Counter(names).most_common()
-    text = counts[0][0] if len(counts) == 1 else ", ".join(f"{name} ({number})" for name, number in counts)
-    return Cell(text or MISSING, text)
+    counts = Counter(names)
+    return text_cell(", ".join(f"{name} ({n})" if len(counts) > 1 else name for name, n in counts.most_common()))
 
 
-def _kept(gain: FusionGain) -> Cell:
+def _kept(gain: FusionGain) -> str:
     if gain.starts_kept == len(gain.seeds):
-        return Cell("start kept", "start kept")
-    text = ", ".join("start" if seed.kept_start else str(seed.scored.record.best_epoch) for seed in gain.seeds)
-    return Cell(text, text)
+        return "start kept"
+    return ", ".join("start" if seed.kept_start else str(seed.scored.record.best_epoch) for seed in gain.seeds)
 
 
 def _over_best(gain: FusionGain) -> Cell:
     if gain.over_best is None:
         return Cell(MISSING)
-    told = "not tested" if gain.comparison is None else comparison_text(gain.comparison, "the best adapter")
-    verdict = gain.comparison.verdict if gain.comparison is not None else None
-    return Cell(points(gain.over_best), gain.over_best, verdict=verdict, detail=told)
-
-
-def _score_cell(values: Sequence[float], runs: tuple[str, ...] = ()) -> Cell:
-    return Cell(score_text(values), _mean(values), runs)
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return statistics.mean(known) if known else None
+    untested = "not tested" if gain.comparison is None else ""
+    return judged_cell(points(gain.over_best), gain.over_best, (), gain.comparison, "the best adapter", before=untested)

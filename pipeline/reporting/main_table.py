@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 
+from pipeline.reporting.cells import count_cell, group_cell, line_cell, mean_cell, mean_of
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, comparison_text, count, number, score_text
-from pipeline.reporting.verdicts import compare_lines, full_test_note
+from pipeline.reporting.runs import StudyRuns, once, records_of, runs_of
+from pipeline.reporting.text import MISSING
+from pipeline.reporting.verdicts import Verdicts, against_reference, full_test_note
 from pipeline.stats.metrics import overall
-from pipeline.stats.paired import Comparison
-
-Verdicts = Mapping[tuple[str, str | None], Comparison]
-"""By line and target; None for the mean over all targets."""
 
 
+@once
 def main_verdicts(runs: StudyRuns) -> Verdicts:
-    """Every line against the reference, and its mean over the targets where it has them all; corrected together."""
-    study = runs.study
-    groups = {
-        (label, target): runs.cell(label, target)
-        for label in runs.labels
-        for target in study.targets
-        if label != study.reference
-    }
-    references = {(label, target): runs.cell(study.reference, target) for label, target in groups}
-    return compare_lines(runs, groups, references, study.targets)
+    return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
 
 
-def main_table(runs: StudyRuns, verdicts: Verdicts) -> Table:
+def main_table(runs: StudyRuns) -> Table:
     targets = runs.study.targets
     columns = (
         "method",
-        *(f"{target} ({runs.metrics.get(target, MISSING)})" for target in targets),
+        *map(runs.column, targets),
         *(("mean", "mean, (r+1)/2") if len(targets) > 1 else ()),
         "trainable parameters",
         "seconds",
@@ -42,81 +31,50 @@ def main_table(runs: StudyRuns, verdicts: Verdicts) -> Table:
         "epochs",
     )
     notes = (
-        *full_test_note(runs.title(runs.study.reference), len(verdicts)),
+        *full_test_note(runs.title(runs.reference), main_verdicts(runs)),
         "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
         " runs that it is built on.",
         "What each row chose on the dev rows that are scored here, its epoch among it, stands in the next table.",
     )
-    rows = tuple(_row(runs, label, verdicts) for label in runs.labels)
-    return Table("main", "Scores on dev", columns, rows, notes)
+    return Table("main", "Scores on dev", columns, tuple(_row(runs, line) for line in runs.lines), notes)
 
 
-def score_cell(
-    group: Sequence[Scored], planned: int, comparison: Comparison | None, against: str, missing: str = ""
-) -> Cell:
-    """The mean of a group's scores with its verdict.
-
-    Args:
-        planned: runs that the group should have.
-        missing: why some of them are not there.
-    """
-    values = [scored.value for scored in group]
-    told = [comparison_text(comparison, against)] if comparison else []
-    told += [f"{len(values)} of {planned} runs"] if planned > 1 else []
-    told += [missing] if missing else []
-    return Cell(
-        score_text(values, planned),
-        statistics.mean(values) if values else None,
-        runs_of(group),
-        comparison.verdict if comparison else None,
-        "; ".join(told),
-    )
-
-
-def mean_cell(value: float | None, runs: tuple[str, ...], comparison: Comparison | None, against: str) -> Cell:
-    """A mean over targets with its verdict."""
-    if comparison is None:
-        return Cell(number(value), value, runs)
-    return Cell(number(value), value, runs, comparison.verdict, comparison_text(comparison, against))
-
-
-def _row(runs: StudyRuns, label: str, verdicts: Verdicts) -> tuple[Cell, ...]:
-    study, reference = runs.study, runs.title(runs.study.reference)
-    groups = {target: runs.cell(label, target) for target in study.targets}
+def _row(runs: StudyRuns, line: Line) -> tuple[Cell, ...]:
+    study, verdicts, reference = runs.study, main_verdicts(runs), runs.title(runs.reference)
+    groups = runs.groups(line)
     scores = [
-        score_cell(group, len(study.seeds), verdicts.get((label, target)), reference, _missing(runs, label, target))
-        for target, group in groups.items()
+        group_cell(
+            groups.get(target, []),
+            len(study.seeds),
+            verdicts.get(((line, None), target)),
+            reference,
+            _missing(runs, line, target),
+        )
+        for target in study.targets
     ]
-    found = [scored for group in groups.values() for scored in group]
-    records = list({scored.record.run: scored.record for scored in found}.values())
-    means = {target: statistics.mean(s.value for s in group) for target, group in groups.items() if group}
-    cells = [Cell(runs.title(label), label), *scores]
+    scored = [scored for group in groups.values() for scored in group]
+    records = records_of(scored)
+    cells = [line_cell(runs, line), *scores]
     if len(study.targets) > 1:
-        complete = len(means) == len(study.targets)
+        complete = len(groups) == len(study.targets)
+        means = {target: statistics.mean(s.value for s in group) for target, group in groups.items()}
         plain, normalised = overall(means, runs.metrics) if complete else (None, None)
-        used = runs_of(found) if complete else ()
+        used = runs_of(scored) if complete else ()
         cells += [
-            mean_cell(plain, used, verdicts.get((label, None)), reference),
+            mean_cell(plain, used, verdicts.get(((line, None), None)), reference),
             mean_cell(normalised, used, None, reference),
         ]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return statistics.mean(values) if values else None
-
-    trained = mean([record.cost.trainable_parameters for record in records])
-    seconds = mean([record.cost.seconds for record in records])
-    total = mean([scored.entry.total_seconds or scored.record.cost.seconds for scored in found])
-    memory = max((record.cost.peak_memory_mb for record in records), default=None)
-    epochs = sorted({scored.epochs for scored in found})
+    epochs = sorted({one.epochs for one in scored})
     return (
         *cells,
-        Cell(count(trained), trained),
-        Cell(count(seconds), seconds),
-        Cell(count(total), total),
-        Cell(count(memory), memory),
+        count_cell(mean_of(record.cost.trainable_parameters for record in records)),
+        count_cell(mean_of(record.cost.seconds for record in records)),
+        count_cell(mean_of(one.total_seconds for one in scored)),
+        count_cell(max((record.cost.peak_memory_mb for record in records), default=None)),
         Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     )
 
 
-def _missing(runs: StudyRuns, label: str, target: str) -> str:
-    return "; ".join(f"seed {entry.seed} failed: {entry.error}" for entry in runs.failures(label, target))
+def _missing(runs: StudyRuns, line: Line, target: str) -> str:
+    failed = [entry for entry in runs.entries(line, target) if entry.error is not None]
+    return "; ".join(f"seed {entry.seed} failed: {entry.error}" for entry in failed)

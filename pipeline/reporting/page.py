@@ -15,6 +15,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline.reporting.entries import Line
 from pipeline.reporting.provenance import number_text, run_view
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS
@@ -22,7 +23,6 @@ from pipeline.system.atomic import write_text
 from pipeline.system.printable import printable
 
 _EMPTY = {"", "-", "–", "—"}
-_FAILED = "Missing: "  # how notes about failed runs begin
 _WIDE = 640  # CSS pixels: in half the page's width the letters of a wider picture would be too small
 
 
@@ -47,12 +47,9 @@ def write_page(report: Report, folder: Path) -> None:
     }
     style, script = (_source(environment, name) for name in ("page.css", "page.js"))
     labels = _run_labels(report)
-    missing = [note for note in report.notes if note.startswith(_FAILED)]
     page = environment.get_template("index.html").render(
         report=report,
         facts=_facts(report),
-        missing=[note.removeprefix(_FAILED) for note in missing],
-        notes=[note for note in report.notes if note not in missing],
         pictures=[_picture(figure, folder / "figures") for figure in report.figures],
         results=_results_table(report),
         provenance=[
@@ -158,8 +155,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 def _run_labels(report: Report) -> dict[str, str]:
     """The rows of the study that a run stands in."""
     labels: dict[str, dict[str, None]] = {}
-    for run, method in zip(report.results["run"], report.results["method"], strict=True):
-        labels.setdefault(run, {})[report.study.title(method)] = None
+    for run, line in zip(report.results["run"], report.results["method"], strict=True):
+        labels.setdefault(run, {})[report.study.title(line.row, line.source)] = None
     return {run: ", ".join(titles) for run, titles in labels.items()}
 
 
@@ -178,8 +175,8 @@ def _result_cell(report: Report, column: str, value: Any) -> Cell:
         return Cell("-")
     if column == "run":
         return Cell(value, runs=(value,), sort=value)
-    if column == "method":
-        return Cell(report.study.title(value))
+    if isinstance(value, Line):
+        return Cell(report.study.title(value.row, value.source))
     if isinstance(value, str):
         return Cell(value, sort=value)
     digits = 4 if column == "value" else None

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from pipeline.reporting.cells import scores_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, backbone_text, number, points, score_text
+from pipeline.reporting.text import MISSING, backbone_text, number, points
 from pipeline.settings.study import Study
 from pipeline.settings.study_rows import Published
 from pipeline.system.errors import PipelineError
@@ -98,20 +99,23 @@ def published_mistakes(study: Study) -> list[str]:
     return mistakes + [f"published.tasks: no column '{name}' {where}: there are {known_columns}" for name in wrong]
 
 
-def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
-    """The published table beside ours, and the settings of both; nothing where the study names no table."""
-    source = runs.study.published
-    if source is None:
-        return ()
-    values = published_values(source)
-    several = len(source.tables) > 1
-    # Tables of one report may call a task's column by several names.
-    tasks = {
+def _tasks(runs: StudyRuns, source: Published) -> dict[str, list[str]]:
+    """The published columns of each target: tables of one report may call a task's column by several names."""
+    return {
         task: [metric for metric, named in source.tasks.items() if named == task]
         for task in dict.fromkeys(source.tasks.values())
         if task in runs.study.targets
     }
-    names = {name: label for label in runs.labels for name in runs.study.published_names(label)}
+
+
+def published_table(runs: StudyRuns) -> Table | None:
+    """The published tables beside ours; None where the study names none."""
+    source = runs.study.published
+    if source is None:
+        return None
+    values, tasks = published_values(source), _tasks(runs, source)
+    several = len(source.tables) > 1
+    lines = {name: line for line in runs.lines for name in runs.study.published_names(line.row, line.source)}
     columns = ["table", "method"] if several else ["method"]
     for task in tasks:
         columns += [f"{task}, {source.report}", f"{task}, ours", "points"]
@@ -120,13 +124,13 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         cells = [Cell(table), Cell(name)] if several else [Cell(name)]
         for task, metrics in tasks.items():
             theirs = next((v for v in values if (v.table, v.row) == (table, name) and v.metric in metrics), None)
-            group = runs.cell(names[name], task) if name in names else []
-            ours = statistics.mean(scored.value for scored in group) if group else None
+            group = runs.cell(lines[name], task) if name in lines else []
+            ours = scores_cell([scored.value for scored in group], runs_of(group))
             known = theirs.value if theirs else None
-            difference = ours - known if ours is not None and known is not None else None
+            difference = statistics.mean(s.value for s in group) - known if group and known is not None else None
             cells += [
                 Cell(number(known), known, detail=theirs.flag if theirs else ""),
-                Cell(score_text([scored.value for scored in group]), ours, runs_of(group)),
+                ours,
                 Cell(points(difference) if difference is not None else MISSING, difference),
             ]
         rows.append(tuple(cells))
@@ -136,17 +140,20 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         " predictions were published, and the settings are not the same.",
         *flags,
     )
-    beside = Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)
-    return beside, _settings_table(runs, source.report, list(tasks))
+    return Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)
 
 
-def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:
-    setting = _SETTINGS.get(report, Setting(backbone=MISSING, seeds=MISSING))
+def published_settings_table(runs: StudyRuns) -> Table | None:
+    """The published setting beside ours; None where the study names no published table."""
+    source = runs.study.published
+    if source is None:
+        return None
+    setting = _SETTINGS.get(source.report, Setting(backbone=MISSING, seeds=MISSING))
     rows = [
         (Cell("backbone"), Cell(setting.backbone), Cell(backbone_text(runs.result.backbone))),
         (Cell("seeds"), Cell(setting.seeds), Cell(str(len(runs.study.seeds)))),
     ]
-    for task in tasks:
+    for task in _tasks(runs, source):
         theirs = setting.rows.get(task)
         group = [scored for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
         for part, known, ours in (
@@ -156,5 +163,5 @@ def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:
             shown = " / ".join(f"{size:,}" for size in sorted(ours)) or MISSING
             rows.append((Cell(f"{task}, {part} rows"), Cell(f"{known:,}" if known else MISSING), Cell(shown)))
     notes = ("The published tasks come from the course's files; ours from --data or the Hub, whose splits may differ.",)
-    columns = ("setting", report, "ours")
+    columns = ("setting", source.report, "ours")
     return Table("published-setting", "What differs from the published setting", columns, tuple(rows), notes)

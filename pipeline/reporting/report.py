@@ -59,7 +59,9 @@ class Report:
     """The main one first."""
     figures: tuple[Figure, ...]
     notes: tuple[str, ...]
-    """What a reader must know to trust or doubt the tables; failed runs among it."""
+    """What a reader must know to trust or doubt the tables."""
+    missing: tuple[str, ...]
+    """The cells without a run, each with the reason."""
     results: pd.DataFrame
     """The rows of ``results.csv``."""
     records: Mapping[str, RunRecord]

@@ -28,12 +28,13 @@ RESULT_COLUMNS = [
 def results_table(runs: StudyRuns) -> pd.DataFrame:
     """The main table's runs and then the curve's, which have fewer ``train_rows`` of the target.
 
+    ``method`` holds the :class:`Line`, which a file shows as text.
     ``stored_parameters`` are those to keep to answer this target; ``total_seconds`` counts the runs it is built on.
     """
     ordered = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
     rows = [
         {
-            "method": scored.entry.method,
+            "method": scored.entry.line,
             "target": scored.entry.target,
             "seed": scored.entry.seed,
             "split": "dev",

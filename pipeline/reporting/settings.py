@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
+from pipeline.reporting.cells import line_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text
@@ -16,7 +18,7 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    groups = {row: [s for target in runs.study.targets for s in runs.row(row, target)] for row in runs.rows}
+    groups = {row: [scored for group in runs.groups(row).values() for scored in group] for row in runs.rows}
     recipes = {row: [(scored, scored.recipe) for scored in group] for row, group in groups.items()}
     every = [recipe for group in recipes.values() for _, recipe in group]
     keys = [
@@ -28,14 +30,14 @@ def settings_table(runs: StudyRuns) -> Table | None:
         return None
     rows = tuple(
         (
-            Cell(runs.title(row), row, runs_of(groups[row])),
+            line_cell(runs, Line(row), runs_of(groups[row])),
             *((Cell(backbone_text(backbones[row])),) if several else ()),
             *(Cell(_value(group, key)) for key in keys),
         )
         for row, group in recipes.items()
         if group
     )
-    columns = ("method", *(("backbone",) if several else ()), *(_name(key) for key in keys))
+    columns = ("method", *(("backbone",) if several else ()), *(key.replace("_", " ") for key in keys))
     notes = ("Settings that are the same in all runs are left out; a key without effect on a row has its default.",)
     return Table("settings", "How the rows were trained", columns, rows, notes)
 
@@ -56,7 +58,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):  # of all settings, extra data alone is a table
         return ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or MISSING
     return MISSING if value is None else str(value)
-
-
-def _name(key: str) -> str:
-    return key.replace("_", " ")

@@ -66,7 +66,8 @@ def markdown(report: Report) -> str:
     for table in report.tables:
         blocks += [f"## {_flat(table.title)}", _markdown_table(table)]
         blocks += [_bullets(table.notes)] if table.notes else []
-    blocks += ["## Notes", _bullets(report.notes)] if report.notes else []
+    notes = [*report.notes, *(f"Missing: {reason}" for reason in report.missing)]
+    blocks += ["## Notes", _bullets(notes)] if notes else []
     return "\n\n".join(blocks) + "\n"
 
 
