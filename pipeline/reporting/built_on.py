@@ -6,15 +6,13 @@ for more steps. A difference here does not show what the other tasks are worth.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.reporting.cells import count_cell, judged_cell, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, text_cell
 from pipeline.reporting.entries import Line
-from pipeline.reporting.report import Table
-from pipeline.reporting.runs import Scored, StudyRuns, once, runs_of
-from pipeline.reporting.text import points
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import StudyRuns, once, runs_of
 from pipeline.reporting.verdicts import judge, short_test_note
 from pipeline.stats.paired import Comparison
 
@@ -22,25 +20,11 @@ TITLE = "Beside the row it is built on"
 
 
 @dataclass(frozen=True)
-class Side:
-    """The runs of a line on one target."""
+class Contrast:
+    """A line with knowledge of ``sources`` and the line that it is built on, on one target over the seeds of both."""
 
     line: Line
-    group: Sequence[Scored]
-    steps: float | None
-    """Optimiser steps on the target's rows, mean over seeds; None where they are not known of all."""
-
-    @property
-    def scores(self) -> list[float]:
-        return [scored.value for scored in self.group]
-
-
-@dataclass(frozen=True)
-class Contrast:
-    """A line with knowledge of ``sources`` and the row that it is built on, on one target over the seeds of both."""
-
-    own: Side
-    base: Side
+    base: Line
     sources: str
     target: str
     comparison: Comparison
@@ -56,13 +40,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
         for target in runs.study.targets
     }
     return [
-        Contrast(
-            own=_side(runs, line, target),
-            base=_side(runs, bases[line], target),
-            sources=line.source or ", ".join(runs.study.partners(line.row, target)),
-            target=target,
-            comparison=comparison,
-        )
+        Contrast(line, bases[line], line.source or ", ".join(runs.study.partners(line.row, target)), target, comparison)
         for (line, target), comparison in judge(family).items()
     ]
 
@@ -72,43 +50,33 @@ def _base(runs: StudyRuns, line: Line) -> str | None:
     return "full" if row.method == "multitask" else row.of
 
 
-def _side(runs: StudyRuns, line: Line, target: str) -> Side:
-    group = runs.cell(line, target)
-    steps = [runs.steps_on(scored.record, target) for scored in group]
-    known = [number for number in steps if number is not None]
-    return Side(line, group, statistics.mean(known) if len(known) == len(steps) else None)
-
-
 def built_on_table(runs: StudyRuns) -> Table | None:
     """One line a contrast; None where no row is built on another."""
     found = contrasts(runs)
     if not found:
         return None
-    rows = tuple(
-        (
-            line_cell(runs, one.own.line),
-            line_cell(runs, one.base.line),
-            text_cell(one.sources),
-            text_cell(one.target),
-            scores_cell(one.base.scores, runs_of(one.base.group)),
-            count_cell(one.base.steps),
-            scores_cell(one.own.scores, runs_of(one.own.group)),
-            count_cell(one.own.steps),
-            judged_cell(
-                points(one.comparison.difference),
-                one.comparison.difference,
-                runs_of((*one.own.group, *one.base.group)),
-                one.comparison,
-                runs.title(one.base.line),
-            ),
-        )
-        for one in found
-    )
-    columns = (
-        "method", "base row", "other tasks", "target", "base score", "base steps", "score", "steps",
-        "difference, points",
-    )  # fmt: skip
-    unequal = sum(one.base.steps != one.own.steps for one in found)
+
+    def steps(line: Line, target: str) -> float | None:
+        """Optimiser steps on the target's rows, mean over seeds; None where they are not known of all."""
+        numbers = [runs.steps_on(scored.record, target) for scored in runs.cell(line, target)]
+        return None if None in numbers else mean_of(numbers)
+
+    def difference(one: Contrast) -> Cell:
+        both = runs_of((*runs.cell(one.line, one.target), *runs.cell(one.base, one.target)))
+        return difference_cell(one.comparison.difference, both, one.comparison, runs.title(one.base))
+
+    columns: dict[str, Callable[[Contrast], Cell]] = {
+        "method": lambda one: line_cell(runs, one.line),
+        "base row": lambda one: line_cell(runs, one.base),
+        "other tasks": lambda one: text_cell(one.sources),
+        "target": lambda one: text_cell(one.target),
+        "base score": lambda one: group_cell(runs.cell(one.base, one.target)),
+        "base steps": lambda one: count_cell(steps(one.base, one.target)),
+        "score": lambda one: group_cell(runs.cell(one.line, one.target)),
+        "steps": lambda one: count_cell(steps(one.line, one.target)),
+        "difference, points": difference,
+    }
+    unequal = sum(steps(one.base, one.target) != steps(one.line, one.target) for one in found)
     notes = (
         "Base row: fine-tuning on the target alone for sequential and joint training, the row of adapters for what is"
         " built on adapters. Steps: optimiser steps on the target's rows, mean over seeds; a fusion's include those of"
@@ -116,7 +84,7 @@ def built_on_table(runs: StudyRuns) -> Table | None:
         *([_UNEQUAL.format(unequal=unequal, total=len(found))] if unequal else []),
         *short_test_note("the base row", found),
     )
-    return Table("built-on", TITLE, columns, rows, notes)
+    return Table.of("built-on", TITLE, found, columns, notes)
 
 
 _UNEQUAL = (

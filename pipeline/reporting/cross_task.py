@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-
-from pipeline.reporting.cells import judged_cell, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import group_cell, judged, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, score_text
+from pipeline.reporting.text import MISSING
 from pipeline.reporting.verdicts import judge, short_test_note
 from pipeline.stats.paired import Comparison
 
@@ -67,18 +65,13 @@ def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]
 
 def _cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Comparison | None) -> Cell:
     if task == target:
-        own = runs.cell(line, task)
-        return scores_cell([scored.value for scored in own], runs_of(own), "its own task")
+        return group_cell(runs.cell(line, task), "its own task")
     group = _across(runs, line, task, target)
     if not group:
         return Cell(MISSING)
     values = [scored.record.score_of(target) for scored in group]
     reading = group[0].record.others[target].reading
-    return judged_cell(
-        score_text(values),
-        statistics.mean(values),
-        runs_of(group),
-        comparison,
-        f"{runs.title(line)} on {target}",
-        before=_READINGS[reading] if reading is not None else "",
+    assert reading is not None
+    return judged(
+        scores_cell(values, runs_of(group), _READINGS[reading]), comparison, f"{runs.title(line)} on {target}"
     )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import judged_cell, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import difference_cell, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
-from pipeline.reporting.report import Table
+from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import points
 from pipeline.reporting.verdicts import judge, short_test_note
 from pipeline.stats.paired import Comparison, Resampled
 
@@ -60,29 +59,24 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
     found = changes(runs)
     if not found:
         return None
-    columns = ("method", "learned first", "then", "before", "after", "change, points", "unchanged (sha256)")
-    rows = tuple(
-        (
-            line_cell(runs, Line(change.row)),
-            text_cell(change.source),
-            text_cell(change.target),
-            scores_cell(change.before, change.runs),
-            scores_cell(change.after, change.runs),
-            judged_cell(
-                points(change.difference), change.difference, change.runs, change.comparison, "before",
-                after=(change.proof,),
-            ),
-            text_cell(change.proof),
-        )
-        for change in found
-    )  # fmt: skip
+    columns: dict[str, Callable[[Change], Cell]] = {
+        "method": lambda change: line_cell(runs, Line(change.row)),
+        "learned first": lambda change: text_cell(change.source),
+        "then": lambda change: text_cell(change.target),
+        "before": lambda change: scores_cell(change.before, change.runs),
+        "after": lambda change: scores_cell(change.after, change.runs),
+        "change, points": lambda change: difference_cell(
+            change.difference, change.runs, change.comparison, "before", change.proof
+        ),
+        "unchanged (sha256)": lambda change: text_cell(change.proof),
+    }
     notes = (
         "Scores on dev of the task learned first, with its own head, before and after training on the second.",
         *short_test_note("the score before", [change for change in found if change.comparison is not None]),
         "Adapters and fusion: the first task is answered by the frozen backbone and its own adapter; both have the same"
         " sha256 after training on the second task as before, so every prediction is the same.",
     )
-    return Table("forgetting", "Forgetting", columns, rows, notes)
+    return Table.of("forgetting", "Forgetting", found, columns, notes)
 
 
 def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:

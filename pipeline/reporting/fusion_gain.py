@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import count_cell, judged_cell, line_cell, mean_of, scores_cell, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, once, runs_of
-from pipeline.reporting.text import MISSING, listed, points
+from pipeline.reporting.runs import Scored, StudyRuns, once
+from pipeline.reporting.text import listed
 from pipeline.reporting.verdicts import judge, short_test_note
 from pipeline.stats.paired import Comparison, Resampled
 
@@ -55,6 +55,10 @@ class FusionGain:
     seeds: tuple[Seed, ...]
     comparison: Comparison | None = None
     """Against the best adapters, where their predictions are kept."""
+
+    @property
+    def best(self) -> list[Adapter]:
+        return [seed.best for seed in self.seeds if seed.best is not None]
 
     @property
     def over_start(self) -> float | None:
@@ -130,10 +134,6 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
     gains = fusion_gains(runs)
     if not gains:
         return None
-    columns = (
-        "method", "target", "start", "start score", "best adapter", "its score", "its steps", "fusion", "steps added",
-        "epoch kept", "over start, points", "over best adapter, points",
-    )  # fmt: skip
     unscored = list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None))
     notes = (
         "Start: the fusion before its first step, which is nearly the adapter named with that adapter's head. It"
@@ -146,27 +146,25 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
         " any longer.",
         *short_test_note("the best adapter", [gain for gain in gains if gain.comparison is not None]),
     )
-    rows = tuple(_row(runs, gain) for gain in gains)
-    return Table("fusion-gain", "What fusion training added", columns, rows, notes)
-
-
-def _row(runs: StudyRuns, gain: FusionGain) -> tuple[Cell, ...]:
-    scored = [seed.scored for seed in gain.seeds]
-    best = [seed.best for seed in gain.seeds if seed.best is not None]
-    return (
-        line_cell(runs, gain.line),
-        text_cell(gain.target),
-        _names(seed.began for seed in gain.seeds),
-        scores_cell([seed.start for seed in gain.seeds if seed.start is not None]),
-        _names(adapter.task for adapter in best),
-        scores_cell([adapter.dev for adapter in best], tuple(dict.fromkeys(adapter.run for adapter in best))),
-        count_cell(mean_of(adapter.steps for adapter in best)),
-        scores_cell([one.value for one in scored], runs_of(scored)),
-        count_cell(gain.steps_added),
-        text_cell(_kept(gain)),
-        Cell(MISSING) if gain.over_start is None else Cell(points(gain.over_start), gain.over_start),
-        _over_best(gain),
-    )
+    columns: dict[str, Callable[[FusionGain], Cell]] = {
+        "method": lambda gain: line_cell(runs, gain.line),
+        "target": lambda gain: text_cell(gain.target),
+        "start": lambda gain: _names(seed.began for seed in gain.seeds),
+        "start score": lambda gain: scores_cell([seed.start for seed in gain.seeds if seed.start is not None]),
+        "best adapter": lambda gain: _names(adapter.task for adapter in gain.best),
+        "its score": lambda gain: scores_cell(
+            [a.dev for a in gain.best], tuple(dict.fromkeys(a.run for a in gain.best))
+        ),
+        "its steps": lambda gain: count_cell(mean_of(adapter.steps for adapter in gain.best)),
+        "fusion": lambda gain: group_cell([seed.scored for seed in gain.seeds]),
+        "steps added": lambda gain: count_cell(gain.steps_added),
+        "epoch kept": lambda gain: text_cell(_kept(gain)),
+        "over start, points": lambda gain: difference_cell(gain.over_start),
+        "over best adapter, points": lambda gain: difference_cell(
+            gain.over_best, (), gain.comparison, "the best adapter", "not tested"
+        ),
+    }
+    return Table.of("fusion-gain", "What fusion training added", gains, columns, notes)
 
 
 def _names(names: Iterable[str]) -> Cell:
@@ -179,10 +177,3 @@ def _kept(gain: FusionGain) -> str:
     if gain.starts_kept == len(gain.seeds):
         return "start kept"
     return ", ".join("start" if seed.kept_start else str(seed.scored.record.best_epoch) for seed in gain.seeds)
-
-
-def _over_best(gain: FusionGain) -> Cell:
-    if gain.over_best is None:
-        return Cell(MISSING)
-    untested = "not tested" if gain.comparison is None else ""
-    return judged_cell(points(gain.over_best), gain.over_best, (), gain.comparison, "the best adapter", before=untested)

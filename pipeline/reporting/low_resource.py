@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from functools import cached_property
+from itertools import product
 
-from pipeline.reporting.cells import group_cell, line_cell, mean_cell, mean_of
+from pipeline.reporting.cells import line_cell, mean_cell, mean_of, target_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once, runs_of
+from pipeline.reporting.runs import StudyRuns, once
 from pipeline.reporting.verdicts import Verdicts, against_reference, short_test_note
 
 
@@ -58,30 +59,23 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
         return None
     mean = ("mean",) if len(curve.targets) > 1 else ()
     columns = ("training rows", "method", *map(runs.column, curve.targets), *mean)
-    rows = tuple(_line(curve, row, point) for point in curve.points for row in curve.rows)
+    rows = []
+    for point, row in product(curve.points, curve.rows):
+        place = (row, point)
+        cells = [_size_cell(curve, point), line_cell(runs, Line(row))]
+        planned = {target: len(runs.entries(row, target, point)) for target in curve.targets}
+        cells += [target_cell(runs, place, target, number, curve.verdicts) for target, number in planned.items()]
+        if mean:
+            over_all = curve.verdicts.get((place, None))
+            cells.append(mean_cell(runs, place, curve.targets, curve.mean(row, None, point), over_all))
+        rows.append(tuple(cells))
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
     notes = (
         f"Training rows are those of the target; other tasks keep {sources}.",
         "Sequential tuning is the mean over its sources. Rows chose on these dev rows what they did in the main table.",
         *short_test_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts),
     )
-    return Table("low-resource", "Few training rows", columns, rows, notes)
-
-
-def _line(curve: LowResource, row: str, point: int | None) -> tuple[Cell, ...]:
-    runs, place = curve.runs, (row, point)
-    against = runs.title(runs.reference)
-    cells = [_size_cell(curve, point), line_cell(runs, Line(row))]
-    groups = {target: runs.cell(row, target, point) for target in curve.targets}
-    for target, group in groups.items():
-        planned = runs.entries(row, target, point)
-        failed = "; ".join(f"{e.method} seed {e.seed} failed: {e.error}" for e in planned if e.error is not None)
-        cells.append(group_cell(group, len(planned), curve.verdicts.get((place, target)), against, failed))
-    if len(curve.targets) > 1:
-        mean = curve.mean(row, None, point)
-        used = runs_of(scored for group in groups.values() for scored in group) if mean is not None else ()
-        cells.append(mean_cell(mean, used, curve.verdicts.get((place, None)), against))
-    return tuple(cells)
+    return Table("low-resource", "Few training rows", columns, tuple(rows), notes)
 
 
 def _size_cell(curve: LowResource, point: int | None) -> Cell:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 
-from pipeline.reporting.cells import count_cell, group_cell, line_cell, mean_cell, mean_of
+from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import count_cell, line_cell, mean_cell, mean_of, target_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once, records_of, runs_of
+from pipeline.reporting.runs import StudyRuns, once, records_of
 from pipeline.reporting.text import MISSING
 from pipeline.reporting.verdicts import Verdicts, against_reference, full_test_note
 from pipeline.stats.metrics import overall
@@ -19,62 +21,49 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
 
 
 def main_table(runs: StudyRuns) -> Table:
-    targets = runs.study.targets
-    columns = (
-        "method",
-        *map(runs.column, targets),
-        *(("mean", "mean, (r+1)/2") if len(targets) > 1 else ()),
-        "trainable parameters",
-        "seconds",
-        "with sources",
-        "peak memory, MB",
-        "epochs",
-    )
+    targets, verdicts = runs.study.targets, main_verdicts(runs)
+
+    def records(line: Line) -> list[RunRecord]:
+        return records_of(runs.all(line))
+
+    def score(target: str) -> Callable[[Line], Cell]:
+        return lambda line: target_cell(runs, (line, None), target, len(runs.study.seeds), verdicts)
+
+    columns: dict[str, Callable[[Line], Cell]] = {
+        "method": lambda line: line_cell(runs, line),
+        **{runs.column(target): score(target) for target in targets},
+    }
+    if len(targets) > 1:
+        columns |= {
+            "mean": lambda line: mean_cell(
+                runs, (line, None), targets, _means(runs, line)[0], verdicts.get(((line, None), None))
+            ),
+            "mean, (r+1)/2": lambda line: mean_cell(runs, (line, None), targets, _means(runs, line)[1], None),
+        }
+    columns |= {
+        "trainable parameters": lambda line: count_cell(mean_of(r.cost.trainable_parameters for r in records(line))),
+        "seconds": lambda line: count_cell(mean_of(record.cost.seconds for record in records(line))),
+        "with sources": lambda line: count_cell(mean_of(scored.total_seconds for scored in runs.all(line))),
+        "peak memory, MB": lambda line: count_cell(max((r.cost.peak_memory_mb for r in records(line)), default=None)),
+        "epochs": lambda line: _epochs(runs, line),
+    }
     notes = (
-        *full_test_note(runs.title(runs.reference), main_verdicts(runs)),
+        *full_test_note(runs.title(runs.reference), verdicts),
         "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
         " runs that it is built on.",
         "What each row chose on the dev rows that are scored here, its epoch among it, stands in the next table.",
     )
-    return Table("main", "Scores on dev", columns, tuple(_row(runs, line) for line in runs.lines), notes)
+    return Table.of("main", "Scores on dev", runs.lines, columns, notes)
 
 
-def _row(runs: StudyRuns, line: Line) -> tuple[Cell, ...]:
-    study, verdicts, reference = runs.study, main_verdicts(runs), runs.title(runs.reference)
+def _means(runs: StudyRuns, line: Line) -> tuple[float | None, float | None]:
+    """The mean over the targets as it is, and with r brought to (r+1)/2; None unless it has them all."""
     groups = runs.groups(line)
-    scores = [
-        group_cell(
-            groups.get(target, []),
-            len(study.seeds),
-            verdicts.get(((line, None), target)),
-            reference,
-            _missing(runs, line, target),
-        )
-        for target in study.targets
-    ]
-    scored = [scored for group in groups.values() for scored in group]
-    records = records_of(scored)
-    cells = [line_cell(runs, line), *scores]
-    if len(study.targets) > 1:
-        complete = len(groups) == len(study.targets)
-        means = {target: statistics.mean(s.value for s in group) for target, group in groups.items()}
-        plain, normalised = overall(means, runs.metrics) if complete else (None, None)
-        used = runs_of(scored) if complete else ()
-        cells += [
-            mean_cell(plain, used, verdicts.get(((line, None), None)), reference),
-            mean_cell(normalised, used, None, reference),
-        ]
-    epochs = sorted({one.epochs for one in scored})
-    return (
-        *cells,
-        count_cell(mean_of(record.cost.trainable_parameters for record in records)),
-        count_cell(mean_of(record.cost.seconds for record in records)),
-        count_cell(mean_of(one.total_seconds for one in scored)),
-        count_cell(max((record.cost.peak_memory_mb for record in records), default=None)),
-        Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
-    )
+    if len(groups) < len(runs.study.targets):
+        return None, None
+    return overall({target: statistics.mean(s.value for s in group) for target, group in groups.items()}, runs.metrics)
 
 
-def _missing(runs: StudyRuns, line: Line, target: str) -> str:
-    failed = [entry for entry in runs.entries(line, target) if entry.error is not None]
-    return "; ".join(f"seed {entry.seed} failed: {entry.error}" for entry in failed)
+def _epochs(runs: StudyRuns, line: Line) -> Cell:
+    epochs = sorted({scored.epochs for scored in runs.all(line)})
+    return Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None))

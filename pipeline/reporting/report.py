@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self, TypeVar
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from pipeline.records.ledger import RunRecord
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Verdict
 
-__all__ = ["Cell", "Figure", "Report", "Table", "Verdict"]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,19 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        items: Iterable[Item],
+        columns: Mapping[str, Callable[[Item], Cell]],
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """A row an item; each column says how it shows one."""
+        rows = tuple(tuple(show(item) for show in columns.values()) for item in items)
+        return cls(name, title, tuple(columns), rows, notes)
 
 
 @dataclass(frozen=True)

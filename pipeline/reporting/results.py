@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.records.ledger import Cost
 from pipeline.reporting.cost import stored
 from pipeline.reporting.runs import StudyRuns
 
 RESULT_COLUMNS = [
-    "method",
-    "target",
-    "seed",
-    "split",
-    "metric",
-    "value",
-    "trainable_parameters",
-    "seconds",
-    "examples_per_second",
-    "peak_memory_mb",
-    "run",
-    "train_rows",
-    "stored_parameters",
-    "total_seconds",
-]
+    "method", "target", "seed", "split", "metric", "value", *Cost.model_fields, "run", "train_rows",
+    "stored_parameters", "total_seconds",
+]  # fmt: skip
 
 
 def results_table(runs: StudyRuns) -> pd.DataFrame:

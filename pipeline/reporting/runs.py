@@ -142,9 +142,13 @@ class StudyRuns:
         group = (scored for scored in self.scored if _belongs(scored.entry, line, target, rows))
         return sorted(group, key=lambda scored: scored.entry.seed)
 
-    def groups(self, line: Line | str, rows: int | None = None) -> dict[str, list[Scored]]:
-        """:meth:`cell` by target, for the targets that have runs."""
-        return {target: group for target in self.study.targets if (group := self.cell(line, target, rows))}
+    def groups(self, line: Line | str) -> dict[str, list[Scored]]:
+        """The cells of a line or row in the main table by target, where there are runs."""
+        return {target: group for target in self.study.targets if (group := self.cell(line, target))}
+
+    def all(self, line: Line | str) -> list[Scored]:
+        """The finished runs of a line or row in the main table, target by target."""
+        return [scored for group in self.groups(line).values() for scored in group]
 
     def cells(self) -> Iterator[tuple[Line, str, list[Scored]]]:
         """The cells of the main table that have runs, line by line."""

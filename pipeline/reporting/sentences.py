@@ -137,10 +137,7 @@ def _signed(comparison: Comparison) -> str:
 
 def _share(runs: StudyRuns, line: Line) -> str:
     """``, training 24 % of the parameters`` where it trains fewer than the reference."""
-    trained = [
-        [scored.record.cost.trainable_parameters for group in runs.groups(one).values() for scored in group]
-        for one in (line, runs.reference)
-    ]
+    trained = [[scored.record.cost.trainable_parameters for scored in runs.all(one)] for one in (line, runs.reference)]
     if not all(trained):
         return ""
     ours, theirs = (statistics.mean(numbers) for numbers in trained)

@@ -18,7 +18,7 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    groups = {row: [scored for group in runs.groups(row).values() for scored in group] for row in runs.rows}
+    groups = {row: runs.all(row) for row in runs.rows}
     recipes = {row: [(scored, scored.recipe) for scored in group] for row, group in groups.items()}
     every = [recipe for group in recipes.values() for _, recipe in group]
     keys = [

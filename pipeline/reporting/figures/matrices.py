@@ -55,15 +55,15 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     found = contrasts(runs)
     if not found:
         return
-    lines = list(dict.fromkeys(one.own.line for one in found))
+    lines = list(dict.fromkeys(one.line for one in found))
     targets = [task for task in runs.study.targets if any(one.target == task for one in found)]
-    differences = {(one.own.line, one.target): one.comparison.difference for one in found}
+    differences = {(one.line, one.target): one.comparison.difference for one in found}
     values = _matrix(differences, lines, targets)
     limit = max(0.01, float(np.nanmax(np.abs(values))))
     texts = _texts(values)
     for one in found:
         mark = f" {MARKS[one.comparison.verdict]}" if one.comparison.significant else ""
-        texts[lines.index(one.own.line)][targets.index(one.target)] += mark
+        texts[lines.index(one.line)][targets.index(one.target)] += mark
     canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(lines), width=2.8 + 0.8 * len(targets))
     image = _difference_map(axis, values, [runs.title(line) for line in lines], targets, texts, limit)
     axis.set_xlabel("target")
@@ -80,7 +80,7 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
 
 def _numbers(one: Contrast) -> tuple[object, ...]:
     c = one.comparison
-    return one.own.line, one.base.line, one.sources, one.target, c.difference, *c.interval, c.p_value, c.verdict
+    return one.line, one.base, one.sources, one.target, c.difference, *c.interval, c.p_value, c.verdict
 
 
 def _difference_map(
