@@ -32,7 +32,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Seed:
-    """A fusion of one seed, what it began as, and the best of its adapters on the target."""
+    """A fusion of one seed, what it was initialised to, and the best of its adapters on the target."""
 
     scored: Scored
     began: str
@@ -40,10 +40,6 @@ class Seed:
     """The score before any step; None where the start was not scored."""
     best: Adapter | None
     steps: int
-
-    @property
-    def kept_start(self) -> bool:
-        return self.scored.record.best_epoch == 0
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,11 @@ class FusionGain:
     seeds: tuple[Seed, ...]
     comparison: Comparison | None = None
     """Against the best adapters, where their predictions are kept."""
+
+    @property
+    def epochs(self) -> list[int]:
+        """The epochs that were kept; 0 is the start."""
+        return [seed.scored.record.best_epoch for seed in self.seeds]
 
     @property
     def best(self) -> list[Adapter]:
@@ -75,7 +76,7 @@ class FusionGain:
 
     @property
     def starts_kept(self) -> int:
-        return sum(seed.kept_start for seed in self.seeds)
+        return self.epochs.count(0)
 
 
 @once
@@ -176,4 +177,4 @@ def _names(names: Iterable[str]) -> Cell:
 def _kept(gain: FusionGain) -> str:
     if gain.starts_kept == len(gain.seeds):
         return "start kept"
-    return ", ".join("start" if seed.kept_start else str(seed.scored.record.best_epoch) for seed in gain.seeds)
+    return ", ".join(str(epoch) if epoch else "start" for epoch in gain.epochs)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.reporting.entries import Line
@@ -22,6 +22,7 @@ from pipeline.reporting.tables import MARKS
 from pipeline.system.atomic import write_text
 from pipeline.system.printable import printable
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _EMPTY = {"", "-", "–", "—"}
 _WIDE = 640  # CSS pixels: in half the page's width the letters of a wider picture would be too small
 
@@ -33,7 +34,7 @@ def write_page(report: Report, folder: Path) -> None:
     that the browser itself runs no other and loads nothing from anywhere.
     """
     environment = Environment(
-        loader=PackageLoader("pipeline.reporting"),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -45,7 +46,8 @@ def write_page(report: Report, folder: Path) -> None:
         "marked_columns": marked_columns,
         "sort_key": sort_key,
     }
-    style, script = (_source(environment, name) for name in ("page.css", "page.js"))
+    # Our own, which must not be escaped.
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     labels = _run_labels(report)
     page = environment.get_template("index.html").render(
         report=report,
@@ -91,9 +93,9 @@ class Picture:
 
     figure: Figure
     image: str
-    """As a data address. A picture cannot run scripts or load anything, whatever text stands in it."""
+    """As a data address: whatever text stands in it, a picture cannot run scripts or load anything."""
     size: tuple[int, int] | None
-    """Width and height in CSS pixels, so that nothing moves while the page is read in."""
+    """Width and height in CSS pixels, so that nothing moves while the page loads."""
     wide: bool
     numbers: str | None
     """The figure's CSV as a data address."""
@@ -116,12 +118,6 @@ def _picture(figure: Figure, folder: Path) -> Picture:
 
 def _data_address(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _source(environment: Environment, name: str) -> str:
-    """A style or script as it stands in its file: it is ours, and must not be escaped."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 def _policy(style: str, script: str) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from pipeline.reporting.cells import scores_cell
+from pipeline.reporting.cells import difference_cell, group_cell
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, backbone_text, number, points
+from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.text import MISSING, backbone_text, number
 from pipeline.settings.study import Study
 from pipeline.settings.study_rows import Published
 from pipeline.system.errors import PipelineError
@@ -60,16 +60,16 @@ def published_values(source: Published) -> tuple[Value, ...]:
 
 
 def _values(report: str, table: str, split: str) -> list[Value]:
-    lines = _lines()
-    found = [line for line in lines if (line["report"], line["table"], line["split"]) == (report, table, split)]
-    if not found:
-        known = sorted({f"{line['report']}, {line['table']} ({line['split']})" for line in lines})
-        raise PipelineError(f"published: no table '{table}' ({split}) of '{report}': there are {'; '.join(known)}")
     scale = 100 if report in PERCENT else 1
-    return [
+    values = [
         Value(table, line["row"], line["metric"], float(line["value"]) / scale if line["value"] else None, line["flag"])
-        for line in found
+        for line in _lines()
+        if (line["report"], line["table"], line["split"]) == (report, table, split)
     ]
+    if not values:
+        known = sorted({f"{line['report']}, {line['table']} ({line['split']})" for line in _lines()})
+        raise PipelineError(f"published: no table '{table}' ({split}) of '{report}': there are {'; '.join(known)}")
+    return values
 
 
 @cache
@@ -125,14 +125,10 @@ def published_table(runs: StudyRuns) -> Table | None:
         for task, metrics in tasks.items():
             theirs = next((v for v in values if (v.table, v.row) == (table, name) and v.metric in metrics), None)
             group = runs.cell(lines[name], task) if name in lines else []
-            ours = scores_cell([scored.value for scored in group], runs_of(group))
             known = theirs.value if theirs else None
             difference = statistics.mean(s.value for s in group) - known if group and known is not None else None
-            cells += [
-                Cell(number(known), known, detail=theirs.flag if theirs else ""),
-                ours,
-                Cell(points(difference) if difference is not None else MISSING, difference),
-            ]
+            flag = theirs.flag if theirs else ""
+            cells += [Cell(number(known), known, detail=flag), group_cell(group), difference_cell(difference)]
         rows.append(tuple(cells))
     flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
     notes = (
