@@ -1,8 +1,8 @@
-"""What each line of the main table chose on the rows that it is scored on: more to choose from flatters more."""
+"""What each line of the main table selected on the rows that it is scored on: more options flatter the score more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.cells import line_cell
@@ -12,23 +12,25 @@ from pipeline.reporting.runs import Scored, StudyRuns, continued, selected_on
 from pipeline.reporting.text import MISSING
 
 Choices = Mapping[str, int]
-"""What was chosen, and from how many."""
+"""What was selected, and from how many options."""
 
 
 def choices_table(runs: StudyRuns) -> Table:
-    """One line a line of the main table."""
-    rows = tuple((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
+    columns: dict[str, Callable[[Line], Cell]] = {
+        "method": lambda line: line_cell(runs, line),
+        "choices, and from how many": lambda line: Cell(_text(runs, line)),
+    }
     notes = (
         "By the dev scores that the tables show, and in brackets from how many. Every choice makes a score optimistic,"
         " and more choices make it more so; the tests do not account for it.",
     )
-    return Table("choices", "What was chosen on the scored rows", ("method", "choices, and from how many"), rows, notes)
+    return Table.of("choices", "What was chosen on the scored rows", runs.lines, columns, notes)
 
 
 def _text(runs: StudyRuns, line: Line) -> str:
-    """``epoch (4), anchor (sts 2)``: tasks are named where there was no choice on all, or not from as many."""
+    """``epoch (4), anchor (sts 2)``: tasks are named where not all of them had the choice, or not as many options."""
     by_target = {
-        target: _together(_choices(runs, line.row, scored) for scored in group)
+        target: _most([_choices(runs, line.row, scored) for scored in group])
         for target, group in runs.groups(line).items()
     }
     if not by_target:
@@ -38,7 +40,7 @@ def _text(runs: StudyRuns, line: Line) -> str:
 
 
 def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
-    """What was chosen for one run, in the order in which it was."""
+    """What was selected for one run, in order."""
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
     sizes["own adapter"] = len(runs.study.row(row).own)
@@ -51,7 +53,7 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
 
 
 def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator[tuple[str, int]]:
-    """Of the runs that a run goes on from, those whose epoch was chosen on the target's rows."""
+    """The runs behind a run whose epoch was selected on the target's rows."""
     for source in continued(record):
         before = runs.ledger.find(source.run)
         if before is None:
@@ -61,13 +63,10 @@ def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator
         yield from _earlier_epochs(runs, before, target)
 
 
-def _together(several: Iterator[Choices]) -> dict[str, int]:
-    """Over seeds, the most."""
-    together: dict[str, int] = {}
-    for choices in several:
-        for kind, size in choices.items():
-            together[kind] = max(size, together.get(kind, 0))
-    return together
+def _most(seeds: Sequence[Choices]) -> Choices:
+    """Each choice with the most options that a seed had."""
+    kinds = dict.fromkeys(kind for choices in seeds for kind in choices)
+    return {kind: max(choices.get(kind, 0) for choices in seeds) for kind in kinds}
 
 
 def _sizes(kind: str, by_target: Mapping[str, Choices]) -> str:

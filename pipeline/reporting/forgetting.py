@@ -1,4 +1,4 @@
-"""Forgetting: what a model still knows of the first task after it was trained on the second."""
+"""Forgetting: how well a model still answers its first task after training on a second."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Change:
     runs: tuple[str, ...]
     comparison: Comparison | None = None
     proof: str = ""
-    """What shows that nothing can have changed; empty where the score was measured again."""
+    """The hashes that prove that nothing changed; empty where the score was measured again."""
 
     @property
     def difference(self) -> float:
@@ -36,22 +36,18 @@ class Change:
 
 @once
 def changes(runs: StudyRuns) -> list[Change]:
-    """What every row that goes from one task to another did to the first.
+    """How training on a second task changed the score on the first, for every row that has both.
 
-    Sequential tuning is scored again, with the first task's head. Adapters and fusion leave the backbone and the
-    first task's adapter as they were, so its score is what it was: counted only where the hashes taken after training
-    say so.
+    Sequential tuning is scored again with the first task's head. Adapters and fusion change neither the backbone nor
+    the first task's adapter, so the score stays the same. Such a row is listed only if the hashes taken after training
+    prove it.
     """
     measured = [
         change for line in runs.lines for source in _before(runs, line) for change in _measured(runs, line, source)
     ]
-    verdicts = judge({_key(change): _resampled(runs, change) for change in measured})
-    measured = [replace(change, comparison=verdicts.get(_key(change))) for change in measured]
-    return measured + [change for name in runs.rows for change in _proven(runs, name)]
-
-
-def _key(change: Change) -> tuple[str, str, str]:
-    return change.row, change.source, change.target
+    verdicts = judge({number: _resampled(runs, change) for number, change in enumerate(measured)})
+    tested = [replace(change, comparison=verdicts.get(number)) for number, change in enumerate(measured)]
+    return tested + [change for name in runs.rows for change in _proven(runs, name)]
 
 
 def forgetting_table(runs: StudyRuns) -> Table | None:
@@ -80,25 +76,26 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
 
 
 def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:
-    """The tasks that a line of sequential tuning has learned before its last."""
+    """The tasks that a line of sequential tuning is trained on before its last."""
     order = runs.study.row(line.row).order
     return order[:-1] if order is not None else (line.source,) if line.source else ()
 
 
 def _measured(runs: StudyRuns, line: Line, source: str) -> Iterable[Change]:
-    for target, cell in runs.groups(line).items():
-        group = [s for s in cell if s.record.task == target and source in s.record.others]
-        scores = [(s.record, s.record.others[source]) for s in group]
-        known = [(record, other) for record, other in scores if other.before is not None]
+    for target, group in runs.groups(line).items():
+        trained = [scored.record for scored in group if scored.record.task == target]
+        known = [
+            (other.before, other.dev, record.run)
+            for record in trained
+            if (other := record.others.get(source)) is not None and other.before is not None
+        ]
         if known:
-            before = tuple(other.before for _, other in known if other.before is not None)
-            after = tuple(other.dev for _, other in known)
-            used = tuple(record.run for record, _ in known)
+            before, after, used = zip(*known, strict=True)
             yield Change(line.row, source, target, before, after, used)
 
 
 def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
-    """After against before on the same examples; before are the predictions of the runs that came first."""
+    """After against before on the same examples; None where the run that came first is gone."""
     pairs = []
     for name in change.runs:
         start = _learned(runs, name, change.source)
@@ -109,7 +106,7 @@ def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
 
 
 def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
-    """The run, of those that ``run`` goes back to, that learned ``task``."""
+    """The run among the ancestors of ``run`` that was trained on ``task``."""
     record = runs.ledger.find(run)
     while record is not None and record.task != task:
         record = runs.ledger.find(record.sources[0].run) if record.sources else None
@@ -132,7 +129,7 @@ def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
-    """The run that answers ``source``, and what shows that it does so still after ``scored`` was trained."""
+    """The runs that answer ``source``, each with the proof that training ``scored`` did not change their answers."""
     record = scored.record
     backbone = record.unchanged.get("backbone")
     if backbone is None or backbone != record.identity["backbone"]["weights"]:

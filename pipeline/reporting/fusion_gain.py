@@ -1,4 +1,4 @@
-"""What training a fusion added: to its own start, and to the best adapter that it reads."""
+"""What training a fusion gained over its initial state and over the best adapter that it reads."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         for line, target, group in runs.cells()
         if runs.study.row(line.row).method == "fusion"
     ]
-    verdicts = judge({(gain.line, gain.target): _resampled(runs, gain) for gain in gains})
-    return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
+    verdicts = judge({number: _resampled(runs, gain) for number, gain in enumerate(gains)})
+    return [replace(gain, comparison=verdicts.get(number)) for number, gain in enumerate(gains)]
 
 
 def _seed(runs: StudyRuns, scored: Scored) -> Seed:

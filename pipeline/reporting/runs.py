@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from pipeline.data.load import Added
-from pipeline.records.ledger import Ledger, RunRecord, SourceRun
+from pipeline.records.ledger import Ledger, OtherScore, RunRecord, SourceRun
 from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
@@ -40,7 +40,7 @@ class AttentionMap:
 
 @dataclass(frozen=True)
 class Scored:
-    """A cell of a study that finished: what was planned, and the run that answers it."""
+    """A finished cell of a study: what was planned, and the run that fills it."""
 
     entry: Entry
     record: RunRecord
@@ -55,23 +55,23 @@ class Scored:
         return self.entry.total_seconds or self.record.cost.seconds
 
     @property
+    def _other(self) -> OtherScore | None:
+        """Where the record describes the target; None: as its own task."""
+        return None if self.record.task == self.entry.target else self.record.others[self.entry.target]
+
+    @property
     def train_rows(self) -> int | None:
         """Training rows of the target."""
-        if self.record.task == self.entry.target:
-            return self.record.rows["train"]
-        return self.record.others[self.entry.target].train_rows
+        return self._other.train_rows if self._other else self.record.rows["train"]
 
     @property
     def added(self) -> Mapping[str, Added]:
         """Other tasks' rows among the training rows of the target."""
-        own = self.record.task == self.entry.target
-        return self.record.added if own else self.record.others[self.entry.target].added
+        return (self._other or self.record).added
 
     @property
     def dev_rows(self) -> int:
-        if self.record.task == self.entry.target:
-            return self.record.rows["dev"]
-        return self.record.others[self.entry.target].rows
+        return self._other.rows if self._other else self.record.rows["dev"]
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Scored:
 
     @property
     def epochs(self) -> int:
-        """The planned passes; of a model of several tasks those over the smallest, and none where nothing trains."""
+        """The planned epochs: for a model of several tasks over the smallest task, 0 where nothing trains."""
         if self.record.cost.trainable_parameters == 0:
             return 0
         others = [other.train_rows for other in self.record.others.values() if other.train_rows is not None]

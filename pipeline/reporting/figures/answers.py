@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -16,6 +17,7 @@ from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
 
 MOST_CLASSES = 12
+_RING = "#D55E00"
 LONGEST_ID = 10
 """Longer ids are cut in the picture; the caption has them whole."""
 
@@ -66,40 +68,19 @@ def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
     for axis, line in zip(axes, lines, strict=True):
         scored = runs.cell(line, target)[0]
         table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
+        labels, predictions = table["label"], table["prediction"]
         bins = axis.hexbin(
-            table["label"],
-            table["prediction"],
-            gridsize=22,
-            cmap=SEQUENTIAL_MAP,
-            mincnt=1,
-            norm=LogNorm(),
-            linewidths=0,
+            labels, predictions, gridsize=22, cmap=SEQUENTIAL_MAP, mincnt=1, norm=LogNorm(), linewidths=0
         )
-        error = (table["prediction"] - table["label"]).abs().to_numpy()
-        example = table.iloc[int(error.argmax())]
-        name = str(table["id"].iloc[int(error.argmax())])
-        short = name if len(name) <= LONGEST_ID else f"{name[:LONGEST_ID]}…"
-        axis.plot([example["label"]], [example["prediction"]], "o", color="#D55E00", markersize=9, fillstyle="none",
-                  markeredgewidth=2)  # fmt: skip
-        middle = table["label"].median()
-        note = axis.annotate(
-            f"id {short}",
-            (example["label"], example["prediction"]),
-            xytext=(8 if example["label"] < middle else -8, 0),
-            textcoords="offset points",
-            ha="left" if example["label"] < middle else "right",
-            va="center",
-            color="#D55E00",
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
-        )
-        note.set_in_layout(False)
-        low, high = table["label"].min(), table["label"].max()
-        axis.plot([low, high], [low, high], color="#888888", linewidth=1, linestyle="--")
-        axis.set_title(runs.title(line))
-        axis.set_xlabel("label")
+        at = int((predictions - labels).abs().to_numpy().argmax())
+        name, label, prediction = str(table["id"].iloc[at]), labels.iloc[at], predictions.iloc[at]
+        _ring(axis, name, label, prediction, on_left=label < labels.median())
+        ends = [labels.min(), labels.max()]
+        axis.plot(ends, ends, color="#888888", linewidth=1, linestyle="--")
+        axis.set(title=runs.title(line), xlabel="label")
         axis.label_outer()
-        worst.append(f"{runs.title(line)}: example {name}, {example['prediction']:.2f} for {example['label']:.2f}")
-        parts.append(table.assign(worst=np.arange(len(table)) == error.argmax()))
+        worst.append(f"{runs.title(line)}: example {name}, {prediction:.2f} for {label:.2f}")
+        parts.append(table.assign(worst=np.arange(len(table)) == at))
         parts[-1].insert(0, "method", str(line))
         parts[-1].insert(1, "seed", scored.entry.seed)
     axes[0].set_ylabel("prediction")
@@ -112,6 +93,22 @@ def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
     )
     figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
     return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
+
+
+def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool) -> None:
+    """Mark an example, with its name towards the middle of the panel."""
+    axis.plot([label], [prediction], "o", color=_RING, markersize=9, fillstyle="none", markeredgewidth=2)
+    note = axis.annotate(
+        f"id {name if len(name) <= LONGEST_ID else f'{name[:LONGEST_ID]}…'}",
+        (label, prediction),
+        xytext=(8 if on_left else -8, 0),
+        textcoords="offset points",
+        ha="left" if on_left else "right",
+        va="center",
+        color=_RING,
+        bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+    )
+    note.set_in_layout(False)
 
 
 def _shown(runs: StudyRuns, target: str) -> list[Line]:

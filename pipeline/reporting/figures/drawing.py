@@ -74,11 +74,11 @@ def panels(
     return canvas, axes[:number]
 
 
-def legend_below(canvas: Canvas, axes: Sequence[Axes], columns: int = 2) -> None:
+def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
     """One legend for all panels, each name once."""
-    found = dict(pair for axis in axes for pair in zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    if found:
-        canvas.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns, frameon=False)
+    handles = dict(pair for axis in axes for pair in zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    if handles:
+        canvas.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
 
 
 def short_number(value: float, _position: float | None = None) -> str:
