@@ -21,8 +21,8 @@ def choices_table(runs: StudyRuns) -> Table:
         "choices, and from how many": lambda line: Cell(_text(runs, line)),
     }
     notes = (
-        "By the dev scores that the tables show, and in brackets from how many. Every choice makes a score optimistic,"
-        " and more choices make it more so; the tests do not account for it.",
+        "Selected by the dev scores that the tables show; in brackets, from how many options. Each selection makes a"
+        " score optimistic, and more options make it more so. The tests do not correct for this.",
     )
     return Table.of("choices", "What was chosen on the scored rows", runs.lines, columns, notes)
 

@@ -90,11 +90,11 @@ def cost_table(runs: StudyRuns) -> Table:
         "peak memory, MB": lambda row: count_cell(max(record.cost.peak_memory_mb for record in records(row))),
     }
     notes = (
-        "Stored: numbers to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
-        " whole model a task, joint training one for all; adapters keep the backbone once and little a task; a fusion"
-        " also keeps the adapters it reads, and its own layers for each target.",
-        "Seconds and examples a second are means over targets and seeds, training and scoring on dev, without start-up;"
-        " examples a second are of training steps alone; peak memory is the highest of all runs.",
+        "Stored: parameters to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
+        " whole model per task, joint training one for all tasks. Adapters keep the backbone once and few parameters"
+        " per task. A fusion also keeps the adapters that it reads, and its own layers for each target.",
+        "Seconds are means over targets and seeds; they count training and scoring on dev, without start-up. Examples"
+        " per second count training steps alone. Peak memory is the highest of all runs.",
     )
     return Table.of("cost", "Cost", [row for row in runs.rows if runs.all(row)], columns, notes)
 

@@ -12,7 +12,7 @@ from pipeline.stats.paired import Comparison
 
 _READINGS = {
     "same": "read as it is",
-    "probability": "its probability of class 1, brought to the score's range",
+    "probability": "its probability of class 1, rescaled to the range of the score",
     "middle": "its score, class 1 above the middle of its range",
 }
 
@@ -48,10 +48,10 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
     )
     columns = ("method", "trained on", *map(runs.column, targets))
     notes = (
-        "A model trained on one task, scored on dev of the others without more training. Where the tasks have as many"
-        " texts and the same classes or range it is read as it is. Of pairs, a probability of class 1 of two is read as"
-        " a score, brought to its range, and a score as a class, 1 above the middle of its own range. Elsewhere its"
-        " outputs mean nothing: a dash.",
+        "A model trained on one task is scored on dev of the others without more training. It is read as it is where"
+        " both tasks have as many texts and the same classes or range. Between tasks on pairs, a probability of class 1"
+        " of two is rescaled to the range of a score, and a score above the middle of its range counts as class 1."
+        " Elsewhere the outputs mean nothing: a dash.",
         *short_test_note("the same row trained on that column's task", verdicts),
     )
     return Table("cross-task", "Trained on one task, scored on all", columns, rows, notes)

@@ -42,7 +42,7 @@ def epoch_table(runs: StudyRuns) -> Table | None:
 
 def _curve(scored: Scored, runs: StudyRuns) -> pd.DataFrame:
     curve = runs.curve(scored.record.run)
-    # The mean over its tasks is what a model of several is selected by; each task has a column of its own.
+    # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
     own = f"dev_{scored.entry.target}"
     return pd.DataFrame(
         {

@@ -72,7 +72,7 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
     notes = (
         f"Training rows are those of the target; other tasks keep {sources}.",
-        "Sequential tuning is the mean over its sources. Rows chose on these dev rows what they did in the main table.",
+        "Sequential tuning is the mean over its sources. Rows select on these dev rows as they do in the main table.",
         *short_test_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts),
     )
     return Table("low-resource", "Few training rows", columns, tuple(rows), notes)

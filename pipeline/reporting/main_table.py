@@ -51,13 +51,13 @@ def main_table(runs: StudyRuns) -> Table:
         *full_test_note(runs.title(runs.reference), verdicts),
         "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
         " runs that it is built on.",
-        "What each row chose on the dev rows that are scored here, its epoch among it, stands in the next table.",
+        "The next table lists what each row selected on these dev rows, such as its epoch.",
     )
     return Table.of("main", "Scores on dev", runs.lines, columns, notes)
 
 
 def _means(runs: StudyRuns, line: Line) -> tuple[float | None, float | None]:
-    """The mean over the targets as it is, and with r brought to (r+1)/2; None unless it has them all."""
+    """The mean over the targets, plain and with r rescaled to (r+1)/2; None where a target has no run."""
     groups = runs.groups(line)
     if len(groups) < len(runs.study.targets):
         return None, None

@@ -15,9 +15,9 @@ def _backbone(runs: StudyRuns) -> Iterator[str]:
     others = [(runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows]
     listed = "; ".join(f"{title}: {backbone_text(own)}" for title, own in others if own is not None)
     yield (
-        f"Backbone {backbone_text(runs.result.backbone)}{f' ({listed})' if listed else ''}; dev scores at the epoch"
-        " with the best dev score, so all are optimistic: what each row chose on the scored rows stands below the main"
-        " table."
+        f"Backbone {backbone_text(runs.result.backbone)}{f' ({listed})' if listed else ''}; scores are on dev, at the"
+        " epoch with the best dev score, so all of them are optimistic. The table below the main one lists what each"
+        " row selected on these rows."
     )
 
 
@@ -44,17 +44,17 @@ def _leaks(runs: StudyRuns) -> Iterator[str]:
         if scored.record.task == target and leaked:
             leaks[target] = max(leaks.get(target, 0), leaked)
     if leaks:
-        yield f"Dev rows whose text also stands in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}."
+        yield f"Dev rows whose text is also in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}."
 
 
 def _added(runs: StudyRuns) -> Iterator[str]:
-    """What other tasks' rows a line was trained on beside its own, and what was left out of them: the first seed's."""
+    """The rows of other tasks that a line was trained on, and how many were left out, as of the first seed."""
     for line, target, group in runs.cells():
         for source, added in group[0].added.items():
             left_out = added.in_dev + added.in_test + added.in_other_dev
             yield (
                 f"{runs.title(line)} on {target}: {added.rows:,} training rows of {source} added, {left_out} left out"
-                f" because their text stands in dev or test; {added.in_train} also stand in train."
+                f" because their text is in dev or test; {added.in_train} are also in train."
             )
 
 
@@ -68,7 +68,7 @@ def _budgets(runs: StudyRuns) -> Iterator[str]:
 
 
 def _starts(runs: StudyRuns) -> Iterator[str]:
-    """What the adapters that may be warm-started were started from."""
+    """The tasks from which adapters were warm-started."""
     for name in runs.rows:
         row = runs.study.row(name)
         if row.method != "adapter" or row.of is None:
@@ -77,14 +77,14 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
         for target, group in runs.groups(Line(name)).items():
             starts = Counter(scored.record.anchor or "fresh" for scored in group)
             by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
-        yield f"What {row.title} began as, chosen on training rows, and in how many runs: {'; '.join(by_target)}."
+        yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
 
 
 def _intervals(runs: StudyRuns) -> Iterator[str]:
     yield (
-        "Every 95 % CI is simultaneous over the comparisons of its table, as the note under the main table says."
-        " The tests are about other dev examples from where these came from, for the models of these seeds; how far"
-        " other seeds would move a score is what its deviation shows."
+        "Every 95 % CI is simultaneous over the comparisons of its table, as the note under the main table explains."
+        " The tests ask whether a difference would hold on other dev examples from the same source, for the models of"
+        " these seeds. The standard deviation shows how much a score varies between seeds."
     )
 
 

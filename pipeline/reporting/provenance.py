@@ -1,4 +1,4 @@
-"""A run as the page shows it: what determines it, what it came to and cost, and what it was made with."""
+"""A run as the page shows it: its identity, result, cost and provenance."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunV
     curve = pd.DataFrame() if curve is None else curve
     tasks = [record.task, *record.others] if record.kind == "multitask" else [record.task]
     identity = {name: value for name, value in record.identity.items() if name not in ("recipe", "sources")}
-    taken = "one to begin as, of run" if record.kind == "adapter" else "taken from run"
+    taken = "start candidate, run" if record.kind == "adapter" else "source, run"
     identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)
     if made_with.pop("dirty", False):
-        # The commit alone would be half the truth.
+        # The commit alone would not say what ran.
         made_with["commit"] = f"{made_with.get('commit')}, with changes that were not committed"
     made_with |= {"finished": record.finished_at} | ({"artifact": record.artifact} if record.artifact else {})
     groups = {
@@ -108,7 +108,7 @@ def number_text(value: float, digits: int | None = None) -> str:
 def _result(record: RunRecord) -> Pairs:
     pairs = [(f"dev {record.metric}", f"{record.dev:.4f}"), ("kept epoch", str(record.best_epoch))]
     if record.anchor is not None:
-        pairs.append(("began as the adapter of", record.anchor))
+        pairs.append(("started from the adapter of", record.anchor))
     for task, other in record.others.items():
         before = "" if other.before is None else f", before training {other.before:.4f}"
         pairs.append((f"{task}, dev {other.metric}", f"{other.dev:.4f}{before}"))

@@ -18,7 +18,10 @@ from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Resampled, resample_paired
 from pipeline.system.errors import PipelineError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+Place = tuple[Line | str, str, int | None]
+"""A line, or a row with all its sources, on a target at a point of the low-resource curve."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Scored:
         """The recipe for the target: a model of several tasks has one for each."""
         for other in self.record.identity.get("others", ()):
             if other["task"]["name"] == self.entry.target:
-                # Kept as it was: a key that came later has its default.
+                # A record of an older version lacks newer keys: they have their defaults.
                 return Recipe().model_dump(mode="json") | other["recipe"]
         return self.record.recipe.model_dump(mode="json")
 
@@ -139,8 +142,7 @@ class StudyRuns:
         Args:
             rows: a point of the low-resource curve; None: the main table.
         """
-        group = (scored for scored in self.scored if _belongs(scored.entry, line, target, rows))
-        return sorted(group, key=lambda scored: scored.entry.seed)
+        return self._cells.get((line, target, rows), [])
 
     def groups(self, line: Line | str) -> dict[str, list[Scored]]:
         """The cells of a line or row in the main table by target, where there are runs."""
@@ -156,7 +158,7 @@ class StudyRuns:
 
     def entries(self, line: Line | str, target: str, rows: int | None = None) -> list[Entry]:
         """What was planned for :meth:`cell`."""
-        return [entry for entry in self.result.entries if _belongs(entry, line, target, rows)]
+        return self._entries.get((line, target, rows), [])
 
     def resampled(self, ours: Sequence[Scored], theirs: Sequence[Scored], target: str) -> Resampled | None:
         """The paired difference of two groups of runs on a target over the seeds both have; None without any.
@@ -210,6 +212,14 @@ class StudyRuns:
             total += steps
         return total
 
+    @cached_property
+    def _cells(self) -> dict[Place, list[Scored]]:
+        return _indexed(sorted(self.scored, key=lambda scored: scored.entry.seed), lambda scored: scored.entry)
+
+    @cached_property
+    def _entries(self) -> dict[Place, list[Entry]]:
+        return _indexed(self.result.entries, lambda entry: entry)
+
     def _scored(self, entry: Entry, run: str) -> Scored:
         record = self.ledger.find(run)
         if record is None:
@@ -257,6 +267,10 @@ def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     return list({scored.record.run: scored.record for scored in group}.values())
 
 
-def _belongs(entry: Entry, line: Line | str, target: str, rows: int | None) -> bool:
-    own = entry.line if isinstance(line, Line) else entry.line.row
-    return (own, entry.target, entry.rows) == (line, target, rows)
+def _indexed(items: Iterable[Item], entry_of: Callable[[Item], Entry]) -> dict[Place, list[Item]]:
+    index: dict[Place, list[Item]] = {}
+    for item in items:
+        entry = entry_of(item)
+        for line in (entry.line, entry.line.row):
+            index.setdefault((line, entry.target, entry.rows), []).append(item)
+    return index

@@ -42,10 +42,10 @@ def full_test_note(against: str, family: Collection[object]) -> tuple[str, ...]:
     if not family:
         return ()
     return (
-        f"Against {against}: ↑ better, ↓ worse, → not significant. Marks, intervals and p-values are one reading of"
-        " paired randomisation tests on the same dev rows over the seeds (for the accuracy of one seed: McNemar's), at"
+        f"Against {against}: ↑ better, ↓ worse, → not significant. Marks, intervals and p-values come from paired"
+        " randomisation tests on the same dev rows over the seeds (McNemar's test for the accuracy of one seed), at"
         f" level {LEVEL} for the {_comparisons(family)} of this table together (Bonferroni). A difference is"
-        " better or worse exactly where its interval leaves out 0. The 95 % confidence intervals (CI) are simultaneous:"
+        " better or worse exactly where its interval excludes 0. The 95 % confidence intervals (CI) are simultaneous:"
         " for at least 95 of 100 draws of dev rows, every interval of the table holds the true difference between these"
         " models.",
     )

@@ -54,8 +54,8 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
     joint = [runs.study.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]
     if joint:
         caption += (
-            f" {listed(joint)}: all that the one model of several tasks trains, heads of each among it, undivided, in"
-            " every panel; rows of single tasks train as much again for each further task."
+            f" {listed(joint)}: every panel shows all parameters that the joint model trains, with the heads of all"
+            " tasks, undivided; the other rows train as many again for each further task."
         )
     yield Drawing(Figure("pareto", "Score against trainable parameters", caption), canvas, table)
 

@@ -138,7 +138,7 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     assert "nano" in told[0]
     assert "Training rows: sst 900/1000; dev rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
-    assert "Dev rows whose text also stands in train: sst 17." in told
+    assert "Dev rows whose text is also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
 

@@ -81,5 +81,5 @@ def test_the_parameters_of_a_joint_model_are_not_divided_among_its_tasks(study: 
     (drawing,) = pareto(StudyRuns(study.result, study.ledger))
     joint = drawing.numbers[drawing.numbers["method"] == Line("multitask")]
     assert joint["trainable_parameters"].nunique() == 1
-    assert "multitask: all that the one model of several tasks trains" in drawing.figure.caption
+    assert "multitask: every panel shows all parameters that the joint model trains" in drawing.figure.caption
     assert "undivided" in drawing.figure.caption
