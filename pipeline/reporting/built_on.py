@@ -52,8 +52,8 @@ def _base(runs: StudyRuns, line: Line) -> str | None:
 
 def built_on_table(runs: StudyRuns) -> Table | None:
     """One line a contrast; None where no row is built on another."""
-    found = contrasts(runs)
-    if not found:
+    all_contrasts = contrasts(runs)
+    if not all_contrasts:
         return None
 
     def steps(line: Line, target: str) -> float | None:
@@ -76,15 +76,15 @@ def built_on_table(runs: StudyRuns) -> Table | None:
         "steps": lambda one: count_cell(steps(one.line, one.target)),
         "difference, points": difference,
     }
-    unequal = sum(steps(one.base, one.target) != steps(one.line, one.target) for one in found)
+    unequal = sum(steps(one.base, one.target) != steps(one.line, one.target) for one in all_contrasts)
     notes = (
         "Base row: fine-tuning on the target alone for sequential and joint training, the row of adapters for what is"
         " built on adapters. Steps: optimiser steps on the target's rows, mean over seeds; a fusion's include those of"
         " the target's own adapter that it reads, joint training's are all of its steps.",
-        *([_UNEQUAL.format(unequal=unequal, total=len(found))] if unequal else []),
-        *short_test_note("the base row", found),
+        *([_UNEQUAL.format(unequal=unequal, total=len(all_contrasts))] if unequal else []),
+        *short_test_note("the base row", all_contrasts),
     )
-    return Table.of("built-on", TITLE, found, columns, notes)
+    return Table.of("built-on", TITLE, all_contrasts, columns, notes)
 
 
 _UNEQUAL = (

@@ -52,8 +52,8 @@ def changes(runs: StudyRuns) -> list[Change]:
 
 def forgetting_table(runs: StudyRuns) -> Table | None:
     """One line a row of the study and an ordered pair of tasks; None where nothing was measured."""
-    found = changes(runs)
-    if not found:
+    all_changes = changes(runs)
+    if not all_changes:
         return None
     columns: dict[str, Callable[[Change], Cell]] = {
         "method": lambda change: line_cell(runs, Line(change.row)),
@@ -68,11 +68,11 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
     }
     notes = (
         "Scores on dev of the task learned first, with its own head, before and after training on the second.",
-        *short_test_note("the score before", [change for change in found if change.comparison is not None]),
+        *short_test_note("the score before", [change for change in all_changes if change.comparison is not None]),
         "Adapters and fusion: the first task is answered by the frozen backbone and its own adapter; both have the same"
         " sha256 after training on the second task as before, so every prediction is the same.",
     )
-    return Table.of("forgetting", "Forgetting", found, columns, notes)
+    return Table.of("forgetting", "Forgetting", all_changes, columns, notes)
 
 
 def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:

@@ -108,4 +108,4 @@ def _by_target(runs: StudyRuns, size: Callable[[Scored], int]) -> dict[str, set[
 
 
 def _sizes(sizes: Mapping[str, Collection[int]]) -> str:
-    return ", ".join(f"{name} {'/'.join(map(str, sorted(found))) or 'none'}" for name, found in sizes.items())
+    return ", ".join(f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in sizes.items())

@@ -80,7 +80,7 @@ def sort_key(cell: Cell) -> dict[str, str]:
 def numeric_columns(table: Table) -> list[bool]:
     """Whether each column holds numbers, and perhaps holes, so that it is set flush right."""
     kinds = [[next(iter(sort_key(row[column])), None) for row in table.rows] for column in range(len(table.columns))]
-    return [column > 0 and "data-text" not in found for column, found in enumerate(kinds)]
+    return [column > 0 and "data-text" not in own for column, own in enumerate(kinds)]
 
 
 def marked_columns(table: Table) -> list[bool]:

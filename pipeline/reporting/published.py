@@ -79,7 +79,7 @@ def _lines() -> list[dict[str, str]]:
 
 
 def published_mistakes(study: Study) -> list[str]:
-    """What a study names that its published table does not have."""
+    """The rows and columns that a study names and its published table lacks."""
     source = study.published
     if source is None:
         return []
@@ -90,8 +90,8 @@ def published_mistakes(study: Study) -> list[str]:
     rows, columns = {value.row for value in values}, {value.metric for value in values}
     named: dict[str, None] = {}
     for name in study.methods:
-        found = study.row(name).published
-        named |= dict.fromkeys(found.values() if isinstance(found, dict) else study.published_names(name))
+        own = study.row(name).published
+        named |= dict.fromkeys(own.values() if isinstance(own, dict) else study.published_names(name))
     where = f"in {source.report}, {', '.join(source.tables)} ({source.split})"
     known_rows, known_columns = ", ".join(sorted(rows)), ", ".join(sorted(columns))
     mistakes = [f"published: no row '{row}' {where}: there are {known_rows}" for row in named if row not in rows]

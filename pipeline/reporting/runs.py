@@ -20,7 +20,7 @@ from pipeline.system.errors import PipelineError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Place = tuple[Line | str, str, int | None]
+Key = tuple[Line | str, str, int | None]
 """A line, or a row with all its sources, on a target at a point of the low-resource curve."""
 
 
@@ -107,7 +107,7 @@ class StudyRuns:
         self.predictions = cache(ledger.predictions)
         self.curve = cache(ledger.curve)
         self.computed: dict[Callable[[StudyRuns], Any], Any] = {}
-        """What functions marked with :func:`once` found."""
+        """What functions marked with :func:`once` returned."""
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
@@ -213,11 +213,11 @@ class StudyRuns:
         return total
 
     @cached_property
-    def _cells(self) -> dict[Place, list[Scored]]:
+    def _cells(self) -> dict[Key, list[Scored]]:
         return _indexed(sorted(self.scored, key=lambda scored: scored.entry.seed), lambda scored: scored.entry)
 
     @cached_property
-    def _entries(self) -> dict[Place, list[Entry]]:
+    def _entries(self) -> dict[Key, list[Entry]]:
         return _indexed(self.result.entries, lambda entry: entry)
 
     def _scored(self, entry: Entry, run: str) -> Scored:
@@ -230,7 +230,7 @@ class StudyRuns:
 
 
 def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
-    """Compute something once for a study: tables, figures and sentences share what the runs keep."""
+    """Call ``compute`` once for a study: tables, figures and sentences share the result, which the runs keep."""
 
     @wraps(compute)
     def kept(runs: StudyRuns) -> Result:
@@ -267,8 +267,8 @@ def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     return list({scored.record.run: scored.record for scored in group}.values())
 
 
-def _indexed(items: Iterable[Item], entry_of: Callable[[Item], Entry]) -> dict[Place, list[Item]]:
-    index: dict[Place, list[Item]] = {}
+def _indexed(items: Iterable[Item], entry_of: Callable[[Item], Entry]) -> dict[Key, list[Item]]:
+    index: dict[Key, list[Item]] = {}
     for item in items:
         entry = entry_of(item)
         for line in (entry.line, entry.line.row):

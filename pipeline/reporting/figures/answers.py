@@ -57,7 +57,7 @@ def _confusion(runs: StudyRuns, target: str, lines: Sequence[Line], classes: Seq
     table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
     caption = (
         f"What the dev examples of each class of {target} are taken for, in percent of the class, all seeds together:"
-        f" {_said(runs, lines)}."
+        f" {_named(runs, lines)}."
     )
     return Drawing(Figure(f"confusion-{target}", f"Confusion on {target}", caption), canvas, table)
 
@@ -89,7 +89,7 @@ def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
     bar.ax.yaxis.set_minor_locator(NullLocator())
     caption = (
         f"Predictions of the first seed against labels of {target} on dev, darker where few examples fall:"
-        f" {_said(runs, lines)}. The ring marks the example with the largest error ({'; '.join(worst)})."
+        f" {_named(runs, lines)}. The ring marks the example with the largest error ({'; '.join(worst)})."
     )
     figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
     return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
@@ -121,12 +121,12 @@ def _shown(runs: StudyRuns, target: str) -> list[Line]:
     return list(dict.fromkeys(line for line in (runs.reference, best) if line in means))
 
 
-def _said(runs: StudyRuns, lines: Sequence[Line]) -> str:
+def _named(runs: StudyRuns, lines: Sequence[Line]) -> str:
     names = [runs.title(line) for line in lines]
     return f"{names[0]} (the reference) and {names[1]} (the best mean)" if len(names) > 1 else names[0]
 
 
 def _classes(runs: StudyRuns, target: str) -> list[str]:
     """The names of a target's classes, as the runs trained on it have them; none for a score."""
-    found = (s.record for s in runs.scored if s.record.task == target)
-    return [str(name) for name in next((r.identity.get("task", {}).get("classes") or [] for r in found), [])]
+    records = (s.record for s in runs.scored if s.record.task == target)
+    return [str(name) for name in next((r.identity.get("task", {}).get("classes") or [] for r in records), [])]

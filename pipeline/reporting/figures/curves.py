@@ -53,8 +53,8 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
     for axis, scope in zip(axes, scopes, strict=True):
         sizes = []
         for name in curve.rows:
-            found = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
-            points = [(size, score) for size, score in found if size is not None and score is not None]
+            scored = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
+            points = [(size, score) for size, score in scored if size is not None and score is not None]
             if not points:
                 continue
             look = look_of(name, runs.rows)

@@ -23,23 +23,23 @@ Row = TypeVar("Row")
 
 def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
     """A panel a row of the study: what the task learned first lost by training on the second."""
-    found = changes(runs)
-    if not found:
+    all_changes = changes(runs)
+    if not all_changes:
         return
-    names = list(dict.fromkeys(change.row for change in found))
-    sources = [task for task in runs.study.all_tasks if any(change.source == task for change in found)]
-    targets = [task for task in runs.study.targets if any(change.target == task for change in found)]
-    limit = max(0.01, *(abs(change.difference) for change in found))
+    names = list(dict.fromkeys(change.row for change in all_changes))
+    sources = [task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)]
+    targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
+    limit = max(0.01, *(abs(change.difference) for change in all_changes))
     canvas, axes = panels(len(names), height=0.9 + 0.42 * len(sources))
     image: Any = None
     for axis, name in zip(axes, names, strict=True):
-        differences = {(c.source, c.target): c.difference for c in found if c.row == name}
+        differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
         values = _matrix(differences, sources, targets)
         image = _difference_map(axis, values, sources, targets, _texts(values), limit)
         axis.set(title=runs.study.title(name), xlabel="then trained on", ylabel="learned first")
     canvas.colorbar(image, ax=axes, label="change, points", shrink=0.8)
     table = pd.DataFrame(
-        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference, c.proof) for c in found],
+        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference, c.proof) for c in all_changes],
         columns=["method", "first", "then", "before", "after", "change", "unchanged"],
     )
     caption = (
@@ -52,16 +52,16 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
 
 def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     """One matrix: what is built on another row, by target; sequential tuning a line a source."""
-    found = contrasts(runs)
-    if not found:
+    all_contrasts = contrasts(runs)
+    if not all_contrasts:
         return
-    lines = list(dict.fromkeys(one.line for one in found))
-    targets = [task for task in runs.study.targets if any(one.target == task for one in found)]
-    differences = {(one.line, one.target): one.comparison.difference for one in found}
+    lines = list(dict.fromkeys(one.line for one in all_contrasts))
+    targets = [task for task in runs.study.targets if any(one.target == task for one in all_contrasts)]
+    differences = {(one.line, one.target): one.comparison.difference for one in all_contrasts}
     values = _matrix(differences, lines, targets)
     limit = max(0.01, float(np.nanmax(np.abs(values))))
     texts = _texts(values)
-    for one in found:
+    for one in all_contrasts:
         mark = f" {MARKS[one.comparison.verdict]}" if one.comparison.significant else ""
         texts[lines.index(one.line)][targets.index(one.target)] += mark
     canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(lines), width=2.8 + 0.8 * len(targets))
@@ -69,7 +69,7 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")
     columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
-    table = pd.DataFrame([_numbers(one) for one in found], columns=columns)
+    table = pd.DataFrame([_numbers(one) for one in all_contrasts], columns=columns)
     caption = (
         "Difference in points: sequential and joint training from fine-tuning on the target alone, what is built on"
         " adapters from the row of adapters. The two sides may have trained for different numbers of steps, as the"
