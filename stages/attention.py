@@ -12,7 +12,7 @@ from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Store
 from pipeline.reporting.entries import StudyResult
-from pipeline.reporting.figures.attention_maps import AttentionMap
+from pipeline.reporting.runs import AttentionMap
 from pipeline.runs.forgetting import lineage
 from pipeline.runs.restore import restore_run, task_of
 from pipeline.settings.recipe import Recipe
@@ -84,11 +84,12 @@ def _chosen(result: StudyResult) -> list[_View]:
     study, views = result.study, dict[tuple[str, str], _View]()
     main = [entry for entry in result.entries if entry.run is not None and entry.rows is None]
     for row in study.methods:
-        own = [entry for entry in main if entry.method.partition(":")[0] == row]
+        own = [entry for entry in main if entry.line.row == row]
         own.sort(key=lambda entry: (study.targets.index(entry.target), study.seeds.index(entry.seed)))
         for entry in own[:1]:
             assert entry.run is not None
-            view = _View(entry.run, entry.target, f"{study.title(entry.method)} for {entry.target}")
+            title = study.title(entry.line.row, entry.line.source)
+            view = _View(entry.run, entry.target, f"{title} for {entry.target}")
             views.setdefault((view.run, view.task), view)
     return list(views.values())
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from pipeline.records.ledger import Ledger
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
-from pipeline.reporting.figures.attention_maps import AttentionMap
 from pipeline.reporting.page import write_page
+from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
@@ -25,17 +25,17 @@ def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
 
 
 def report(name: str, reports: Path, attention: str | None = None, runs: Sequence[str] | None = None) -> Path:
-    """Write a study's report again, without training anything.
+    """Write a study's report again without training.
 
     Args:
         attention: a sentence, or two as ``"a ||| b"``, whose attention maps are drawn too.
-        runs: the models to draw them of; by itself each row's first run on the first target.
+        runs: the runs whose models are shown; by default each row's first run on the first target.
 
     Raises:
         PipelineError: the study was never compared here, or its runs are gone.
     """
     if runs is not None and attention is None:
-        raise PipelineError("--runs says whose attention is drawn: give --attention with it")
+        raise PipelineError("--runs names the models whose attention is drawn: give --attention with it")
     folder = reports / name
     file = folder / "study.json"
     if not present(file):

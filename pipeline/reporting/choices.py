@@ -1,45 +1,49 @@
-"""What each line of the main table chose on the rows that it is scored on: more to choose from flatters more."""
+"""What each line of the main table selected on the rows that it is scored on: more options flatter the score more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import line_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, row_of, selected_on
+from pipeline.reporting.runs import Scored, StudyRuns, continued, selected_on
 from pipeline.reporting.text import MISSING
 
 Choices = Mapping[str, int]
-"""What was chosen, and from how many."""
+"""What was selected, and from how many options."""
 
 
 def choices_table(runs: StudyRuns) -> Table:
-    """One line a line of the main table."""
-    rows = tuple((Cell(runs.title(label), label), Cell(_text(runs, label))) for label in runs.labels)
-    notes = (
-        "By the dev scores that the tables show, and in brackets from how many. Every choice makes a score optimistic,"
-        " and more choices make it more so; the tests do not account for it.",
-    )
-    return Table("choices", "What was chosen on the scored rows", ("method", "choices, and from how many"), rows, notes)
-
-
-def _text(runs: StudyRuns, label: str) -> str:
-    """``epoch (4), anchor (sts 2)``: tasks are named where there was no choice on all, or not from as many."""
-    groups = {target: group for target in runs.study.targets if (group := runs.cell(label, target))}
-    if not groups:
-        return MISSING
-    by_target = {
-        target: _together(_choices(runs, label, scored) for scored in group) for target, group in groups.items()
+    columns: dict[str, Callable[[Line], Cell]] = {
+        "method": lambda line: line_cell(runs, line),
+        "choices, and from how many": lambda line: Cell(_text(runs, line)),
     }
+    notes = (
+        "Selected by the dev scores that the tables show; in brackets, from how many options. Each selection makes a"
+        " score optimistic, and more options make it more so. The tests do not correct for this.",
+    )
+    return Table.of("choices", "What was chosen on the scored rows", runs.lines, columns, notes)
+
+
+def _text(runs: StudyRuns, line: Line) -> str:
+    """``epoch (4), anchor (sts 2)``: tasks are named where not all of them had the choice, or not as many options."""
+    by_target = {
+        target: _most([_choices(runs, line.row, scored) for scored in group])
+        for target, group in runs.groups(line).items()
+    }
+    if not by_target:
+        return MISSING
     kinds = dict.fromkeys(kind for choices in by_target.values() for kind in choices)
     return ", ".join(f"{kind} ({_sizes(kind, by_target)})" for kind in kinds) or "nothing"
 
 
-def _choices(runs: StudyRuns, label: str, scored: Scored) -> Choices:
-    """What was chosen for one run, in the order in which it was."""
+def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
+    """What was selected for one run, in order."""
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
-    sizes["own adapter"] = len(runs.study.row(row_of(label)).own)
+    sizes["own adapter"] = len(runs.study.row(row).own)
     sizes["anchor"] = len(record.anchor_candidates)
     if selected_on(record, target):
         epochs = runs.curve(record.run)["epoch"]
@@ -49,9 +53,8 @@ def _choices(runs: StudyRuns, label: str, scored: Scored) -> Choices:
 
 
 def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator[tuple[str, int]]:
-    """Of the runs that a run goes on from, those whose epoch was chosen on the target's rows."""
-    # An adapter may begin as another task's, which is chosen on training rows.
-    for source in record.sources if record.kind != "adapter" else ():
+    """The runs behind a run whose epoch was selected on the target's rows."""
+    for source in continued(record):
         before = runs.ledger.find(source.run)
         if before is None:
             continue
@@ -60,13 +63,10 @@ def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator
         yield from _earlier_epochs(runs, before, target)
 
 
-def _together(several: Iterator[Choices]) -> dict[str, int]:
-    """Over seeds, the most."""
-    together: dict[str, int] = {}
-    for choices in several:
-        for kind, size in choices.items():
-            together[kind] = max(size, together.get(kind, 0))
-    return together
+def _most(seeds: Sequence[Choices]) -> Choices:
+    """Each choice with the most options that a seed had."""
+    kinds = dict.fromkeys(kind for choices in seeds for kind in choices)
+    return {kind: max(choices.get(kind, 0) for choices in seeds) for kind in kinds}
 
 
 def _sizes(kind: str, by_target: Mapping[str, Choices]) -> str:

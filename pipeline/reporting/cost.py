@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.reporting.cells import count_cell, line_cell, mean_of, share_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, count, percent
+from pipeline.reporting.runs import StudyRuns, records_of, runs_of
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -54,71 +55,55 @@ def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
 
 
 def cost_table(runs: StudyRuns) -> Table:
-    targets = runs.study.targets
-    columns = (
-        "method",
-        "trainable parameters",
-        "of the backbone",
-        "stored, one task",
-        *((f"stored, {len(targets)} tasks", "stored a task, of the backbone") if len(targets) > 1 else ()),
-        "seconds",
-        "with sources",
-        "examples/s",
-        "peak memory, MB",
-    )
-    rows = tuple(row for name in runs.rows if (row := _row(runs, name)))
+    tasks = len(runs.study.targets)
+
+    def records(row: str) -> list[RunRecord]:
+        return records_of(runs.all(row))
+
+    def trained(row: str) -> float:
+        return statistics.mean(record.cost.trainable_parameters for record in records(row))
+
+    def backbone(row: str) -> int | None:
+        return next((record.parameters.backbone for record in records(row) if record.parameters), None)
+
+    def every(row: str) -> int | None:
+        chosen = _one_run_a_target(runs, row)
+        return stored(chosen, runs.ledger) if chosen else None
+
+    columns: dict[str, Callable[[str], Cell]] = {
+        "method": lambda row: line_cell(runs, Line(row)),
+        "trainable parameters": lambda row: count_cell(trained(row), runs_of(runs.all(row))),
+        "of the backbone": lambda row: share_cell(trained(row), backbone(row)),
+        "stored, one task": lambda row: count_cell(mean_of(stored([one], runs.ledger) for one in records(row))),
+    }
+    if tasks > 1:
+        columns |= {
+            f"stored, {tasks} tasks": lambda row: count_cell(
+                every(row), tuple(dict.fromkeys(record.run for record in _one_run_a_target(runs, row)))
+            ),
+            "stored a task, of the backbone": lambda row: share_cell(every(row), backbone(row), tasks),
+        }
+    columns |= {
+        "seconds": lambda row: count_cell(mean_of(record.cost.seconds for record in records(row))),
+        "with sources": lambda row: count_cell(mean_of(scored.total_seconds for scored in runs.all(row))),
+        "examples/s": lambda row: count_cell(mean_of(one.cost.examples_per_second or None for one in records(row))),
+        "peak memory, MB": lambda row: count_cell(max(record.cost.peak_memory_mb for record in records(row))),
+    }
     notes = (
-        "Stored: numbers to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
-        " whole model a task, joint training one for all; adapters keep the backbone once and little a task; a fusion"
-        " also keeps the adapters it reads, and its own layers for each target.",
-        "Seconds and examples a second are means over targets and seeds, training and scoring on dev, without start-up;"
-        " examples a second are of training steps alone; peak memory is the highest of all runs.",
+        "Stored: parameters to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
+        " whole model per task, joint training one for all tasks. Adapters keep the backbone once and few parameters"
+        " per task. A fusion also keeps the adapters that it reads, and its own layers for each target.",
+        "Seconds are means over targets and seeds; they count training and scoring on dev, without start-up. Examples"
+        " per second count training steps alone. Peak memory is the highest of all runs.",
     )
-    return Table("cost", "Cost", columns, rows, notes)
+    return Table.of("cost", "Cost", [row for row in runs.rows if runs.all(row)], columns, notes)
 
 
-def _row(runs: StudyRuns, name: str) -> tuple[Cell, ...]:
-    groups = {target: runs.row(name, target) for target in runs.study.targets}
-    found = [scored for group in groups.values() for scored in group]
-    if not found:
-        return ()
-    records = list({scored.record.run: scored.record for scored in found}.values())
-    trained = statistics.mean(record.cost.trainable_parameters for record in records)
-    backbone = next((record.parameters.backbone for record in records if record.parameters), None)
-    kept = [stored([record], runs.ledger) for record in records]
-    one = statistics.mean(known) if (known := [n for n in kept if n is not None]) else None
-    cells = [
-        Cell(runs.title(name), name),
-        Cell(count(trained), trained, runs_of(found)),
-        _share(trained, backbone),
-        Cell(count(one), one),
-    ]
-    if len(groups) > 1:
-        chosen = _one_run_a_target(list(groups.values()))
-        every = stored(chosen, runs.ledger) if chosen else None
-        cells += [
-            Cell(count(every), every, tuple(dict.fromkeys(record.run for record in chosen))),
-            _share(None if every is None else every / len(groups), backbone),
-        ]
-    seconds = statistics.mean(record.cost.seconds for record in records)
-    total = statistics.mean(scored.entry.total_seconds or scored.record.cost.seconds for scored in found)
-    speeds = [record.cost.examples_per_second for record in records if record.cost.examples_per_second]
-    speed = statistics.mean(speeds) if speeds else None
-    memory = max(record.cost.peak_memory_mb for record in records)
-    cells += [Cell(count(value), value) for value in (seconds, total, speed, memory)]
-    return tuple(cells)
-
-
-def _one_run_a_target(groups: list[list[Scored]]) -> list[RunRecord]:
+def _one_run_a_target(runs: StudyRuns, row: str) -> list[RunRecord]:
     """The runs that answer every target with one seed: the first that all have; empty where there is none."""
+    groups = [runs.cell(row, target) for target in runs.study.targets]
     for scored in groups[0]:
         same = [[other for other in group if other.entry.seed == scored.entry.seed] for group in groups]
         if all(same):
             return [group[0].record for group in same]
     return []
-
-
-def _share(part: float | None, whole: int | None) -> Cell:
-    if part is None or not whole:
-        return Cell(MISSING)
-    return Cell(percent(part / whole), part / whole)

@@ -1,12 +1,30 @@
-"""What a study came to, as it is kept: a run for every cell, or the reason why there is none."""
+"""The outcome of a study as it is stored: a run for every cell, or the reason why there is none."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from pipeline.settings.study import Study
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """A line of the tables: a row of the study, or a row of sequential tuning with one of its sources."""
+
+    row: str
+    source: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``<row>`` or ``<row>:<source>``, the form that files hold and that ``str`` writes."""
+        row, _, source = text.partition(":")
+        return cls(row, source)
+
+    def __str__(self) -> str:
+        return f"{self.row}:{self.source}" if self.source else self.row
 
 
 class Entry(BaseModel):
@@ -18,7 +36,7 @@ class Entry(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     method: str
-    """The study's row, and for sequential tuning ``<row>:<source>``."""
+    """The line as text."""
     target: str
     seed: int
     rows: int | None = None
@@ -28,9 +46,13 @@ class Entry(BaseModel):
     """Training seconds with those of the runs it is built on."""
     error: str | None = None
 
+    @property
+    def line(self) -> Line:
+        return Line.parse(self.method)
+
 
 class StudyResult(BaseModel):
-    """A study and its entries; kept as ``study.json``."""
+    """A study and its entries; stored as ``study.json``."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -41,7 +63,7 @@ class StudyResult(BaseModel):
     @model_validator(mode="after")
     def _check_entries(self) -> Self:
         for entry in self.entries:
-            if entry.method.partition(":")[0] not in self.study.methods:
+            if entry.line.row not in self.study.methods:
                 raise ValueError(f"entries: '{entry.method}' is no row of study {self.study.name}")
             if entry.target not in self.study.targets:
                 raise ValueError(f"entries: '{entry.target}' is no target of study {self.study.name}")

@@ -1,17 +1,17 @@
-"""Forgetting: what a model still knows of the first task after it was trained on the second."""
+"""Forgetting: how well a model still answers its first task after training on a second."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import difference_cell, line_cell, scores_cell, text_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of
-from pipeline.reporting.text import MISSING, comparison_text, points, score_text
+from pipeline.reporting.runs import Scored, StudyRuns, once
 from pipeline.reporting.verdicts import judge, short_test_note
-from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Comparison, Resampled
 
 
@@ -22,108 +22,91 @@ class Change:
     row: str
     source: str
     target: str
-    metric: Metric
     before: tuple[float, ...]
     after: tuple[float, ...]
     runs: tuple[str, ...]
     comparison: Comparison | None = None
     proof: str = ""
-    """What shows that nothing can have changed; empty where the score was measured again."""
+    """The hashes that prove that nothing changed; empty where the score was measured again."""
 
     @property
     def difference(self) -> float:
         return statistics.mean(self.after) - statistics.mean(self.before)
 
 
+@once
 def changes(runs: StudyRuns) -> list[Change]:
-    """What every row that goes from one task to another did to the first.
+    """How training on a second task changed the score on the first, for every row that has both.
 
-    Sequential tuning is scored again, with the first task's head. Adapters and fusion leave the backbone and the
-    first task's adapter as they were, so its score is what it was: counted only where the hashes taken after training
-    say so.
+    Sequential tuning is scored again with the first task's head. Adapters and fusion change neither the backbone nor
+    the first task's adapter, so the score stays the same. Such a row is listed only if the hashes taken after training
+    prove it.
     """
-    found = [
-        change for label in runs.labels for source in _before(runs, label) for change in _measured(runs, label, source)
-    ]
-    family = {
-        (change.row, change.source, change.target): resampled
-        for change in found
-        if (resampled := _resampled(runs, change)) is not None
-    }
-    verdicts = judge(family)
     measured = [
-        Change(**{**vars(change), "comparison": verdicts.get((change.row, change.source, change.target))})
-        for change in found
+        change for line in runs.lines for source in _before(runs, line) for change in _measured(runs, line, source)
     ]
-    return measured + [change for name in runs.rows for change in _proven(runs, name)]
+    verdicts = judge({number: _resampled(runs, change) for number, change in enumerate(measured)})
+    tested = [replace(change, comparison=verdicts.get(number)) for number, change in enumerate(measured)]
+    return tested + [change for name in runs.rows for change in _proven(runs, name)]
 
 
-def forgetting_table(runs: StudyRuns, found: list[Change]) -> Table | None:
+def forgetting_table(runs: StudyRuns) -> Table | None:
     """One line a row of the study and an ordered pair of tasks; None where nothing was measured."""
-    if not found:
+    all_changes = changes(runs)
+    if not all_changes:
         return None
-    columns = ("method", "learned first", "then", "before", "after", "change, points", "unchanged (sha256)")
-    rows = tuple(
-        (
-            Cell(runs.title(change.row), change.row),
-            Cell(change.source, change.source),
-            Cell(change.target, change.target),
-            Cell(score_text(change.before), statistics.mean(change.before), change.runs),
-            Cell(score_text(change.after), statistics.mean(change.after), change.runs),
-            _change_cell(change),
-            Cell(change.proof or MISSING, change.proof),
-        )
-        for change in found
-    )
+    columns: dict[str, Callable[[Change], Cell]] = {
+        "method": lambda change: line_cell(runs, Line(change.row)),
+        "learned first": lambda change: text_cell(change.source),
+        "then": lambda change: text_cell(change.target),
+        "before": lambda change: scores_cell(change.before, change.runs),
+        "after": lambda change: scores_cell(change.after, change.runs),
+        "change, points": lambda change: difference_cell(
+            change.difference, change.runs, change.comparison, "before", change.proof
+        ),
+        "unchanged (sha256)": lambda change: text_cell(change.proof),
+    }
     notes = (
         "Scores on dev of the task learned first, with its own head, before and after training on the second.",
-        *short_test_note("the score before", sum(change.comparison is not None for change in found)),
+        *short_test_note("the score before", [change for change in all_changes if change.comparison is not None]),
         "Adapters and fusion: the first task is answered by the frozen backbone and its own adapter; both have the same"
         " sha256 after training on the second task as before, so every prediction is the same.",
     )
-    return Table("forgetting", "Forgetting", columns, rows, notes)
+    return Table.of("forgetting", "Forgetting", all_changes, columns, notes)
 
 
-def _change_cell(change: Change) -> Cell:
-    if change.comparison is None:
-        return Cell(points(change.difference), change.difference, change.runs, None, change.proof)
-    told = comparison_text(change.comparison, "before")
-    return Cell(points(change.difference), change.difference, change.runs, change.comparison.verdict, told)
+def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:
+    """The tasks that a line of sequential tuning is trained on before its last."""
+    order = runs.study.row(line.row).order
+    return order[:-1] if order is not None else (line.source,) if line.source else ()
 
 
-def _before(runs: StudyRuns, label: str) -> tuple[str, ...]:
-    """The tasks that a line of sequential tuning has learned before its last."""
-    order = runs.study.row(row_of(label)).order
-    source = label.partition(":")[2]
-    return order[:-1] if order is not None else (source,) if source else ()
-
-
-def _measured(runs: StudyRuns, label: str, source: str) -> Iterable[Change]:
-    for target in runs.study.targets:
-        cells = runs.cell(label, target)
-        group = [s for s in cells if s.record.task == target and source in s.record.others]
-        scores = [(s.record, s.record.others[source]) for s in group]
-        known = [(record, other) for record, other in scores if other.before is not None]
+def _measured(runs: StudyRuns, line: Line, source: str) -> Iterable[Change]:
+    for target, group in runs.groups(line).items():
+        trained = [scored.record for scored in group if scored.record.task == target]
+        known = [
+            (other.before, other.dev, record.run)
+            for record in trained
+            if (other := record.others.get(source)) is not None and other.before is not None
+        ]
         if known:
-            before = tuple(other.before for _, other in known if other.before is not None)
-            after = tuple(other.dev for _, other in known)
-            used = tuple(record.run for record, _ in known)
-            yield Change(row_of(label), source, target, known[0][1].metric, before, after, used)
+            before, after, used = zip(*known, strict=True)
+            yield Change(line.row, source, target, before, after, used)
 
 
 def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
-    """After against before on the same examples; before are the predictions of the runs that came first."""
+    """After against before on the same examples; None where the run that came first is gone."""
     pairs = []
     for name in change.runs:
         start = _learned(runs, name, change.source)
         if start is None:
             return None
-        pairs.append((runs.predictions(name, change.source), runs.predictions(start, change.source)))
-    return resample_tables(change.metric, pairs, seed=0)
+        pairs.append((name, start))
+    return runs.resampled_pairs(pairs, change.source, seed=0)
 
 
 def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
-    """The run, of those that ``run`` goes back to, that learned ``task``."""
+    """The run among the ancestors of ``run`` that was trained on ``task``."""
     record = runs.ledger.find(run)
     while record is not None and record.task != task:
         record = runs.ledger.find(record.sources[0].run) if record.sources else None
@@ -131,9 +114,8 @@ def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
 
 
 def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
-    for target in runs.study.targets:
-        group = runs.cell(name, target)
-        if not group or any(scored.record.kind not in ("adapter", "fusion") for scored in group):
+    for target, group in runs.groups(Line(name)).items():
+        if any(scored.record.kind not in ("adapter", "fusion") for scored in group):
             continue
         for source in runs.study.all_tasks:
             if source == target:
@@ -143,19 +125,18 @@ def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
                 scores = tuple(first.dev for _, first, _ in known)
                 used = tuple(run for scored, first, _ in known for run in (first.run, scored.record.run))
                 shown = ", ".join(dict.fromkeys(proof for *_, proof in known))
-                metric = known[0][1].metric
-                yield Change(name, source, target, metric, scores, scores, tuple(dict.fromkeys(used)), None, shown)
+                yield Change(name, source, target, scores, scores, tuple(dict.fromkeys(used)), None, shown)
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
-    """The run that answers ``source``, and what shows that it does so still after ``scored`` was trained."""
+    """The runs that answer ``source``, each with the proof that training ``scored`` did not change their answers."""
     record = scored.record
     backbone = record.unchanged.get("backbone")
     if backbone is None or backbone != record.identity["backbone"]["weights"]:
         return
     if record.kind == "adapter":
         # Nothing of another task's adapter is in this run; what the two share is the backbone.
-        for other in runs.cell(name, source):
+        for other in runs.cell(Line(name), source):
             if other.entry.seed == scored.entry.seed:
                 yield other.record, f"backbone {backbone[:12]}"
         return

@@ -1,16 +1,18 @@
-"""What training a fusion added: to its own start, and to the best adapter that it reads."""
+"""What training a fusion gained over its initial state and over the best adapter that it reads."""
 
 from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, scores_cell, text_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, resample_tables, row_of, runs_of
-from pipeline.reporting.text import MISSING, comparison_text, count, listed, points, score_text
+from pipeline.reporting.runs import Scored, StudyRuns, once
+from pipeline.reporting.text import listed
 from pipeline.reporting.verdicts import judge, short_test_note
 from pipeline.stats.paired import Comparison, Resampled
 
@@ -30,7 +32,7 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Seed:
-    """A fusion of one seed, what it began as, and the best of its adapters on the target."""
+    """A fusion of one seed, what it was initialised to, and the best of its adapters on the target."""
 
     scored: Scored
     began: str
@@ -39,28 +41,33 @@ class Seed:
     best: Adapter | None
     steps: int
 
-    @property
-    def kept_start(self) -> bool:
-        return self.scored.record.best_epoch == 0
-
 
 @dataclass(frozen=True)
 class FusionGain:
     """A row of fusion on one target over its seeds."""
 
-    row: str
+    line: Line
     target: str
     seeds: tuple[Seed, ...]
     comparison: Comparison | None = None
     """Against the best adapters, where their predictions are kept."""
 
     @property
+    def epochs(self) -> list[int]:
+        """The epochs that were kept; 0 is the start."""
+        return [seed.scored.record.best_epoch for seed in self.seeds]
+
+    @property
+    def best(self) -> list[Adapter]:
+        return [seed.best for seed in self.seeds if seed.best is not None]
+
+    @property
     def over_start(self) -> float | None:
-        return _mean(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
+        return mean_of(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
 
     @property
     def over_best(self) -> float | None:
-        return _mean(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
+        return mean_of(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
 
     @property
     def steps_added(self) -> float:
@@ -69,20 +76,19 @@ class FusionGain:
 
     @property
     def starts_kept(self) -> int:
-        return sum(seed.kept_start for seed in self.seeds)
+        return self.epochs.count(0)
 
 
+@once
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     """Every row of fusion on every target, in the order of the study."""
-    found = [
-        FusionGain(label, target, tuple(_seed(runs, scored) for scored in group))
-        for label in runs.labels
-        for target in runs.study.targets
-        if runs.study.row(row_of(label)).method == "fusion" and (group := runs.cell(label, target))
+    gains = [
+        FusionGain(line, target, tuple(_seed(runs, scored) for scored in group))
+        for line, target, group in runs.cells()
+        if runs.study.row(line.row).method == "fusion"
     ]
-    family = {(gain.row, gain.target): tested for gain in found if (tested := _resampled(runs, gain)) is not None}
-    verdicts = judge(family)
-    return [FusionGain(g.row, g.target, g.seeds, verdicts.get((g.row, g.target))) for g in found]
+    verdicts = judge({number: _resampled(runs, gain) for number, gain in enumerate(gains)})
+    return [replace(gain, comparison=verdicts.get(number)) for number, gain in enumerate(gains)]
 
 
 def _seed(runs: StudyRuns, scored: Scored) -> Seed:
@@ -118,25 +124,18 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
-    pairs = [
-        (runs.predictions(seed.scored.record.run, gain.target), runs.predictions(seed.best.run, gain.target))
-        for seed in gain.seeds
-        if seed.best is not None and seed.best.own
-    ]
+    pairs = [(seed.scored.record.run, seed.best.run) for seed in gain.seeds if seed.best is not None and seed.best.own]
     if len(pairs) < len(gain.seeds):
         return None
-    return resample_tables(runs.metrics[gain.target], pairs, seed=runs.study.targets.index(gain.target))
+    return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
 
 
-def fusion_gain_table(runs: StudyRuns, found: Sequence[FusionGain]) -> Table | None:
+def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line a row of fusion and target; None in a study without fusion."""
-    if not found:
+    gains = fusion_gains(runs)
+    if not gains:
         return None
-    columns = (
-        "method", "target", "start", "start score", "best adapter", "its score", "its steps", "fusion", "steps added",
-        "epoch kept", "over start, points", "over best adapter, points",
-    )  # fmt: skip
-    unscored = list(dict.fromkeys(runs.title(gain.row) for gain in found if gain.over_start is None))
+    unscored = list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None))
     notes = (
         "Start: the fusion before its first step, which is nearly the adapter named with that adapter's head. It"
         " competes with the epochs for the best dev score, so a fusion never ends below it, and a test of the gain over"
@@ -146,58 +145,36 @@ def fusion_gain_table(runs: StudyRuns, found: Sequence[FusionGain]) -> Table | N
         " and any of a task with the same labels. Not tested where the latter is best, since its predictions on the"
         " target are not kept. The fusion trained for the steps added on top of the adapter's, which was not trained"
         " any longer.",
-        *short_test_note("the best adapter", sum(gain.comparison is not None for gain in found)),
+        *short_test_note("the best adapter", [gain for gain in gains if gain.comparison is not None]),
     )
-    rows = tuple(_row(runs, gain) for gain in found)
-    return Table("fusion-gain", "What fusion training added", columns, rows, notes)
-
-
-def _row(runs: StudyRuns, gain: FusionGain) -> tuple[Cell, ...]:
-    scored = [seed.scored for seed in gain.seeds]
-    best = [seed.best for seed in gain.seeds if seed.best is not None]
-    steps = _mean(adapter.steps for adapter in best if adapter.steps is not None)
-    return (
-        Cell(runs.title(gain.row), gain.row),
-        Cell(gain.target, gain.target),
-        _names(seed.began for seed in gain.seeds),
-        _score_cell([seed.start for seed in gain.seeds if seed.start is not None]),
-        _names(adapter.task for adapter in best),
-        _score_cell([adapter.dev for adapter in best], tuple(dict.fromkeys(adapter.run for adapter in best))),
-        Cell(count(steps), steps),
-        _score_cell([one.value for one in scored], runs_of(scored)),
-        Cell(count(gain.steps_added), gain.steps_added),
-        _kept(gain),
-        Cell(MISSING) if gain.over_start is None else Cell(points(gain.over_start), gain.over_start),
-        _over_best(gain),
-    )
+    columns: dict[str, Callable[[FusionGain], Cell]] = {
+        "method": lambda gain: line_cell(runs, gain.line),
+        "target": lambda gain: text_cell(gain.target),
+        "start": lambda gain: _names(seed.began for seed in gain.seeds),
+        "start score": lambda gain: scores_cell([seed.start for seed in gain.seeds if seed.start is not None]),
+        "best adapter": lambda gain: _names(adapter.task for adapter in gain.best),
+        "its score": lambda gain: scores_cell(
+            [a.dev for a in gain.best], tuple(dict.fromkeys(a.run for a in gain.best))
+        ),
+        "its steps": lambda gain: count_cell(mean_of(adapter.steps for adapter in gain.best)),
+        "fusion": lambda gain: group_cell([seed.scored for seed in gain.seeds]),
+        "steps added": lambda gain: count_cell(gain.steps_added),
+        "epoch kept": lambda gain: text_cell(_kept(gain)),
+        "over start, points": lambda gain: difference_cell(gain.over_start),
+        "over best adapter, points": lambda gain: difference_cell(
+            gain.over_best, (), gain.comparison, "the best adapter", "not tested"
+        ),
+    }
+    return Table.of("fusion-gain", "What fusion training added", gains, columns, notes)
 
 
 def _names(names: Iterable[str]) -> Cell:
     """One name, or each with the number of seeds it holds for."""
-    counts = Counter(names).most_common()
-    text = counts[0][0] if len(counts) == 1 else ", ".join(f"{name} ({number})" for name, number in counts)
-    return Cell(text or MISSING, text)
+    counts = Counter(names)
+    return text_cell(", ".join(f"{name} ({n})" if len(counts) > 1 else name for name, n in counts.most_common()))
 
 
-def _kept(gain: FusionGain) -> Cell:
+def _kept(gain: FusionGain) -> str:
     if gain.starts_kept == len(gain.seeds):
-        return Cell("start kept", "start kept")
-    text = ", ".join("start" if seed.kept_start else str(seed.scored.record.best_epoch) for seed in gain.seeds)
-    return Cell(text, text)
-
-
-def _over_best(gain: FusionGain) -> Cell:
-    if gain.over_best is None:
-        return Cell(MISSING)
-    told = "not tested" if gain.comparison is None else comparison_text(gain.comparison, "the best adapter")
-    verdict = gain.comparison.verdict if gain.comparison is not None else None
-    return Cell(points(gain.over_best), gain.over_best, verdict=verdict, detail=told)
-
-
-def _score_cell(values: Sequence[float], runs: tuple[str, ...] = ()) -> Cell:
-    return Cell(score_text(values), _mean(values), runs)
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return statistics.mean(known) if known else None
+        return "start kept"
+    return ", ".join(str(epoch) if epoch else "start" for epoch in gain.epochs)

@@ -3,120 +3,67 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 
+from pipeline.records.ledger import RunRecord
+from pipeline.reporting.cells import count_cell, line_cell, mean_cell, mean_of, target_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, comparison_text, count, number, score_text
-from pipeline.reporting.verdicts import compare_lines, full_test_note
+from pipeline.reporting.runs import StudyRuns, once, records_of
+from pipeline.reporting.text import MISSING
+from pipeline.reporting.verdicts import Verdicts, against_reference, full_test_note
 from pipeline.stats.metrics import overall
-from pipeline.stats.paired import Comparison
-
-Verdicts = Mapping[tuple[str, str | None], Comparison]
-"""By line and target; None for the mean over all targets."""
 
 
+@once
 def main_verdicts(runs: StudyRuns) -> Verdicts:
-    """Every line against the reference, and its mean over the targets where it has them all; corrected together."""
-    study = runs.study
-    groups = {
-        (label, target): runs.cell(label, target)
-        for label in runs.labels
-        for target in study.targets
-        if label != study.reference
+    return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
+
+
+def main_table(runs: StudyRuns) -> Table:
+    targets, verdicts = runs.study.targets, main_verdicts(runs)
+
+    def records(line: Line) -> list[RunRecord]:
+        return records_of(runs.all(line))
+
+    def score(target: str) -> Callable[[Line], Cell]:
+        return lambda line: target_cell(runs, (line, None), target, len(runs.study.seeds), verdicts)
+
+    columns: dict[str, Callable[[Line], Cell]] = {
+        "method": lambda line: line_cell(runs, line),
+        **{runs.column(target): score(target) for target in targets},
     }
-    references = {(label, target): runs.cell(study.reference, target) for label, target in groups}
-    return compare_lines(runs, groups, references, study.targets)
-
-
-def main_table(runs: StudyRuns, verdicts: Verdicts) -> Table:
-    targets = runs.study.targets
-    columns = (
-        "method",
-        *(f"{target} ({runs.metrics.get(target, MISSING)})" for target in targets),
-        *(("mean", "mean, (r+1)/2") if len(targets) > 1 else ()),
-        "trainable parameters",
-        "seconds",
-        "with sources",
-        "peak memory, MB",
-        "epochs",
-    )
+    if len(targets) > 1:
+        columns |= {
+            "mean": lambda line: mean_cell(
+                runs, (line, None), targets, _means(runs, line)[0], verdicts.get(((line, None), None))
+            ),
+            "mean, (r+1)/2": lambda line: mean_cell(runs, (line, None), targets, _means(runs, line)[1], None),
+        }
+    columns |= {
+        "trainable parameters": lambda line: count_cell(mean_of(r.cost.trainable_parameters for r in records(line))),
+        "seconds": lambda line: count_cell(mean_of(record.cost.seconds for record in records(line))),
+        "with sources": lambda line: count_cell(mean_of(scored.total_seconds for scored in runs.all(line))),
+        "peak memory, MB": lambda line: count_cell(max((r.cost.peak_memory_mb for r in records(line)), default=None)),
+        "epochs": lambda line: _epochs(runs, line),
+    }
     notes = (
-        *full_test_note(runs.title(runs.study.reference), len(verdicts)),
+        *full_test_note(runs.title(runs.reference), verdicts),
         "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
         " runs that it is built on.",
-        "What each row chose on the dev rows that are scored here, its epoch among it, stands in the next table.",
+        "The next table lists what each row selected on these dev rows, such as its epoch.",
     )
-    rows = tuple(_row(runs, label, verdicts) for label in runs.labels)
-    return Table("main", "Scores on dev", columns, rows, notes)
+    return Table.of("main", "Scores on dev", runs.lines, columns, notes)
 
 
-def score_cell(
-    group: Sequence[Scored], planned: int, comparison: Comparison | None, against: str, missing: str = ""
-) -> Cell:
-    """The mean of a group's scores with its verdict.
-
-    Args:
-        planned: runs that the group should have.
-        missing: why some of them are not there.
-    """
-    values = [scored.value for scored in group]
-    told = [comparison_text(comparison, against)] if comparison else []
-    told += [f"{len(values)} of {planned} runs"] if planned > 1 else []
-    told += [missing] if missing else []
-    return Cell(
-        score_text(values, planned),
-        statistics.mean(values) if values else None,
-        runs_of(group),
-        comparison.verdict if comparison else None,
-        "; ".join(told),
-    )
+def _means(runs: StudyRuns, line: Line) -> tuple[float | None, float | None]:
+    """The mean over the targets, plain and with r rescaled to (r+1)/2; None where a target has no run."""
+    groups = runs.groups(line)
+    if len(groups) < len(runs.study.targets):
+        return None, None
+    return overall({target: statistics.mean(s.value for s in group) for target, group in groups.items()}, runs.metrics)
 
 
-def mean_cell(value: float | None, runs: tuple[str, ...], comparison: Comparison | None, against: str) -> Cell:
-    """A mean over targets with its verdict."""
-    if comparison is None:
-        return Cell(number(value), value, runs)
-    return Cell(number(value), value, runs, comparison.verdict, comparison_text(comparison, against))
-
-
-def _row(runs: StudyRuns, label: str, verdicts: Verdicts) -> tuple[Cell, ...]:
-    study, reference = runs.study, runs.title(runs.study.reference)
-    groups = {target: runs.cell(label, target) for target in study.targets}
-    scores = [
-        score_cell(group, len(study.seeds), verdicts.get((label, target)), reference, _missing(runs, label, target))
-        for target, group in groups.items()
-    ]
-    found = [scored for group in groups.values() for scored in group]
-    records = list({scored.record.run: scored.record for scored in found}.values())
-    means = {target: statistics.mean(s.value for s in group) for target, group in groups.items() if group}
-    cells = [Cell(runs.title(label), label), *scores]
-    if len(study.targets) > 1:
-        complete = len(means) == len(study.targets)
-        plain, normalised = overall(means, runs.metrics) if complete else (None, None)
-        used = runs_of(found) if complete else ()
-        cells += [
-            mean_cell(plain, used, verdicts.get((label, None)), reference),
-            mean_cell(normalised, used, None, reference),
-        ]
-
-    def mean(values: Sequence[float]) -> float | None:
-        return statistics.mean(values) if values else None
-
-    trained = mean([record.cost.trainable_parameters for record in records])
-    seconds = mean([record.cost.seconds for record in records])
-    total = mean([scored.entry.total_seconds or scored.record.cost.seconds for scored in found])
-    memory = max((record.cost.peak_memory_mb for record in records), default=None)
-    epochs = sorted({scored.epochs for scored in found})
-    return (
-        *cells,
-        Cell(count(trained), trained),
-        Cell(count(seconds), seconds),
-        Cell(count(total), total),
-        Cell(count(memory), memory),
-        Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
-    )
-
-
-def _missing(runs: StudyRuns, label: str, target: str) -> str:
-    return "; ".join(f"seed {entry.seed} failed: {entry.error}" for entry in runs.failures(label, target))
+def _epochs(runs: StudyRuns, line: Line) -> Cell:
+    epochs = sorted({scored.epochs for scored in runs.all(line)})
+    return Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None))

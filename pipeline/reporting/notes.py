@@ -3,98 +3,109 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.runs import StudyRuns, row_of
+from pipeline.reporting.entries import Line
+from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import backbone_text
 
 
-def notes(runs: StudyRuns) -> list[str]:
-    study, main = runs.study, [scored for scored in runs.scored if scored.entry.rows is None]
-    backbone = backbone_text(runs.result.backbone)
-    told = [
-        f"Backbone {backbone}{_others(runs)}; dev scores at the epoch with the best dev score, so all are optimistic:"
-        " what each row chose on the scored rows stands below the main table."
-    ]
-    train: dict[str, set[int]] = {target: set() for target in study.targets}
-    dev: dict[str, set[int]] = {target: set() for target in study.targets}
-    leaks: dict[str, int] = {}
-    for scored in main:
-        target, rows = scored.entry.target, scored.record.rows
-        train[target].add(scored.train_rows or 0)
-        dev[target].add(scored.dev_rows)
-        if scored.record.task == target and rows["dev_in_train"]:
-            leaks[target] = max(leaks.get(target, 0), rows["dev_in_train"])
-    told.append(f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}.")
-    if main:
-        told.append(f"Computed in {'; in '.join(sorted({_computed(scored.record) for scored in main}))}.")
-    if leaks:
-        told.append(f"Dev rows whose text also stands in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}.")
-    told += _added(runs)
-    epochs: dict[str, set[int]] = {}
-    for scored in main:
-        epochs.setdefault(runs.title(row_of(scored.entry.method)), set()).add(scored.epochs)
-    if len(set().union(*epochs.values())) > 1:
-        listed = ", ".join(f"{method} {'/'.join(map(str, sorted(counts)))}" for method, counts in epochs.items())
-        starts = ", ".join(runs.title(name) for name in runs.rows if runs.study.row(name).of)
-        told.append(f"Epoch budgets differ: {listed}{f'; {starts} start from trained models' if starts else ''}.")
-    told += _beginnings(runs)
-    told.append(
-        "Every 95 % CI is simultaneous over the comparisons of its table, as the note under the main table says."
-        " The tests are about other dev examples from where these came from, for the models of these seeds; how far"
-        " other seeds would move a score is what its deviation shows."
+def _backbone(runs: StudyRuns) -> Iterator[str]:
+    others = [(runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows]
+    listed = "; ".join(f"{title}: {backbone_text(own)}" for title, own in others if own is not None)
+    yield (
+        f"Backbone {backbone_text(runs.result.backbone)}{f' ({listed})' if listed else ''}; scores are on dev, at the"
+        " epoch with the best dev score, so all of them are optimistic. The table below the main one lists what each"
+        " row selected on these rows."
     )
-    for entry in runs.result.entries:
-        if entry.error is not None:
-            point = f", {entry.rows} training rows" if entry.rows is not None else ""
-            told.append(f"Missing: {entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}")
-    return told
 
 
-def _computed(record: RunRecord) -> str:
+def _rows(runs: StudyRuns) -> Iterator[str]:
+    train = _by_target(runs, lambda scored: scored.train_rows or 0)
+    dev = _by_target(runs, lambda scored: scored.dev_rows)
+    yield f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}."
+
+
+def _computed(runs: StudyRuns) -> Iterator[str]:
     """Precision and hardware: ``auto`` may mean another precision elsewhere, and seconds are those of the hardware."""
-    return f"{record.recipe.precision} by {record.provenance.get('hardware') or 'unknown hardware'}"
+
+    def place(record: RunRecord) -> str:
+        return f"{record.recipe.precision} by {record.provenance.get('hardware') or 'unknown hardware'}"
+
+    if places := sorted({place(scored.record) for scored in _main(runs)}):
+        yield f"Computed in {'; in '.join(places)}."
 
 
-def _others(runs: StudyRuns) -> str:
-    """The rows on another backbone than the study's, in brackets."""
-    found = {runs.title(name): runs.study.row(name).backbone for name in runs.rows}
-    listed = "; ".join(f"{title}: {backbone_text(own)}" for title, own in found.items() if own is not None)
-    return f" ({listed})" if listed else ""
+def _leaks(runs: StudyRuns) -> Iterator[str]:
+    leaks: dict[str, int] = {}
+    for scored in _main(runs):
+        target, leaked = scored.entry.target, scored.record.rows["dev_in_train"]
+        if scored.record.task == target and leaked:
+            leaks[target] = max(leaks.get(target, 0), leaked)
+    if leaks:
+        yield f"Dev rows whose text is also in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}."
 
 
-def _beginnings(runs: StudyRuns) -> list[str]:
-    """What the adapters that might begin as another task's began as."""
-    told = []
+def _added(runs: StudyRuns) -> Iterator[str]:
+    """The rows of other tasks that a line was trained on, and how many were left out, as of the first seed."""
+    for line, target, group in runs.cells():
+        for source, added in group[0].added.items():
+            left_out = added.in_dev + added.in_test + added.in_other_dev
+            yield (
+                f"{runs.title(line)} on {target}: {added.rows:,} training rows of {source} added, {left_out} left out"
+                f" because their text is in dev or test; {added.in_train} are also in train."
+            )
+
+
+def _budgets(runs: StudyRuns) -> Iterator[str]:
+    epochs: dict[str, set[int]] = {}
+    for scored in _main(runs):
+        epochs.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.epochs)
+    if len(set().union(*epochs.values())) > 1:
+        starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
+        yield f"Epoch budgets differ: {_sizes(epochs)}{f'; {starts} start from trained models' if starts else ''}."
+
+
+def _starts(runs: StudyRuns) -> Iterator[str]:
+    """The tasks from which adapters were warm-started."""
     for name in runs.rows:
         row = runs.study.row(name)
         if row.method != "adapter" or row.of is None:
             continue
         by_target = []
-        for target in runs.study.targets:
-            starts = Counter(scored.record.anchor or "fresh" for scored in runs.cell(name, target))
-            if starts:
-                by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
-        told.append(
-            f"What {row.title} began as, chosen on training rows, and in how many runs: {'; '.join(by_target)}."
-        )
-    return told
+        for target, group in runs.groups(Line(name)).items():
+            starts = Counter(scored.record.anchor or "fresh" for scored in group)
+            by_target.append(f"{target}: {', '.join(f'{start} {n}' for start, n in starts.most_common())}")
+        yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
 
 
-def _added(runs: StudyRuns) -> list[str]:
-    """What other tasks' rows a line was trained on beside its own, and what was left out of them: the first seed's."""
-    told = []
-    for label in runs.labels:
-        for target in runs.study.targets:
-            for scored in runs.cell(label, target)[:1]:
-                for source, added in scored.added.items():
-                    left_out = added.in_dev + added.in_test + added.in_other_dev
-                    told.append(
-                        f"{runs.title(label)} on {target}: {added.rows:,} training rows of {source} added, {left_out}"
-                        f" left out because their text stands in dev or test; {added.in_train} also stand in train."
-                    )
-    return told
+def _intervals(runs: StudyRuns) -> Iterator[str]:
+    yield (
+        "Every 95 % CI is simultaneous over the comparisons of its table, as the note under the main table explains."
+        " The tests ask whether a difference would hold on other dev examples from the same source, for the models of"
+        " these seeds. The standard deviation shows how much a score varies between seeds."
+    )
 
 
-def _sizes(found: dict[str, set[int]]) -> str:
-    return ", ".join(f"{target} {'/'.join(map(str, sorted(sizes))) or 'none'}" for target, sizes in found.items())
+NOTES = (_backbone, _rows, _computed, _leaks, _added, _budgets, _starts, _intervals)
+
+
+def missing(runs: StudyRuns) -> Iterator[str]:
+    """The cells without a run, each with the reason."""
+    for entry in runs.result.entries:
+        if entry.error is not None:
+            point = f", {entry.rows} training rows" if entry.rows is not None else ""
+            yield f"{entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}"
+
+
+def _main(runs: StudyRuns) -> list[Scored]:
+    return [scored for scored in runs.scored if scored.entry.rows is None]
+
+
+def _by_target(runs: StudyRuns, size: Callable[[Scored], int]) -> dict[str, set[int]]:
+    return {t: {size(scored) for scored in _main(runs) if scored.entry.target == t} for t in runs.study.targets}
+
+
+def _sizes(sizes: Mapping[str, Collection[int]]) -> str:
+    return ", ".join(f"{name} {'/'.join(map(str, sorted(own))) or 'none'}" for name, own in sizes.items())

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from pipeline.reporting.entries import Line
 from pipeline.reporting.provenance import number_text, run_view
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS
 from pipeline.system.atomic import write_text
 from pipeline.system.printable import printable
 
+_TEMPLATES = Path(__file__).with_name("templates")
 _EMPTY = {"", "-", "–", "—"}
-_FAILED = "Missing: "  # how notes about failed runs begin
 _WIDE = 640  # CSS pixels: in half the page's width the letters of a wider picture would be too small
 
 
@@ -33,7 +34,7 @@ def write_page(report: Report, folder: Path) -> None:
     that the browser itself runs no other and loads nothing from anywhere.
     """
     environment = Environment(
-        loader=PackageLoader("pipeline.reporting"),
+        loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -45,14 +46,12 @@ def write_page(report: Report, folder: Path) -> None:
         "marked_columns": marked_columns,
         "sort_key": sort_key,
     }
-    style, script = (_source(environment, name) for name in ("page.css", "page.js"))
+    # Our own, which must not be escaped.
+    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     labels = _run_labels(report)
-    missing = [note for note in report.notes if note.startswith(_FAILED)]
     page = environment.get_template("index.html").render(
         report=report,
         facts=_facts(report),
-        missing=[note.removeprefix(_FAILED) for note in missing],
-        notes=[note for note in report.notes if note not in missing],
         pictures=[_picture(figure, folder / "figures") for figure in report.figures],
         results=_results_table(report),
         provenance=[
@@ -81,7 +80,7 @@ def sort_key(cell: Cell) -> dict[str, str]:
 def numeric_columns(table: Table) -> list[bool]:
     """Whether each column holds numbers, and perhaps holes, so that it is set flush right."""
     kinds = [[next(iter(sort_key(row[column])), None) for row in table.rows] for column in range(len(table.columns))]
-    return [column > 0 and "data-text" not in found for column, found in enumerate(kinds)]
+    return [column > 0 and "data-text" not in own for column, own in enumerate(kinds)]
 
 
 def marked_columns(table: Table) -> list[bool]:
@@ -94,9 +93,9 @@ class Picture:
 
     figure: Figure
     image: str
-    """As a data address. A picture cannot run scripts or load anything, whatever text stands in it."""
+    """As a data address: whatever text stands in it, a picture cannot run scripts or load anything."""
     size: tuple[int, int] | None
-    """Width and height in CSS pixels, so that nothing moves while the page is read in."""
+    """Width and height in CSS pixels, so that nothing moves while the page loads."""
     wide: bool
     numbers: str | None
     """The figure's CSV as a data address."""
@@ -119,12 +118,6 @@ def _picture(figure: Figure, folder: Path) -> Picture:
 
 def _data_address(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _source(environment: Environment, name: str) -> str:
-    """A style or script as it stands in its file: it is ours, and must not be escaped."""
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 def _policy(style: str, script: str) -> str:
@@ -158,8 +151,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 def _run_labels(report: Report) -> dict[str, str]:
     """The rows of the study that a run stands in."""
     labels: dict[str, dict[str, None]] = {}
-    for run, method in zip(report.results["run"], report.results["method"], strict=True):
-        labels.setdefault(run, {})[report.study.title(method)] = None
+    for run, line in zip(report.results["run"], report.results["method"], strict=True):
+        labels.setdefault(run, {})[report.study.title(line.row, line.source)] = None
     return {run: ", ".join(titles) for run, titles in labels.items()}
 
 
@@ -178,8 +171,8 @@ def _result_cell(report: Report, column: str, value: Any) -> Cell:
         return Cell("-")
     if column == "run":
         return Cell(value, runs=(value,), sort=value)
-    if column == "method":
-        return Cell(report.study.title(value))
+    if isinstance(value, Line):
+        return Cell(report.study.title(value.row, value.source))
     if isinstance(value, str):
         return Cell(value, sort=value)
     digits = 4 if column == "value" else None

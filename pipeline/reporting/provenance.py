@@ -1,4 +1,4 @@
-"""A run as the page shows it: what determines it, what it came to and cost, and what it was made with."""
+"""A run as the page shows it: its identity, result, cost and provenance."""
 
 from __future__ import annotations
 
@@ -41,44 +41,54 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class CurveView:
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    plot: Plot | None
-
-
-@dataclass(frozen=True)
 class RunView:
     run: str
     label: str
     score: str
     sources: tuple[SourceRun, ...]
     groups: tuple[tuple[str, Pairs], ...]
-    """Titles with names and values; groups with nothing to say are left out."""
-    curve: CurveView | None
+    """Titles with names and values; empty groups are left out."""
+    columns: tuple[str, ...]
+    """Of the curve, which has a row an evaluation; empty without a curve."""
+    rows: tuple[tuple[str, ...], ...]
+    plot: Plot | None
 
 
 def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunView:
     """What the page shows of a run that stands in the row ``method``."""
+    curve = pd.DataFrame() if curve is None else curve
     tasks = [record.task, *record.others] if record.kind == "multitask" else [record.task]
     identity = {name: value for name, value in record.identity.items() if name not in ("recipe", "sources")}
-    taken = "one to begin as, of run" if record.kind == "adapter" else "taken from run"
+    taken = "start candidate, run" if record.kind == "adapter" else "source, run"
     identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
+    made_with = dict(record.provenance)
+    if made_with.pop("dirty", False):
+        # The commit alone would not say what ran.
+        made_with["commit"] = f"{made_with.get('commit')}, with changes that were not committed"
+    made_with |= {"finished": record.finished_at} | ({"artifact": record.artifact} if record.artifact else {})
     groups = {
         "Result": _result(record),
         "Cost": _pairs(record.cost.model_dump()),
         "Unchanged, sha256 after training": _pairs(record.unchanged),
-        "Made with": [*_provenance(record.provenance), ("finished", record.finished_at), *_artifact(record)],
+        "Made with": _pairs(made_with),
         "Recipe": _pairs(record.recipe.model_dump(mode="json")),
         "Identity": _pairs(identity),
     }
     return RunView(
-        record.run,
-        f"{method}, {' + '.join(tasks)}, {record.rows.get('train', 0):,} rows, seed {record.seed}",
-        f"{record.metric} {record.dev:.4f}",
-        record.sources,
-        tuple((title, pairs) for title, pairs in groups.items() if pairs),
-        None if curve is None or curve.empty else _curve(curve, record.best_epoch),
+        run=record.run,
+        label=f"{method}, {' + '.join(tasks)}, {record.rows.get('train', 0):,} rows, seed {record.seed}",
+        score=f"{record.metric} {record.dev:.4f}",
+        sources=record.sources,
+        groups=tuple((title, pairs) for title, pairs in groups.items() if pairs),
+        columns=tuple(str(column).replace("_", " ") for column in curve.columns) if len(curve) else (),
+        rows=tuple(
+            tuple(
+                _text(value, 4 if name in ("loss", "dev") else None)
+                for name, value in zip(curve.columns, row, strict=True)
+            )
+            for row in curve.itertuples(index=False, name=None)
+        ),
+        plot=_plot(curve, record.best_epoch),
     )
 
 
@@ -98,23 +108,11 @@ def number_text(value: float, digits: int | None = None) -> str:
 def _result(record: RunRecord) -> Pairs:
     pairs = [(f"dev {record.metric}", f"{record.dev:.4f}"), ("kept epoch", str(record.best_epoch))]
     if record.anchor is not None:
-        pairs.append(("began as the adapter of", record.anchor))
+        pairs.append(("started from the adapter of", record.anchor))
     for task, other in record.others.items():
         before = "" if other.before is None else f", before training {other.before:.4f}"
         pairs.append((f"{task}, dev {other.metric}", f"{other.dev:.4f}{before}"))
     return [*pairs, *((f"rows, {name}", value) for name, value in _pairs(record.rows))]
-
-
-def _provenance(provenance: Mapping[str, Any]) -> Pairs:
-    """Commit and versions; a changed working tree is said with the commit, which alone would be half the truth."""
-    listed = dict(provenance)
-    if listed.pop("dirty", False):
-        listed["commit"] = f"{listed.get('commit')}, with changes that were not committed"
-    return _pairs(listed)
-
-
-def _artifact(record: RunRecord) -> Pairs:
-    return [("artifact", record.artifact)] if record.artifact else []
 
 
 def _pairs(values: Mapping[str, Any]) -> Pairs:
@@ -130,31 +128,14 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
             yield name, value
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, digits: int | None = None) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(_text, value)) or "-"
-    return number_text(value) if isinstance(value, int | float) else str(value)
-
-
-def _curve(curve: pd.DataFrame, best_epoch: int) -> CurveView:
-    names = tuple(str(column).replace("_", " ") for column in curve.columns)
-    rows = tuple(
-        tuple(_curve_text(str(name), value) for name, value in zip(curve.columns, row, strict=True))
-        for row in curve.itertuples(index=False, name=None)
-    )
-    return CurveView(names, rows, _plot(curve, best_epoch))
-
-
-def _curve_text(column: str, value: Any) -> str:
-    if isinstance(value, float) and math.isnan(value):
-        return "-"
-    return (
-        number_text(value, 4 if column in ("loss", "dev") else None) if isinstance(value, int | float) else str(value)
-    )
+    return number_text(value, digits) if isinstance(value, int | float) else str(value)
 
 
 def _plot(curve: pd.DataFrame, best_epoch: int) -> Plot | None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from pipeline.reporting.cells import difference_cell, group_cell
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, backbone_text, number, points, score_text
+from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.text import MISSING, backbone_text, number
 from pipeline.settings.rows import Published
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
@@ -59,16 +60,16 @@ def published_values(source: Published) -> tuple[Value, ...]:
 
 
 def _values(report: str, table: str, split: str) -> list[Value]:
-    lines = _lines()
-    found = [line for line in lines if (line["report"], line["table"], line["split"]) == (report, table, split)]
-    if not found:
-        known = sorted({f"{line['report']}, {line['table']} ({line['split']})" for line in lines})
-        raise PipelineError(f"published: no table '{table}' ({split}) of '{report}': there are {'; '.join(known)}")
     scale = 100 if report in PERCENT else 1
-    return [
+    values = [
         Value(table, line["row"], line["metric"], float(line["value"]) / scale if line["value"] else None, line["flag"])
-        for line in found
+        for line in _lines()
+        if (line["report"], line["table"], line["split"]) == (report, table, split)
     ]
+    if not values:
+        known = sorted({f"{line['report']}, {line['table']} ({line['split']})" for line in _lines()})
+        raise PipelineError(f"published: no table '{table}' ({split}) of '{report}': there are {'; '.join(known)}")
+    return values
 
 
 @cache
@@ -78,7 +79,7 @@ def _lines() -> list[dict[str, str]]:
 
 
 def published_mistakes(study: Study) -> list[str]:
-    """What a study names that its published table does not have."""
+    """The rows and columns that a study names and its published table lacks."""
     source = study.published
     if source is None:
         return []
@@ -89,8 +90,8 @@ def published_mistakes(study: Study) -> list[str]:
     rows, columns = {value.row for value in values}, {value.metric for value in values}
     named: dict[str, None] = {}
     for name in study.methods:
-        found = study.row(name).published
-        named |= dict.fromkeys(found.values() if isinstance(found, dict) else study.published_names(name))
+        own = study.row(name).published
+        named |= dict.fromkeys(own.values() if isinstance(own, dict) else study.published_names(name))
     where = f"in {source.report}, {', '.join(source.tables)} ({source.split})"
     known_rows, known_columns = ", ".join(sorted(rows)), ", ".join(sorted(columns))
     mistakes = [f"published: no row '{row}' {where}: there are {known_rows}" for row in named if row not in rows]
@@ -98,20 +99,23 @@ def published_mistakes(study: Study) -> list[str]:
     return mistakes + [f"published.tasks: no column '{name}' {where}: there are {known_columns}" for name in wrong]
 
 
-def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
-    """The published table beside ours, and the settings of both; nothing where the study names no table."""
-    source = runs.study.published
-    if source is None:
-        return ()
-    values = published_values(source)
-    several = len(source.tables) > 1
-    # Tables of one report may call a task's column by several names.
-    tasks = {
+def _tasks(runs: StudyRuns, source: Published) -> dict[str, list[str]]:
+    """The published columns of each target: tables of one report may call a task's column by several names."""
+    return {
         task: [metric for metric, named in source.tasks.items() if named == task]
         for task in dict.fromkeys(source.tasks.values())
         if task in runs.study.targets
     }
-    names = {name: label for label in runs.labels for name in runs.study.published_names(label)}
+
+
+def published_table(runs: StudyRuns) -> Table | None:
+    """The published tables beside ours; None where the study names none."""
+    source = runs.study.published
+    if source is None:
+        return None
+    values, tasks = published_values(source), _tasks(runs, source)
+    several = len(source.tables) > 1
+    lines = {name: line for line in runs.lines for name in runs.study.published_names(line.row, line.source)}
     columns = ["table", "method"] if several else ["method"]
     for task in tasks:
         columns += [f"{task}, {source.report}", f"{task}, ours", "points"]
@@ -120,15 +124,11 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         cells = [Cell(table), Cell(name)] if several else [Cell(name)]
         for task, metrics in tasks.items():
             theirs = next((v for v in values if (v.table, v.row) == (table, name) and v.metric in metrics), None)
-            group = runs.cell(names[name], task) if name in names else []
-            ours = statistics.mean(scored.value for scored in group) if group else None
+            group = runs.cell(lines[name], task) if name in lines else []
             known = theirs.value if theirs else None
-            difference = ours - known if ours is not None and known is not None else None
-            cells += [
-                Cell(number(known), known, detail=theirs.flag if theirs else ""),
-                Cell(score_text([scored.value for scored in group]), ours, runs_of(group)),
-                Cell(points(difference) if difference is not None else MISSING, difference),
-            ]
+            difference = statistics.mean(s.value for s in group) - known if group and known is not None else None
+            flag = theirs.flag if theirs else ""
+            cells += [Cell(number(known), known, detail=flag), group_cell(group), difference_cell(difference)]
         rows.append(tuple(cells))
     flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
     notes = (
@@ -136,17 +136,20 @@ def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
         " predictions were published, and the settings are not the same.",
         *flags,
     )
-    beside = Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)
-    return beside, _settings_table(runs, source.report, list(tasks))
+    return Table("published", "Published numbers beside ours", tuple(columns), tuple(rows), notes)
 
 
-def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:
-    setting = _SETTINGS.get(report, Setting(backbone=MISSING, seeds=MISSING))
+def published_settings_table(runs: StudyRuns) -> Table | None:
+    """The published setting beside ours; None where the study names no published table."""
+    source = runs.study.published
+    if source is None:
+        return None
+    setting = _SETTINGS.get(source.report, Setting(backbone=MISSING, seeds=MISSING))
     rows = [
         (Cell("backbone"), Cell(setting.backbone), Cell(backbone_text(runs.result.backbone))),
         (Cell("seeds"), Cell(setting.seeds), Cell(str(len(runs.study.seeds)))),
     ]
-    for task in tasks:
+    for task in _tasks(runs, source):
         theirs = setting.rows.get(task)
         group = [scored for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
         for part, known, ours in (
@@ -156,5 +159,5 @@ def _settings_table(runs: StudyRuns, report: str, tasks: list[str]) -> Table:
             shown = " / ".join(f"{size:,}" for size in sorted(ours)) or MISSING
             rows.append((Cell(f"{task}, {part} rows"), Cell(f"{known:,}" if known else MISSING), Cell(shown)))
     notes = ("The published tasks come from the course's files; ours from --data or the Hub, whose splits may differ.",)
-    columns = ("setting", report, "ours")
+    columns = ("setting", source.report, "ours")
     return Table("published-setting", "What differs from the published setting", columns, tuple(rows), notes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Self, TypeVar
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from pipeline.records.ledger import RunRecord
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Verdict
 
-__all__ = ["Cell", "Figure", "Report", "Table", "Verdict"]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,19 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        items: Iterable[Item],
+        columns: Mapping[str, Callable[[Item], Cell]],
+        notes: tuple[str, ...] = (),
+    ) -> Self:
+        """A row an item; each column says how it shows one."""
+        rows = tuple(tuple(show(item) for show in columns.values()) for item in items)
+        return cls(name, title, tuple(columns), rows, notes)
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -59,7 +73,9 @@ class Report:
     """The main one first."""
     figures: tuple[Figure, ...]
     notes: tuple[str, ...]
-    """What a reader must know to trust or doubt the tables; failed runs among it."""
+    """What a reader must know to trust or doubt the tables."""
+    missing: tuple[str, ...]
+    """The cells without a run, each with the reason."""
     results: pd.DataFrame
     """The rows of ``results.csv``."""
     records: Mapping[str, RunRecord]

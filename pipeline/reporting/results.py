@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import pandas as pd
 
+from pipeline.records.ledger import Cost
 from pipeline.reporting.cost import stored
 from pipeline.reporting.runs import StudyRuns
 
 RESULT_COLUMNS = [
-    "method",
-    "target",
-    "seed",
-    "split",
-    "metric",
-    "value",
-    "trainable_parameters",
-    "seconds",
-    "examples_per_second",
-    "peak_memory_mb",
-    "run",
-    "train_rows",
-    "stored_parameters",
-    "total_seconds",
-]
+    "method", "target", "seed", "split", "metric", "value", *Cost.model_fields, "run", "train_rows",
+    "stored_parameters", "total_seconds",
+]  # fmt: skip
 
 
 def results_table(runs: StudyRuns) -> pd.DataFrame:
     """The main table's runs and then the curve's, which have fewer ``train_rows`` of the target.
 
+    ``method`` holds the :class:`Line`, which a file shows as text.
     ``stored_parameters`` are those to keep to answer this target; ``total_seconds`` counts the runs it is built on.
     """
     ordered = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
     rows = [
         {
-            "method": scored.entry.method,
+            "method": scored.entry.line,
             "target": scored.entry.target,
             "seed": scored.entry.seed,
             "split": "dev",

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 
 from pipeline.data.load import Added
-from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.ledger import Ledger, OtherScore, RunRecord, SourceRun
+from pipeline.reporting.entries import Entry, Line, StudyResult
+from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Resampled, resample_paired
 from pipeline.system.errors import PipelineError
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Key = tuple[Line | str, str, int | None]
+"""A line, or a row with all its sources, on a target at a point of the low-resource curve."""
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """What a model's layers attend to in one input."""
+
+    run: str
+    title: str
+    text: str
+    tokens: tuple[str, ...]
+    layers: Mapping[int, np.ndarray]
+    """By layer, counted from 1: (T, S), a row a token; S is T, or more where a prefix stands before the tokens."""
+
+    def keys(self, layer: int) -> list[str]:
+        """What is looked at: the tokens, after the places of a prefix."""
+        more = self.layers[layer].shape[1] - len(self.tokens)
+        return [*(f"prefix {place}" for place in range(1, more + 1)), *self.tokens]
+
 
 @dataclass(frozen=True)
 class Scored:
-    """A cell of a study that finished: what was planned, and the run that answers it."""
+    """A finished cell of a study: what was planned, and the run that fills it."""
 
     entry: Entry
     record: RunRecord
@@ -31,36 +53,41 @@ class Scored:
         return self.record.score_of(self.entry.target)
 
     @property
+    def total_seconds(self) -> float:
+        """With those of the runs it is built on, where they are known."""
+        return self.entry.total_seconds or self.record.cost.seconds
+
+    @property
+    def _other(self) -> OtherScore | None:
+        """Where the record describes the target; None: as its own task."""
+        return None if self.record.task == self.entry.target else self.record.others[self.entry.target]
+
+    @property
     def train_rows(self) -> int | None:
         """Training rows of the target."""
-        if self.record.task == self.entry.target:
-            return self.record.rows["train"]
-        return self.record.others[self.entry.target].train_rows
+        return self._other.train_rows if self._other else self.record.rows["train"]
 
     @property
     def added(self) -> Mapping[str, Added]:
         """Other tasks' rows among the training rows of the target."""
-        own = self.record.task == self.entry.target
-        return self.record.added if own else self.record.others[self.entry.target].added
+        return (self._other or self.record).added
 
     @property
     def dev_rows(self) -> int:
-        if self.record.task == self.entry.target:
-            return self.record.rows["dev"]
-        return self.record.others[self.entry.target].rows
+        return self._other.rows if self._other else self.record.rows["dev"]
 
     @property
     def recipe(self) -> dict[str, Any]:
         """The recipe for the target: a model of several tasks has one for each."""
         for other in self.record.identity.get("others", ()):
             if other["task"]["name"] == self.entry.target:
-                # Kept as it was: a key that came later has its default.
+                # A record of an older version lacks newer keys: they have their defaults.
                 return Recipe().model_dump(mode="json") | other["recipe"]
         return self.record.recipe.model_dump(mode="json")
 
     @property
     def epochs(self) -> int:
-        """The planned passes; of a model of several tasks those over the smallest, and none where nothing trains."""
+        """The planned epochs: for a model of several tasks over the smallest task, 0 where nothing trains."""
         if self.record.cost.trainable_parameters == 0:
             return 0
         others = [other.train_rows for other in self.record.others.values() if other.train_rows is not None]
@@ -68,74 +95,97 @@ class Scored:
 
 
 class StudyRuns:
-    """A study's entries with their records.
+    """A study's entries with their records, and the attention maps that were asked for.
 
     Raises:
         PipelineError: a run is no longer in the ledger.
     """
 
-    def __init__(self, result: StudyResult, ledger: Ledger) -> None:
-        self.result, self.study, self.ledger = result, result.study, ledger
-        self.scored = tuple(self._scored(entry) for entry in result.entries if entry.run is not None)
-        self._predictions: dict[tuple[str, str], pd.DataFrame] = {}
-        self._curves: dict[str, pd.DataFrame] = {}
+    def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
+        self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
+        self.scored = tuple(self._scored(entry, entry.run) for entry in result.entries if entry.run is not None)
+        self.predictions = cache(ledger.predictions)
+        self.curve = cache(ledger.curve)
+        self.computed: dict[Callable[[StudyRuns], Any], Any] = {}
+        """What functions marked with :func:`once` returned."""
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
+    def lines(self) -> tuple[Line, ...]:
         """The lines of the main table: the study's rows in its order, sequential tuning once a source."""
-        found = dict.fromkeys(entry.method for entry in self.result.entries if entry.rows is None)
-        return tuple(sorted(found, key=lambda label: self.study.methods.index(row_of(label))))
+        lines = dict.fromkeys(entry.line for entry in self.result.entries if entry.rows is None)
+        return tuple(sorted(lines, key=lambda line: self.study.methods.index(line.row)))
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """The study's rows that have lines."""
-        return tuple(dict.fromkeys(row_of(label) for label in self.labels))
+        return tuple(dict.fromkeys(line.row for line in self.lines))
+
+    @property
+    def reference(self) -> Line:
+        return Line(self.study.reference)
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:
-        """By target, as far as runs say."""
+        """By target, for the targets that have runs."""
         return {scored.entry.target: scored.record.metric_of(scored.entry.target) for scored in self.scored}
 
-    def title(self, label: str) -> str:
-        return self.study.title(label)
+    def title(self, line: Line) -> str:
+        return self.study.title(line.row, line.source)
 
-    def cell(self, label: str, target: str, rows: int | None = None) -> list[Scored]:
-        """The finished runs of a line on a target, by seed; ``rows`` names a point of the low-resource curve."""
-        return self._where(lambda entry: entry.method == label, target, rows)
+    def column(self, target: str) -> str:
+        """The head of a column of scores: ``sst (accuracy)``."""
+        return f"{target} ({self.metrics.get(target, MISSING)})"
 
-    def row(self, row: str, target: str, rows: int | None = None) -> list[Scored]:
-        """The finished runs of a row on a target: of sequential tuning those from all sources."""
-        return self._where(lambda entry: row_of(entry.method) == row, target, rows)
+    def cell(self, line: Line | str, target: str, rows: int | None = None) -> list[Scored]:
+        """The finished runs of a line, or of all lines of the row of that name, on a target, by seed.
 
-    def failures(self, label: str, target: str, rows: int | None = None) -> list[Entry]:
-        return [
-            entry
-            for entry in self.result.entries
-            if entry.error is not None and (entry.method, entry.target, entry.rows) == (label, target, rows)
-        ]
+        Args:
+            rows: a point of the low-resource curve; None: the main table.
+        """
+        return self._cells.get((line, target, rows), [])
 
-    def predictions(self, run: str, task: str) -> pd.DataFrame:
-        if (run, task) not in self._predictions:
-            self._predictions[run, task] = self.ledger.predictions(run, task)
-        return self._predictions[run, task]
+    def groups(self, line: Line | str) -> dict[str, list[Scored]]:
+        """The cells of a line or row in the main table by target, where there are runs."""
+        return {target: group for target in self.study.targets if (group := self.cell(line, target))}
 
-    def resampled(self, ours: Sequence[Scored], theirs: Sequence[Scored]) -> Resampled | None:
-        """The paired difference of two groups of runs on one target over the seeds both have; None without any.
+    def all(self, line: Line | str) -> list[Scored]:
+        """The finished runs of a line or row in the main table, target by target."""
+        return [scored for group in self.groups(line).values() for scored in group]
+
+    def cells(self) -> Iterator[tuple[Line, str, list[Scored]]]:
+        """The cells of the main table that have runs, line by line."""
+        return ((line, target, group) for line in self.lines for target, group in self.groups(line).items())
+
+    def entries(self, line: Line | str, target: str, rows: int | None = None) -> list[Entry]:
+        """What was planned for :meth:`cell`."""
+        return self._entries.get((line, target, rows), [])
+
+    def resampled(self, ours: Sequence[Scored], theirs: Sequence[Scored], target: str) -> Resampled | None:
+        """The paired difference of two groups of runs on a target over the seeds both have; None without any.
 
         ``ours`` may have several runs a seed, each of which is paired with the other's run of that seed.
         """
-        by_seed = {scored.entry.seed: scored for scored in theirs}
-        pairs = [(scored, by_seed[scored.entry.seed]) for scored in ours if scored.entry.seed in by_seed]
-        if not pairs:
-            return None
-        target = pairs[0][0].entry.target
-        tables = [tuple(self.predictions(scored.record.run, target) for scored in pair) for pair in pairs]
-        return resample_tables(self.metrics[target], tables, seed=self.study.targets.index(target))
+        by_seed = {scored.entry.seed: scored.record.run for scored in theirs}
+        pairs = [(s.record.run, by_seed[s.entry.seed]) for s in ours if s.entry.seed in by_seed]
+        return self.resampled_pairs(pairs, target, seed=self.study.targets.index(target)) if pairs else None
 
-    def curve(self, run: str) -> pd.DataFrame:
-        if run not in self._curves:
-            self._curves[run] = self.ledger.curve(run)
-        return self._curves[run]
+    def resampled_pairs(self, pairs: Sequence[tuple[str, str]], task: str, seed: int) -> Resampled:
+        """The paired difference of runs on a task: pairs of a system's and a reference's run, one a seed.
+
+        Raises:
+            PipelineError: they were not scored on the same examples in the same order.
+        """
+        system, reference = ([self.predictions(pair[side], task) for pair in pairs] for side in (0, 1))
+        first = system[0]
+        for table in (*system, *reference):
+            if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
+                raise PipelineError(
+                    "runs of this study were scored on different dev rows, so they cannot be paired: compare again"
+                )
+        record = self.ledger.find(pairs[0][0])
+        assert record is not None
+        ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in (system, reference))
+        return resample_paired(record.metric_of(task), ours, theirs, first["label"].to_numpy(), seed=seed)
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
@@ -147,13 +197,12 @@ class StudyRuns:
         return epochs * record.recipe.joint_steps([own, *(recipe.steps_over(rows) for recipe, rows in others)])
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:
-        """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it goes on from.
+        """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it continues.
 
         None if such a run is no longer in the ledger.
         """
         total = self.steps(record) if selected_on(record, target) else 0
-        # An adapter's sources are what it might have begun as.
-        for source in record.sources if record.kind != "adapter" else ():
+        for source in continued(record):
             before = self.ledger.find(source.run)
             if before is None and source.task != target:
                 continue
@@ -163,27 +212,42 @@ class StudyRuns:
             total += steps
         return total
 
-    def _scored(self, entry: Entry) -> Scored:
-        assert entry.run is not None
-        record = self.ledger.find(entry.run)
+    @cached_property
+    def _cells(self) -> dict[Key, list[Scored]]:
+        return _indexed(sorted(self.scored, key=lambda scored: scored.entry.seed), lambda scored: scored.entry)
+
+    @cached_property
+    def _entries(self) -> dict[Key, list[Entry]]:
+        return _indexed(self.result.entries, lambda entry: entry)
+
+    def _scored(self, entry: Entry, run: str) -> Scored:
+        record = self.ledger.find(run)
         if record is None:
             raise PipelineError(
-                f"run {entry.run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
+                f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
         return Scored(entry, record)
 
-    def _where(self, wanted: Callable[[Entry], bool], target: str, rows: int | None) -> list[Scored]:
-        found = (
-            scored
-            for scored in self.scored
-            if (scored.entry.target, scored.entry.rows) == (target, rows) and wanted(scored.entry)
-        )
-        return sorted(found, key=lambda scored: scored.entry.seed)
+
+def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
+    """Call ``compute`` once for a study: tables, figures and sentences share the result, which the runs keep."""
+
+    @wraps(compute)
+    def kept(runs: StudyRuns) -> Result:
+        if compute not in runs.computed:
+            runs.computed[compute] = compute(runs)
+        result: Result = runs.computed[compute]
+        return result
+
+    return kept
 
 
-def row_of(label: str) -> str:
-    """The study's row of a line: ``sequential`` of ``sequential:sst``."""
-    return label.partition(":")[0]
+def continued(record: RunRecord) -> Sequence[SourceRun]:
+    """The runs whose models a run continues or reads.
+
+    The sources of an adapter are only candidates for its start, compared on training rows.
+    """
+    return record.sources if record.kind != "adapter" else ()
 
 
 def selected_on(record: RunRecord, target: str) -> bool:
@@ -198,17 +262,15 @@ def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(scored.record.run for scored in group))
 
 
-def resample_tables(metric: Metric, pairs: Sequence[Sequence[pd.DataFrame]], seed: int) -> Resampled:
-    """Predictions of a system and a reference, a pair a seed, as :func:`resample_paired` reads them.
+def records_of(group: Iterable[Scored]) -> list[RunRecord]:
+    """The runs' records, each once."""
+    return list({scored.record.run: scored.record for scored in group}.values())
 
-    Raises:
-        PipelineError: they are not of the same examples in the same order.
-    """
-    first = pairs[0][0]
-    for table in (table for pair in pairs for table in pair):
-        if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
-            raise PipelineError(
-                "runs of this study were scored on different dev rows, so they cannot be paired: compare again"
-            )
-    system, reference = ([pair[side]["prediction"].to_numpy() for pair in pairs] for side in (0, 1))
-    return resample_paired(metric, system, reference, first["label"].to_numpy(), seed=seed)
+
+def _indexed(items: Iterable[Item], entry_of: Callable[[Item], Entry]) -> dict[Key, list[Item]]:
+    index: dict[Key, list[Item]] = {}
+    for item in items:
+        entry = entry_of(item)
+        for line in (entry.line, entry.line.row):
+            index.setdefault((line, entry.target, entry.rows), []).append(item)
+    return index

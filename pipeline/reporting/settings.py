@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
+from pipeline.reporting.cells import line_cell
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text
@@ -16,37 +18,35 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    groups = {row: [s for target in runs.study.targets for s in runs.row(row, target)] for row in runs.rows}
-    recipes = {row: [(scored, scored.recipe) for scored in group] for row, group in groups.items()}
-    every = [recipe for group in recipes.values() for _, recipe in group]
+    groups = {row: group for row in runs.rows if (group := [(one, one.recipe) for one in runs.all(row)])}
+    recipes = [recipe for group in groups.values() for _, recipe in group]
     keys = [
-        key for key in (every[0] if every else ()) if key not in _LEFT_OUT and len({str(r[key]) for r in every}) > 1
+        key
+        for key in (recipes[0] if recipes else ())
+        if key not in _LEFT_OUT and len({str(recipe[key]) for recipe in recipes}) > 1
     ]
-    backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row, group in groups.items() if group}
-    several = len(set(backbones.values())) > 1
-    if not keys and not several:
+
+    def backbone(row: str) -> str:
+        return runs.study.row(row).backbone or runs.result.backbone
+
+    def setting(key: str) -> Callable[[str], Cell]:
+        return lambda row: Cell(_value(groups[row], key))
+
+    columns: dict[str, Callable[[str], Cell]] = {key.replace("_", " "): setting(key) for key in keys}
+    if len({backbone(row) for row in groups}) > 1:
+        columns = {"backbone": lambda row: Cell(backbone_text(backbone(row)))} | columns
+    if not columns:
         return None
-    rows = tuple(
-        (
-            Cell(runs.title(row), row, runs_of(groups[row])),
-            *((Cell(backbone_text(backbones[row])),) if several else ()),
-            *(Cell(_value(group, key)) for key in keys),
-        )
-        for row, group in recipes.items()
-        if group
-    )
-    columns = ("method", *(("backbone",) if several else ()), *(_name(key) for key in keys))
+    columns = {"method": lambda row: line_cell(runs, Line(row), runs_of(runs.all(row)))} | columns
     notes = ("Settings that are the same in all runs are left out; a key without effect on a row has its default.",)
-    return Table("settings", "How the rows were trained", columns, rows, notes)
+    return Table.of("settings", "How the rows were trained", groups, columns, notes)
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
     """One value, or each with the tasks it holds for."""
-    tasks: dict[str, list[str]] = {}
+    tasks: dict[str, dict[str, None]] = {}
     for scored, recipe in group:
-        shown = _shown(recipe[key])
-        if scored.entry.target not in tasks.setdefault(shown, []):
-            tasks[shown].append(scored.entry.target)
+        tasks.setdefault(_shown(recipe[key]), {})[scored.entry.target] = None
     if len(tasks) == 1:
         return next(iter(tasks))
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in tasks.items())
@@ -56,7 +56,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):  # of all settings, extra data alone is a table
         return ", ".join(str(Extra.model_validate(source)) for source in parse_extra(value)) or MISSING
     return MISSING if value is None else str(value)
-
-
-def _name(key: str) -> str:
-    return key.replace("_", " ")

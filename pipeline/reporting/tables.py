@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,19 +14,8 @@ from pipeline.system.printable import printable
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
-_TEX_ESCAPES = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **_TEX_SIGNS,
-}
+_TEX_WORDS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_TEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | _TEX_WORDS | _TEX_SIGNS)
 
 
 def marked(cell: Cell) -> str:
@@ -66,7 +54,8 @@ def markdown(report: Report) -> str:
     for table in report.tables:
         blocks += [f"## {_flat(table.title)}", _markdown_table(table)]
         blocks += [_bullets(table.notes)] if table.notes else []
-    blocks += ["## Notes", _bullets(report.notes)] if report.notes else []
+    notes = [*report.notes, *(f"Missing: {reason}" for reason in report.missing)]
+    blocks += ["## Notes", _bullets(notes)] if notes else []
     return "\n\n".join(blocks) + "\n"
 
 
@@ -107,4 +96,4 @@ def _latex_table(table: Table) -> str:
 
 
 def _escape(text: str) -> str:
-    return re.sub(r"[\\&%$#_{}~^±↑↓→−]", lambda match: _TEX_ESCAPES[match.group()], _flat(text))
+    return _flat(text).translate(_TEX)

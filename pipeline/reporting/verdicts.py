@@ -2,64 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from pipeline.reporting.runs import Scored, StudyRuns
+from pipeline.reporting.entries import Line
+from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import LEVEL, Comparison, Resampled, mean_difference
 
 Key = TypeVar("Key", bound=Hashable)
-Line = TypeVar("Line", bound=Hashable)
+Place = tuple[Line | str, int | None]
+"""A line, or a row over all its sources, at a point of the low-resource curve; None: in the main table."""
+Verdicts = Mapping[tuple[Place, str | None], Comparison]
+"""By place and target; None for the mean over all targets."""
 
 
-def judge(family: Mapping[Key, Resampled]) -> dict[Key, Comparison]:
-    """The comparisons of one table, p-values and intervals corrected for how many there are."""
-    return {key: resampled.comparison(len(family)) for key, resampled in family.items()}
+def judge(family: Mapping[Key, Resampled | None]) -> dict[Key, Comparison]:
+    """The comparisons of one table, corrected for how many there are; what could not be paired is left out."""
+    known = {key: resampled for key, resampled in family.items() if resampled is not None}
+    return {key: resampled.comparison(len(known)) for key, resampled in known.items()}
 
 
-def full_test_note(against: str, comparisons: int) -> tuple[str, ...]:
-    """What marks and intervals say in a table with so many comparisons; nothing where there is none."""
-    if not comparisons:
+def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
+    """Every place against the study's reference on each target, and on the mean where it has them all."""
+    family: dict[tuple[Place, str | None], Resampled | None] = {}
+    for place in places:
+        line, rows = place
+        if str(line) == runs.study.reference:
+            continue
+        parts = {t: runs.resampled(runs.cell(line, t, rows), runs.cell(runs.reference, t, rows), t) for t in targets}
+        family |= {(place, target): resampled for target, resampled in parts.items()}
+        known = [resampled for resampled in parts.values() if resampled is not None]
+        if len(known) == len(targets) > 1:
+            family[place, None] = mean_difference(known)
+    return judge(family)
+
+
+def full_test_note(against: str, family: Collection[object]) -> tuple[str, ...]:
+    """What marks and intervals mean in a table with these comparisons; nothing where there is none."""
+    if not family:
         return ()
     return (
-        f"Against {against}: ↑ better, ↓ worse, → not significant. Marks, intervals and p-values are one reading of"
-        " paired randomisation tests on the same dev rows over the seeds (for the accuracy of one seed: McNemar's), at"
-        f" level {LEVEL} for the {_comparisons(comparisons)} of this table together (Bonferroni). A difference is"
-        " better or worse exactly where its interval leaves out 0. The 95 % confidence intervals (CI) are simultaneous:"
+        f"Against {against}: ↑ better, ↓ worse, → not significant. Marks, intervals and p-values come from paired"
+        " randomisation tests on the same dev rows over the seeds (McNemar's test for the accuracy of one seed), at"
+        f" level {LEVEL} for the {_comparisons(family)} of this table together (Bonferroni). A difference is"
+        " better or worse exactly where its interval excludes 0. The 95 % confidence intervals (CI) are simultaneous:"
         " for at least 95 of 100 draws of dev rows, every interval of the table holds the true difference between these"
         " models.",
     )
 
 
-def short_test_note(against: str, comparisons: int) -> tuple[str, ...]:
+def short_test_note(against: str, family: Collection[object]) -> tuple[str, ...]:
     """The same for the tables after the main one."""
-    if not comparisons:
+    if not family:
         return ()
-    together = f"the {_comparisons(comparisons)} of this table together"
+    together = f"the {_comparisons(family)} of this table together"
     return (f"Marks: against {against}; tests and intervals as in the main table, for {together}.",)
 
 
-def _comparisons(number: int) -> str:
-    return "1 comparison" if number == 1 else f"{number} comparisons"
-
-
-def compare_lines(
-    runs: StudyRuns,
-    groups: Mapping[tuple[Line, str], list[Scored]],
-    references: Mapping[tuple[Line, str], list[Scored]],
-    targets: Sequence[str],
-) -> dict[tuple[Line, str | None], Comparison]:
-    """Every line of a table on every target against what it is measured by, and the mean over ``targets`` (None).
-
-    ``groups`` and ``references`` are by line and target; what is missing in either is not compared.
-    """
-    found: dict[tuple[Line, str | None], Resampled] = {}
-    for (line, target), group in groups.items():
-        resampled = runs.resampled(group, references.get((line, target), []))
-        if resampled is not None:
-            found[line, target] = resampled
-    for line in dict.fromkeys(line for line, _ in groups):
-        parts = [found[line, target] for target in targets if (line, target) in found]
-        if len(parts) == len(targets) > 1:
-            found[line, None] = mean_difference(parts)
-    return judge(found)
+def _comparisons(family: Collection[object]) -> str:
+    return "1 comparison" if len(family) == 1 else f"{len(family)} comparisons"

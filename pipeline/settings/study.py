@@ -128,14 +128,12 @@ class Study(BaseModel):
         title = row.title or (METHODS[row.method].title if name == row.method else name)
         return row.model_copy(update={"title": title, "of": row.of or row.built_on})
 
-    def title(self, label: str) -> str:
-        """What tables print for a row, or for ``<row>:<source>`` of sequential tuning."""
-        name, _, source = label.partition(":")
+    def title(self, name: str, source: str = "") -> str:
+        """What tables print for a row, or for a row of sequential tuning with one of its sources."""
         return self.row(name).title + (f", from {source}" if source else "")
 
-    def published_names(self, label: str) -> tuple[str, ...]:
-        """What the published tables call a row, or ``<row>:<source>``."""
-        name, _, source = label.partition(":")
+    def published_names(self, name: str, source: str = "") -> tuple[str, ...]:
+        """What the published tables call a row, or a row of sequential tuning with one of its sources."""
         published = self.row(name).published or ()
         names = published.get(source, ()) if isinstance(published, dict) else published
         return (names,) if isinstance(names, str) else names

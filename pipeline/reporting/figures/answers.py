@@ -7,15 +7,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator
 
+from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.names import METRICS_OF
 
 MOST_CLASSES = 12
+_RING = "#D55E00"
 LONGEST_ID = 10
 """Longer ids are cut in the picture; the caption has them whole."""
 
@@ -23,86 +26,63 @@ LONGEST_ID = 10
 def confusions(runs: StudyRuns) -> Iterator[Drawing]:
     """For every target with classes: the reference and the line with the best mean, over all seeds."""
     for target in runs.study.targets:
-        labels, classes = _shown(runs, target), _classes(runs, target)
-        if labels and 2 <= len(classes) <= MOST_CLASSES:
-            yield _confusion(runs, target, labels, classes)
+        lines, classes = _shown(runs, target), _classes(runs, target)
+        if lines and 2 <= len(classes) <= MOST_CLASSES:
+            yield _confusion(runs, target, lines, classes)
 
 
 def scatters(runs: StudyRuns) -> Iterator[Drawing]:
     """For every target with scores: the same two, their first seed, the worst example marked."""
     for target in runs.study.targets:
-        labels = _shown(runs, target)
-        if labels and runs.metrics[target] in METRICS_OF["score"]:
-            yield _scatter(runs, target, labels)
+        lines = _shown(runs, target)
+        if lines and runs.metrics[target] in METRICS_OF["score"]:
+            yield _scatter(runs, target, lines)
 
 
-def _confusion(runs: StudyRuns, target: str, labels: Sequence[str], classes: Sequence[str]) -> Drawing:
-    canvas, axes = panels(len(labels), height=1.3 + 0.32 * len(classes))
+def _confusion(runs: StudyRuns, target: str, lines: Sequence[Line], classes: Sequence[str]) -> Drawing:
+    canvas, axes = panels(len(lines), height=1.3 + 0.32 * len(classes))
     numbers = []
-    for axis, label in zip(axes, labels, strict=True):
+    for axis, line in zip(axes, lines, strict=True):
         counts = np.zeros((len(classes), len(classes)))
-        for scored in runs.cell(label, target):
+        for scored in runs.cell(line, target):
             table = runs.predictions(scored.record.run, target)
             np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         texts = [[f"{100 * share:.0f}" for share in row] for row in shares]
         heat_map(axis, shares, classes, classes, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
-        axis.set_title(runs.title(label))
-        axis.set_xlabel("predicted")
-        axis.set_ylabel("true")
+        axis.set(title=runs.title(line), xlabel="predicted", ylabel="true")
         numbers += [
-            (label, classes[true], classes[guess], int(counts[true, guess]), shares[true, guess])
+            (line, classes[true], classes[guess], int(counts[true, guess]), shares[true, guess])
             for true, guess in np.ndindex(counts.shape)
         ]
     table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
     caption = (
         f"What the dev examples of each class of {target} are taken for, in percent of the class, all seeds together:"
-        f" {_said(runs, labels)}."
+        f" {_named(runs, lines)}."
     )
     return Drawing(Figure(f"confusion-{target}", f"Confusion on {target}", caption), canvas, table)
 
 
-def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
-    canvas, axes = panels(len(labels), height=2.9, sharex=True, sharey=True)
+def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
+    canvas, axes = panels(len(lines), height=2.9, sharex=True, sharey=True)
     parts, worst = [], []
-    for axis, label in zip(axes, labels, strict=True):
-        scored = runs.cell(label, target)[0]
+    for axis, line in zip(axes, lines, strict=True):
+        scored = runs.cell(line, target)[0]
         table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
+        labels, predictions = table["label"], table["prediction"]
         bins = axis.hexbin(
-            table["label"],
-            table["prediction"],
-            gridsize=22,
-            cmap=SEQUENTIAL_MAP,
-            mincnt=1,
-            norm=LogNorm(),
-            linewidths=0,
+            labels, predictions, gridsize=22, cmap=SEQUENTIAL_MAP, mincnt=1, norm=LogNorm(), linewidths=0
         )
-        error = (table["prediction"] - table["label"]).abs().to_numpy()
-        example = table.iloc[int(error.argmax())]
-        name = str(table["id"].iloc[int(error.argmax())])
-        short = name if len(name) <= LONGEST_ID else f"{name[:LONGEST_ID]}…"
-        axis.plot([example["label"]], [example["prediction"]], "o", color="#D55E00", markersize=9, fillstyle="none",
-                  markeredgewidth=2)  # fmt: skip
-        middle = table["label"].median()
-        note = axis.annotate(
-            f"id {short}",
-            (example["label"], example["prediction"]),
-            xytext=(8 if example["label"] < middle else -8, 0),
-            textcoords="offset points",
-            ha="left" if example["label"] < middle else "right",
-            va="center",
-            color="#D55E00",
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
-        )
-        note.set_in_layout(False)
-        low, high = table["label"].min(), table["label"].max()
-        axis.plot([low, high], [low, high], color="#888888", linewidth=1, linestyle="--")
-        axis.set_title(runs.title(label))
-        axis.set_xlabel("label")
+        at = int((predictions - labels).abs().to_numpy().argmax())
+        name, label, prediction = str(table["id"].iloc[at]), labels.iloc[at], predictions.iloc[at]
+        _ring(axis, name, label, prediction, on_left=label < labels.median())
+        ends = [labels.min(), labels.max()]
+        axis.plot(ends, ends, color="#888888", linewidth=1, linestyle="--")
+        axis.set(title=runs.title(line), xlabel="label")
         axis.label_outer()
-        worst.append(f"{runs.title(label)}: example {name}, {example['prediction']:.2f} for {example['label']:.2f}")
-        parts.append(table.assign(worst=np.arange(len(table)) == error.argmax()))
-        parts[-1].insert(0, "method", label)
+        worst.append(f"{runs.title(line)}: example {name}, {prediction:.2f} for {label:.2f}")
+        parts.append(table.assign(worst=np.arange(len(table)) == at))
+        parts[-1].insert(0, "method", str(line))
         parts[-1].insert(1, "seed", scored.entry.seed)
     axes[0].set_ylabel("prediction")
     bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
@@ -110,29 +90,44 @@ def _scatter(runs: StudyRuns, target: str, labels: Sequence[str]) -> Drawing:
     bar.ax.yaxis.set_minor_locator(NullLocator())
     caption = (
         f"Predictions of the first seed against labels of {target} on dev, darker where few examples fall:"
-        f" {_said(runs, labels)}. The ring marks the example with the largest error ({'; '.join(worst)})."
+        f" {_named(runs, lines)}. The ring marks the example with the largest error ({'; '.join(worst)})."
     )
     figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
     return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
 
 
-def _shown(runs: StudyRuns, target: str) -> list[str]:
+def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool) -> None:
+    """Mark an example, with its name towards the middle of the panel."""
+    axis.plot([label], [prediction], "o", color=_RING, markersize=9, fillstyle="none", markeredgewidth=2)
+    note = axis.annotate(
+        f"id {name if len(name) <= LONGEST_ID else f'{name[:LONGEST_ID]}…'}",
+        (label, prediction),
+        xytext=(8 if on_left else -8, 0),
+        textcoords="offset points",
+        ha="left" if on_left else "right",
+        va="center",
+        color=_RING,
+        bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.85},
+    )
+    note.set_in_layout(False)
+
+
+def _shown(runs: StudyRuns, target: str) -> list[Line]:
     """The reference and the line with the best mean score, once if they are one."""
-    means = {
-        label: statistics.mean(s.value for s in group) for label in runs.labels if (group := runs.cell(label, target))
-    }
+    groups = {line: runs.cell(line, target) for line in runs.lines}
+    means = {line: statistics.mean(scored.value for scored in group) for line, group in groups.items() if group}
     if not means:
         return []
-    best = max(means, key=lambda label: means[label])
-    return list(dict.fromkeys(label for label in (runs.study.reference, best) if label in means))
+    best = max(means, key=lambda line: means[line])
+    return list(dict.fromkeys(line for line in (runs.reference, best) if line in means))
 
 
-def _said(runs: StudyRuns, labels: Sequence[str]) -> str:
-    names = [runs.title(label) for label in labels]
+def _named(runs: StudyRuns, lines: Sequence[Line]) -> str:
+    names = [runs.title(line) for line in lines]
     return f"{names[0]} (the reference) and {names[1]} (the best mean)" if len(names) > 1 else names[0]
 
 
 def _classes(runs: StudyRuns, target: str) -> list[str]:
     """The names of a target's classes, as the runs trained on it have them; none for a score."""
-    found = (s.record for s in runs.scored if s.record.task == target)
-    return [str(name) for name in next((r.identity.get("task", {}).get("classes") or [] for r in found), [])]
+    records = (s.record for s in runs.scored if s.record.task == target)
+    return [str(name) for name in next((r.identity.get("task", {}).get("classes") or [] for r in records), [])]

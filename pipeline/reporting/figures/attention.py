@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
@@ -14,15 +15,14 @@ from pipeline.reporting.runs import StudyRuns
 
 def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
     """A figure a fusion and target, a panel a site: mean over dev tokens and seeds."""
-    for label in runs.labels:
-        for target in runs.study.targets:
-            parts = [runs.ledger.attention(scored.record.run) for scored in runs.cell(label, target)]
-            found = [part for part in parts if part is not None]
-            if found:
-                yield _drawn(runs, label, target, pd.concat(found, ignore_index=True))
+    for line, target, group in runs.cells():
+        parts = [runs.ledger.attention(scored.record.run) for scored in group]
+        known = [part for part in parts if part is not None]
+        if known:
+            yield _drawn(runs, line, target, pd.concat(known, ignore_index=True))
 
 
-def _drawn(runs: StudyRuns, label: str, target: str, table: pd.DataFrame) -> Drawing:
+def _drawn(runs: StudyRuns, line: Line, target: str, table: pd.DataFrame) -> Drawing:
     means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
     sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
     adapters = list(dict.fromkeys(table["adapter"]))
@@ -36,13 +36,12 @@ def _drawn(runs: StudyRuns, label: str, target: str, table: pd.DataFrame) -> Dra
         image = heat_map(
             axis, values, [str(layer) for layer in layers], adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1
         )
-        axis.set_title({"attention": "after attention", "ffn": "after feed-forward"}[site])
-        axis.set_xlabel("adapter")
+        axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
     axes[0].set_ylabel("layer")
     canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
     caption = (
-        f"Attention of {runs.title(label)} for {target} over its adapters, by layer and site: means over dev tokens and"
+        f"Attention of {runs.title(line)} for {target} over its adapters, by layer and site: means over dev tokens and"
         " seeds. Each row sums to one."
     )
-    figure = Figure(f"attention-{label}-{target}", f"What {runs.title(label)} for {target} listens to", caption)
+    figure = Figure(f"attention-{line}-{target}", f"What {runs.title(line)} for {target} listens to", caption)
     return Drawing(figure, canvas, means)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,47 +10,35 @@ import pandas as pd
 
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, panels
 from pipeline.reporting.report import Figure
+from pipeline.reporting.runs import AttentionMap, StudyRuns
 
 
-@dataclass(frozen=True)
-class AttentionMap:
-    """What a model's layers attend to in one input."""
-
-    run: str
-    title: str
-    text: str
-    tokens: tuple[str, ...]
-    layers: Mapping[int, np.ndarray]
-    """By layer, counted from 1: (T, S), a row a token; S is T, or more where a prefix stands before the tokens."""
-
-    def keys(self, layer: int) -> list[str]:
-        """What is looked at: the tokens, after the places of a prefix."""
-        more = self.layers[layer].shape[1] - len(self.tokens)
-        return [*(f"prefix {place}" for place in range(1, more + 1)), *self.tokens]
+def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:
+    """The maps that were asked for, in one figure."""
+    if runs.maps:
+        yield attention_drawing(runs.maps)
 
 
-def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing | None:
-    """A line of panels an input and model, a panel a layer; None without any."""
-    if not maps:
-        return None
-    columns = max(len(found.layers) for found in maps)
-    longest = max(len(found.keys(layer)) for found in maps for layer in found.layers)
+def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
+    """A line of panels an input and model, a panel a layer."""
+    columns = max(len(shown.layers) for shown in maps)
+    longest = max(len(shown.keys(layer)) for shown in maps for layer in shown.layers)
     size = 1.2 + 0.13 * longest
     canvas, axes = panels(columns * len(maps), height=size, width=max(size, 2.4), columns=columns)
-    highest = max(float(values.max()) for found in maps for values in found.layers.values())
+    highest = max(float(values.max()) for shown in maps for values in shown.layers.values())
     image: Any = None
-    for line, found in enumerate(maps):
-        for axis, layer in zip(axes[line * columns :], found.layers, strict=False):
-            image = axis.imshow(found.layers[layer], cmap=SEQUENTIAL_MAP, vmin=0, vmax=highest, aspect="auto")
-            axis.set_xticks(range(len(found.keys(layer))), found.keys(layer), rotation=90, fontsize=6)
-            axis.set_yticks(range(len(found.tokens)), found.tokens, fontsize=6)
+    for line, shown in enumerate(maps):
+        for axis, layer in zip(axes[line * columns :], shown.layers, strict=False):
+            image = axis.imshow(shown.layers[layer], cmap=SEQUENTIAL_MAP, vmin=0, vmax=highest, aspect="auto")
+            axis.set_xticks(range(len(shown.keys(layer))), shown.keys(layer), rotation=90, fontsize=6)
+            axis.set_yticks(range(len(shown.tokens)), shown.tokens, fontsize=6)
             axis.tick_params(length=0)
-            axis.set_title(f"{found.title}\nlayer {layer}", fontsize=8)
+            axis.set_title(f"{shown.title}\nlayer {layer}", fontsize=8)
     for axis in axes:
         if not axis.has_data():
             axis.remove()
     canvas.colorbar(image, ax=[axis for axis in axes if axis.has_data()], label="attention", shrink=0.6)
-    texts = list(dict.fromkeys(found.text for found in maps))
+    texts = list(dict.fromkeys(shown.text for shown in maps))
     caption = (
         f"Attention for {'; '.join(f'“{text}”' for text in texts)}, after the softmax and averaged over heads: each"
         " token (left) looks at those below, and its row adds up to one. Layers are counted from 1, the lowest."
@@ -61,9 +48,9 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing | None:
 
 def _numbers(maps: Sequence[AttentionMap]) -> pd.DataFrame:
     rows = [
-        (found.run, found.title, found.text, layer, at, found.tokens[at], to, found.keys(layer)[to], float(value))
-        for found in maps
-        for layer, values in found.layers.items()
+        (shown.run, shown.title, shown.text, layer, at, shown.tokens[at], to, shown.keys(layer)[to], float(value))
+        for shown in maps
+        for layer, values in shown.layers.items()
         for (at, to), value in np.ndenumerate(values)
     ]
     names = ["run", "method", "text", "layer", "position", "token", "looks_at_position", "looks_at", "attention"]

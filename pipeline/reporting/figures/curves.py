@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels
-from pipeline.reporting.low_resource import LowResource
+from pipeline.reporting.low_resource import low_resource
 from pipeline.reporting.report import Figure
-from pipeline.reporting.runs import StudyRuns, row_of
+from pipeline.reporting.runs import StudyRuns
 
 
-def learning_curves(runs: StudyRuns, scores: pd.DataFrame) -> Drawing | None:
+def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
     """Dev score by epoch, a panel a target, a line a row: means over seeds, and over the sources of sequential."""
+    scores = epoch_scores(runs)
     if scores.empty:
-        return None
+        return
     shown = [target for target in runs.study.targets if (scores["target"] == target).any()]
     canvas, axes = panels(len(shown))
-    row = scores["method"].map(row_of)
+    row = scores["method"].map(lambda line: line.row)
     for axis, target in zip(axes, shown, strict=True):
         for name in runs.rows:
             own = scores[(scores["target"] == target) & (row == name)]
@@ -25,47 +29,44 @@ def learning_curves(runs: StudyRuns, scores: pd.DataFrame) -> Drawing | None:
                 continue
             look, means = look_of(name, runs.rows), own.groupby("epoch")["dev"].mean()
             axis.plot(means.index, means, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
-                      label=runs.title(name))  # fmt: skip
+                      label=runs.study.title(name))  # fmt: skip
         epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
         if len(epochs) <= 6:
             axis.set_xticks(epochs)
         else:
             axis.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        axis.set_title(target)
-        axis.set_xlabel("epoch")
-        axis.set_ylabel(f"dev {runs.metrics[target]}")
+        axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
     caption = "Mean over seeds (of sequential tuning also over its sources) of the dev score after each epoch."
-    return Drawing(Figure("learning-curves", "Learning curves", caption), canvas, scores)
+    yield Drawing(Figure("learning-curves", "Learning curves", caption), canvas, scores)
 
 
-def low_resource_curves(curve: LowResource) -> Drawing | None:
+def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
     """Score by training rows of the target, a panel for the mean over the targets and one for each."""
-    if not curve:
-        return None
+    curve = low_resource(runs)
+    if curve is None:
+        return
     scopes: list[str | None] = [*([None] if len(curve.targets) > 1 else []), *curve.targets]
     canvas, axes = panels(len(scopes))
     numbers = []
     for axis, scope in zip(axes, scopes, strict=True):
         sizes = []
         for name in curve.rows:
-            found = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
-            points = [(size, score) for size, score in found if size is not None and score is not None]
+            scored = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
+            points = [(size, score) for size, score in scored if size is not None and score is not None]
             if not points:
                 continue
-            look = look_of(name, curve.runs.rows)
+            look = look_of(name, runs.rows)
             axis.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker,
-                      markersize=5, label=curve.runs.title(name))  # fmt: skip
+                      markersize=5, label=runs.study.title(name))  # fmt: skip
             numbers += [(name, scope or "mean", size, score) for size, score in points]
             sizes += [size for size, _ in points]
         ticks = sorted(set(sizes))
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
         axis.set_xticks([], minor=True)
-        axis.set_title(scope or "mean")
-        axis.set_xlabel("training rows of the target")
-        axis.set_ylabel("score on dev")
+        axis.set(title=scope or "mean", xlabel="training rows of the target", ylabel="score on dev")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
     caption = (
@@ -73,4 +74,4 @@ def low_resource_curves(curve: LowResource) -> Drawing | None:
         " target; the other tasks keep theirs."
     )
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
-    return Drawing(Figure("low-resource", "Few training rows", caption), canvas, table)
+    yield Drawing(Figure("low-resource", "Few training rows", caption), canvas, table)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels, short_number
 from pipeline.reporting.report import Figure
-from pipeline.reporting.runs import StudyRuns, row_of
+from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.text import listed
 
 
-def pareto(runs: StudyRuns) -> Drawing | None:
+def pareto(runs: StudyRuns) -> Iterator[Drawing]:
     """A panel for the mean over all targets and one for each; a step line joins what nothing cheaper beats."""
     table = _numbers(runs)
     if table.empty:
-        return None
+        return
     scopes = list(dict.fromkeys(table["target"]))
     canvas, axes = panels(len(scopes))
     for axis, scope in zip(axes, scopes, strict=True):
         own = table[table["target"] == scope]
         for point in own.itertuples():
-            look = look_of(row_of(point.method), runs.rows)
+            look = look_of(point.method.row, runs.rows)
             axis.errorbar(
                 # A model with nothing to train has no place on a logarithmic axis; 1 is its left end.
                 max(point.trainable_parameters, 1),
@@ -33,7 +35,7 @@ def pareto(runs: StudyRuns) -> Drawing | None:
                 color=look.colour,
                 marker=look.marker,
                 linestyle="none",
-                label=runs.title(row_of(point.method)),
+                label=runs.study.title(point.method.row),
             )
         front = own[own["front"]].sort_values("trainable_parameters")
         steps = front["trainable_parameters"].clip(lower=1)
@@ -42,37 +44,34 @@ def pareto(runs: StudyRuns) -> Drawing | None:
         axis.xaxis.set_major_locator(LogLocator(numticks=5))
         axis.xaxis.set_major_formatter(short_number)
         axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set_title(scope)
-        axis.set_xlabel("trainable parameters")
-        axis.set_ylabel("score on dev")
+        axis.set(title=scope, xlabel="trainable parameters", ylabel="score on dev")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
     caption = (
         "Mean dev score over seeds (bars: standard deviation) against trainable parameters, logarithmic. The grey line"
         " joins the rows that no row with fewer trainable parameters reaches. Sequential tuning has a point a source."
     )
-    joint = [runs.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]
+    joint = [runs.study.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]
     if joint:
         caption += (
-            f" {listed(joint)}: all that the one model of several tasks trains, heads of each among it, undivided, in"
-            " every panel; rows of single tasks train as much again for each further task."
+            f" {listed(joint)}: every panel shows all parameters that the joint model trains, with the heads of all"
+            " tasks, undivided; the other rows train as many again for each further task."
         )
-    return Drawing(Figure("pareto", "Score against trainable parameters", caption), canvas, table)
+    yield Drawing(Figure("pareto", "Score against trainable parameters", caption), canvas, table)
 
 
 def _numbers(runs: StudyRuns) -> pd.DataFrame:
     points = []
-    for label in runs.labels:
-        groups = {target: group for target in runs.study.targets if (group := runs.cell(label, target))}
-        own: list[tuple[str, str, float, float, float]] = []
-        for target, group in groups.items():
+    for line in runs.lines:
+        own: list[tuple[Line, str, float, float, float]] = []
+        for target, group in runs.groups(line).items():
             values = [scored.value for scored in group]
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
             trained = statistics.mean(scored.record.cost.trainable_parameters for scored in group)
-            own.append((label, target, trained, statistics.mean(values), deviation))
+            own.append((line, target, trained, statistics.mean(values), deviation))
         if len(own) == len(runs.study.targets) > 1:
             trained = statistics.mean(point[2] for point in own)
-            points.append((label, "mean", trained, statistics.mean(point[3] for point in own), 0.0))
+            points.append((line, "mean", trained, statistics.mean(point[3] for point in own), 0.0))
         points += own
     table = pd.DataFrame(points, columns=["method", "target", "trainable_parameters", "score", "deviation"])
     table["front"] = [not _beaten(point, table) for point in table.itertuples()]

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.records.ledger import Cost, OtherScore, RunRecord, SourceRun
+from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -96,7 +97,8 @@ def sample_report(folder: Path, text: Callable[[str], str] = plain) -> Report:
         summary=(text("On sts, fusion is better than full fine-tuning by 1.3 points."),),
         tables=(_scores(text), _kinds(text)),
         figures=(_figure(folder, "pareto", 160, text), _figure(folder, "curves", 600, text)),
-        notes=(text("Dev scores at the best epoch."), text("Missing: full sst seed 2: no memory")),
+        notes=(text("Dev scores at the best epoch."),),
+        missing=(text("full sst seed 2: no memory"),),
         results=_results(records),
         records=records,
         curves={run: _curve(text) for run in records if not run.startswith("adapter")},
@@ -178,7 +180,7 @@ def _results(records: dict[str, RunRecord]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "method": record.kind,
+                "method": Line(record.kind),
                 "target": record.task,
                 "seed": record.seed,
                 "split": "dev",

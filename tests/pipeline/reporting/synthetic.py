@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
@@ -94,7 +94,7 @@ class Synthetic:
             predictions = predictions_of(target, quality, (label, seed, rows))
         labels = labels_of(target, len(predictions))
         dev = score_of(target, predictions)
-        method = self.study.row(label.partition(":")[0]).method
+        method = self.study.row(Line.parse(label).row).method
         identity = {
             "label": label,
             "target": target,

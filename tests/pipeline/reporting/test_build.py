@@ -13,6 +13,7 @@ from pipeline.reporting.build import build_report
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Published
 from pipeline.settings.study import study_names
 from pipeline.system.errors import PipelineError
@@ -132,18 +133,17 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     (study.ledger.folder(leaky.run) / "run.json").write_text(changed.model_dump_json())
     study.serve(leaky, "adapter", "sst")
     study.fail("adapter", "sst", 2)
-    told = build_report(study.result, study.ledger, tmp_path / "out").notes
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    told = report.notes
     assert "nano" in told[0]
     assert "Training rows: sst 900/1000; dev rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
-    assert "Dev rows whose text also stands in train: sst 17." in told
-    assert "Missing: adapter sst seed 2: no memory" in told
+    assert "Dev rows whose text is also in train: sst 17." in told
+    assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
 
 
 def test_different_epoch_budgets_and_settings_are_told(tmp_path: Path) -> None:
-    from pipeline.settings.recipe import Recipe
-
     study = make(tmp_path)
     study.add("full", "sst", 1, recipe=Recipe(epochs=9, learning_rate=1e-5))
     study.add("adapter", "sst", 1, recipe=Recipe(epochs=4, learning_rate=1e-3))
@@ -195,7 +195,7 @@ def test_a_study_with_no_finished_run_is_a_report_of_holes(tmp_path: Path) -> No
     report = build_report(study.result, study.ledger, tmp_path / "out")
     assert report.figures == ()
     assert len(rows_of(report, "main")) == 4
-    assert sum(note.startswith("Missing: ") for note in report.notes) == 4
+    assert len(report.missing) == 4
     assert report.summary == ("4 of 4 cells have no run: see the notes.",)
     assert len(report.results) == 0
 

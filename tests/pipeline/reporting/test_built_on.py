@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.records.ledger import SourceRun
 from pipeline.reporting.build import build_report
-from pipeline.reporting.built_on import built_on_table, contrasts
+from pipeline.reporting.built_on import built_on_table
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.tables import markdown
@@ -18,8 +18,7 @@ from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 
 def lines_of(study: Synthetic) -> dict[tuple[object, str], dict[str, Cell]]:
-    runs = StudyRuns(study.result, study.ledger)
-    table = built_on_table(runs, contrasts(runs))
+    table = built_on_table(StudyRuns(study.result, study.ledger))
     assert table is not None
     lines = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     return {(line["method"].sort, line["target"].text): line for line in lines}

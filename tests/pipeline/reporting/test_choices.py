@@ -59,7 +59,7 @@ def test_what_each_method_chose_is_counted_from_its_records(tmp_path: Path) -> N
         "full": "epoch (3)",
         "multitask": "epoch for all its tasks (3)",
         "adapter": "epoch (3)",
-        "warm": "epoch (3)",  # what it began as was chosen on training rows
+        "warm": "epoch (3)",  # its start was selected on training rows
         "fusion": "own adapter's epoch (3), own adapter (2), anchor (sst 3), epoch or start (4)",
         "cycle": "earlier epoch (sst 3), epoch (sts 3)",
         "missing": "-",
@@ -78,6 +78,6 @@ def test_the_report_shows_them_next_to_the_main_table(report: Report) -> None:
     main, choices = report.tables[:2]
     assert choices.name == "choices"
     assert [row[0].text for row in choices.rows] == [row[0].text for row in main.rows]
-    assert any("stands in the next table" in note for note in main.notes)
-    assert "stands below the main table" in report.notes[0]
+    assert any(note.startswith("The next table lists") for note in main.notes)
+    assert "The table below the main one lists what each row selected" in report.notes[0]
     assert "| fusion | own adapter's epoch (3), epoch or start (4) |" in markdown(report)

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.records.ledger import OtherScore, Reading, RunRecord
 from pipeline.reporting.cross_task import cross_task_table
+from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.pareto import pareto
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of
@@ -77,9 +78,8 @@ def test_nothing_is_shown_where_the_study_does_not_ask_or_nothing_was_read(study
 
 
 def test_the_parameters_of_a_joint_model_are_not_divided_among_its_tasks(study: Synthetic) -> None:
-    drawing = pareto(StudyRuns(study.result, study.ledger))
-    assert drawing is not None
-    joint = drawing.numbers[drawing.numbers["method"] == "multitask"]
+    (drawing,) = pareto(StudyRuns(study.result, study.ledger))
+    joint = drawing.numbers[drawing.numbers["method"] == Line("multitask")]
     assert joint["trainable_parameters"].nunique() == 1
-    assert "multitask: all that the one model of several tasks trains" in drawing.figure.caption
+    assert "multitask: every panel shows all parameters that the joint model trains" in drawing.figure.caption
     assert "undivided" in drawing.figure.caption

@@ -48,11 +48,11 @@ def test_without_the_proof_nothing_is_claimed(unchanged: dict[str, str], own: Sy
     study.add("fusion", "sts", 1, 1.0, sources=sources, unchanged=unchanged)
     runs = StudyRuns(study.result, study.ledger)
     assert changes(runs) == []
-    assert forgetting_table(runs, []) is None
+    assert forgetting_table(runs) is None
 
 
 def test_the_table_shows_the_loss_and_the_proof(runs: StudyRuns) -> None:
-    table = forgetting_table(runs, changes(runs))
+    table = forgetting_table(runs)
     assert table is not None
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     measured, proven = ([row for row in rows if row["method"].sort == name] for name in ("sequential", "fusion"))

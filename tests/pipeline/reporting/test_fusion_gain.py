@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.records.ledger import SourceRun
-from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains
+from pipeline.reporting.fusion_gain import fusion_gain_table
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.reporting.sentences import fusion_sentences
@@ -33,11 +33,10 @@ def fused(folder: Path, *seeds: Mapping[str, Any], own_quality: float = 0.5) -> 
 def line_of(study: Synthetic) -> tuple[dict[str, Cell], tuple[str, ...], str]:
     """The one line of the table, its notes, and the sentence."""
     runs = StudyRuns(study.result, study.ledger)
-    gains = fusion_gains(runs)
-    table = fusion_gain_table(runs, gains)
+    table = fusion_gain_table(runs)
     assert table is not None
     (row,) = table.rows
-    (sentence,) = fusion_sentences(runs, gains)
+    (sentence,) = fusion_sentences(runs)
     return dict(zip(table.columns, row, strict=True)), table.notes, sentence
 
 
@@ -132,5 +131,5 @@ def test_a_study_without_fusion_has_no_such_table(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.add("full", "sst", 1)
     runs = StudyRuns(study.result, study.ledger)
-    assert fusion_gain_table(runs, fusion_gains(runs)) is None
-    assert fusion_sentences(runs, []) == []
+    assert fusion_gain_table(runs) is None
+    assert list(fusion_sentences(runs)) == []

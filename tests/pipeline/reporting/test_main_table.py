@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.reporting.entries import Line
 from pipeline.reporting.main_table import main_table, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
@@ -17,8 +18,7 @@ from tests.pipeline.reporting.synthetic import ROWS, Synthetic, labels_of, make,
 
 
 def table_of(study: Synthetic) -> Table:
-    runs = StudyRuns(study.result, study.ledger)
-    return main_table(runs, main_verdicts(runs))
+    return main_table(StudyRuns(study.result, study.ledger))
 
 
 def cells_of(table: Table) -> dict[str, dict[str, Cell]]:
@@ -33,10 +33,10 @@ def test_the_lines_stand_in_the_order_of_the_study(whole: Synthetic) -> None:
 
 def test_means_and_deviations_are_over_the_seeds_that_finished(whole: Synthetic, runs: StudyRuns) -> None:
     cells = cells_of(table_of(whole))
-    for label in runs.labels:
+    for line in runs.lines:
         for target, column in (("sst", "sst (accuracy)"), ("sts", "sts (pearson)")):
-            values = [scored.value for scored in runs.cell(label, target)]
-            cell = cells[label][column]
+            values = [scored.value for scored in runs.cell(line, target)]
+            cell = cells[str(line)][column]
             if not values:
                 assert (cell.text, cell.sort, cell.runs) == ("-", None, ())
                 continue
@@ -71,7 +71,7 @@ def test_a_run_that_serves_several_cells_is_scored_on_each(whole: Synthetic, run
 
 def test_means_over_targets_are_of_lines_that_have_every_target(whole: Synthetic, runs: StudyRuns) -> None:
     for label, cells in cells_of(table_of(whole)).items():
-        means = {t: [s.value for s in runs.cell(label, t)] for t in ("sst", "sts")}
+        means = {t: [s.value for s in runs.cell(Line.parse(label), t)] for t in ("sst", "sts")}
         if all(means.values()):
             expected = overall({t: float(np.mean(v)) for t, v in means.items()}, runs.metrics)
             assert (cells["mean"].sort, cells["mean, (r+1)/2"].sort) == pytest.approx(expected)
@@ -90,19 +90,19 @@ def test_of_one_target_there_is_no_mean(tmp_path: Path) -> None:
 
 def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs: StudyRuns) -> None:
     verdicts = main_verdicts(runs)
-    assert not [label for label, _ in verdicts if label == "full"]
+    assert not [line for (line, _), _ in verdicts if line == Line("full")]
     singles = {}
     for position, target in enumerate(("sst", "sts")):
         reference = {s.entry.seed: s for s in runs.cell("full", target)}
-        for label in runs.labels:
-            group = runs.cell(label, target)
-            if label == "full" or not group:
+        for line in runs.lines:
+            group = runs.cell(line, target)
+            if line == Line("full") or not group:
                 continue
             ours, theirs = (
                 [runs.predictions(s.record.run, target)["prediction"].to_numpy() for s in side]
                 for side in (group, [reference[s.entry.seed] for s in group])
             )
-            singles[label, target] = resample_paired(
+            singles[(line, None), target] = resample_paired(
                 runs.metrics[target], ours, theirs, labels_of(target), seed=position
             ).comparison(len(verdicts))
     assert {key for key in verdicts if key[1] is not None} == set(singles)

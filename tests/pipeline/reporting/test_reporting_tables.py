@@ -38,7 +38,7 @@ def tables_of(text: str) -> list[tuple[list[str], list[list[str]]]]:
 def with_table(report: Report, *cells: Cell) -> Report:
     """The report with one table of one row."""
     columns = tuple(f"column {number}" for number in range(len(cells)))
-    return replace(report, tables=(Table("only", "Only", columns, (cells,)),), summary=(), notes=())
+    return replace(report, tables=(Table("only", "Only", columns, (cells,)),), summary=(), notes=(), missing=())
 
 
 def printed(text: str) -> str:
@@ -76,7 +76,8 @@ def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:
     assert [head for head, _ in tables] == [list(table.columns) for table in report.tables]
     for (_, rows), table in zip(tables, report.tables, strict=True):
         assert rows == [[marked(cell) for cell in row] for row in table.rows]
-    for said in (*report.summary, *report.notes, *(note for table in report.tables for note in table.notes)):
+    missing = [f"Missing: {reason}" for reason in report.missing]
+    for said in (*report.summary, *report.notes, *missing, *(note for table in report.tables for note in table.notes)):
         assert f"- {said}" in text
 
 

@@ -164,7 +164,7 @@ def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Wor
     seconds = {entry.method: entry.total_seconds for entry in result.entries}
     assert seconds["begun"] == pytest.approx(begun.cost.seconds + source.cost.seconds)
     start = begun.anchor or "fresh"
-    told = f"What begun began as, chosen on training rows, and in how many runs: films: {start} 1."
+    told = f"Start of begun, selected on training rows, with the number of runs: films: {start} 1."
     assert told in (folder / "tables.md").read_text()
 
 

@@ -114,10 +114,13 @@ def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
         "full": {"published": "full FT"},
     }
     study = parse(methods=["full", "cls", "wide", "fusion", "sequential"], rows=rows)
-    titles = [study.title(label) for label in ("full", "cls", "wide", "sequential:sst", "fusion", "adapter")]
+    lines = (("full",), ("cls",), ("wide",), ("sequential", "sst"), ("fusion",), ("adapter",))
+    titles = [study.title(*line) for line in lines]
     assert titles == ["full fine-tuning", "cls", "wide adapter", "sequential, from sst", "fusion", "adapter"]
     assert [study.row(name).of for name in ("fusion", "sequential", "full")] == ["wide", "full", None]
-    names = [study.published_names(label) for label in ("full", "cls", "sequential:sst", "sequential:sts")]
+    names = [
+        study.published_names(*line) for line in (("full",), ("cls",), ("sequential", "sst"), ("sequential", "sts"))
+    ]
     assert names == [("full FT",), (), ("SST first",), ()]
 
 
@@ -142,7 +145,7 @@ def test_aliases_become_their_tasks_everywhere() -> None:
     ).with_task_names(lambda name: aliases.get(name, name))  # fmt: skip
     assert (study.targets, study.sources, study.targets_of("s")) == (("quora", "sts"), ("imdb",), ("quora",))
     assert study.recipe_for("full", "quora").epochs == 2
-    assert study.published_names("sequential:imdb") == ("LMRD first",)
+    assert study.published_names("sequential", "imdb") == ("LMRD first",)
     assert study.curve_rows()["full"] == ("quora",)
     assert study.published is not None
     assert study.published.tasks == {"a": "quora"}

@@ -1,0 +1,97 @@
+"""Cells that several tables share: names, scores, counts, and differences with their verdict."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pipeline.reporting.entries import Line
+from pipeline.reporting.report import Cell
+from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
+from pipeline.reporting.verdicts import Place, Verdicts
+from pipeline.stats.paired import Comparison
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
+
+
+def line_cell(runs: StudyRuns, line: Line, used: tuple[str, ...] = ()) -> Cell:
+    return Cell(runs.title(line), str(line), used)
+
+
+def text_cell(text: str) -> Cell:
+    return Cell(text or MISSING, text)
+
+
+def count_cell(value: float | None, used: tuple[str, ...] = ()) -> Cell:
+    return Cell(count(value), value, used)
+
+
+def share_cell(part: float | None, whole: int | None, among: int = 1) -> Cell:
+    """A part as a share of the whole, divided ``among`` so many."""
+    if part is None or not whole:
+        return Cell(MISSING)
+    share = part / among / whole
+    return Cell(percent(share), share)
+
+
+def scores_cell(values: Sequence[float], used: tuple[str, ...] = (), detail: str = "") -> Cell:
+    """Mean and deviation of some scores."""
+    return Cell(score_text(values), mean_of(values), used, detail=detail)
+
+
+def group_cell(group: Sequence[Scored], detail: str = "") -> Cell:
+    """Mean and deviation of the scores of some runs."""
+    return scores_cell([scored.value for scored in group], runs_of(group), detail)
+
+
+def judged(cell: Cell, comparison: Comparison | None, against: str) -> Cell:
+    """The cell with its verdict, and the test in its small print."""
+    if comparison is None:
+        return cell
+    test = comparison_text(comparison, against)
+    return replace(cell, verdict=comparison.verdict, detail=f"{cell.detail}; {test}" if cell.detail else test)
+
+
+def difference_cell(
+    difference: float | None,
+    used: tuple[str, ...] = (),
+    comparison: Comparison | None = None,
+    against: str = "",
+    untested: str = "",
+) -> Cell:
+    """A difference in points with its verdict; ``untested`` is the small print where there is no comparison."""
+    if difference is None:
+        return Cell(MISSING)
+    detail = untested if comparison is None else ""
+    return judged(Cell(points(difference), difference, used, detail=detail), comparison, against)
+
+
+def target_cell(runs: StudyRuns, place: Place, target: str, planned: int, verdicts: Verdicts) -> Cell:
+    """The mean score of a place on a target against the reference, and what is missing of ``planned`` runs."""
+    line, rows = place
+    group, comparison = runs.cell(line, target, rows), verdicts.get((place, target))
+    details = [comparison_text(comparison, runs.title(runs.reference))] if comparison else []
+    if planned > 1:
+        details.append(f"{len(group)} of {planned} runs")
+    for entry in runs.entries(line, target, rows):
+        if entry.error is not None:
+            source = "" if entry.line == line else f"{entry.method} "
+            details.append(f"{source}seed {entry.seed} failed: {entry.error}")
+    values = [scored.value for scored in group]
+    verdict = comparison.verdict if comparison else None
+    return Cell(score_text(values, planned), mean_of(values), runs_of(group), verdict, "; ".join(details))
+
+
+def mean_cell(
+    runs: StudyRuns, place: Place, targets: Sequence[str], mean: float | None, comparison: Comparison | None
+) -> Cell:
+    """A mean over targets against the reference's."""
+    groups = [runs.cell(place[0], target, place[1]) for target in targets] if mean is not None else []
+    used = runs_of(scored for group in groups for scored in group)
+    return judged(Cell(number(mean), mean, used), comparison, runs.title(runs.reference))

@@ -1,0 +1,48 @@
+"""Runs are found by line, row, target and point, and what several parts of a report need is computed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline.reporting.build import TABLES
+from pipeline.reporting.entries import Entry, Line
+from pipeline.reporting.runs import StudyRuns, once
+from tests.pipeline.reporting.synthetic import Synthetic
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("full", Line("full")), ("sequential:sst", Line("sequential", "sst")), ("a-1", Line("a-1"))]
+)
+def test_a_line_is_read_from_the_text_that_files_hold(text: str, line: Line) -> None:
+    assert Line.parse(text) == line == Entry(method=text, target="sst", seed=1).line
+    assert str(line) == text
+
+
+def test_a_row_has_the_runs_of_all_its_lines(runs: StudyRuns) -> None:
+    own: dict[Line, Any] = {line: runs.cell(line, "sst") for line in runs.lines if line.row == "sequential"}
+    assert set(own) == {Line("sequential", "imdb"), Line("sequential", "sts"), Line("sequential", "sst")}
+    both = runs.cell("sequential", "sst")
+    assert sorted(s.record.run for s in both) == sorted(s.record.run for group in own.values() for s in group)
+    assert [s.entry.seed for s in both] == sorted(s.entry.seed for s in both)
+    assert not {s.record.run for s in both} & {s.record.run for s in runs.cell("sequential", "sst", 100)}
+    assert runs.cell("sequential", "imdb") == runs.cell(Line("nothing"), "sst") == []
+
+
+def test_what_is_marked_is_computed_once_for_a_study(whole: Synthetic) -> None:
+    asked = []
+
+    @once
+    def seen(runs: StudyRuns) -> int:
+        asked.append(runs)
+        return len(asked)
+
+    first, second = (StudyRuns(whole.result, whole.ledger) for _ in range(2))
+    assert [seen(first), seen(first), seen(second), seen(first)] == [1, 1, 2, 1]
+    assert asked == [first, second]
+
+
+def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
+    names = [table.name for make in TABLES if (table := make(runs)) is not None]
+    assert len(names) == len(set(names))
