@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,7 +80,7 @@ def ensemble(
         considered=tuple(names),
         chosen_on=chosen_on,
         seed=seed,
-        dev_rows=_part(records[names[0]], task)["data"]["dev"],
+        dev_rows=_dev_rows(records[names[0]], task),
         chosen=scores(choosing),
         held_out=scores(~choosing) if chosen_on == "half" else None,
         provenance=provenance(),
@@ -160,17 +159,17 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
             )
             continue
         try:
-            _part(record, task)
+            _dev_rows(record, task)
             found[run] = record
         except PipelineError as error:
             problems.append(str(error))
-    if not problems and len({_part(record, task)["data"]["dev"] for record in found.values()}) > 1:
-        groups = Counter(_part(record, task)["data"]["dev"] for record in found.values())
+    if not problems and len({_dev_rows(record, task) for record in found.values()}) > 1:
+        groups = Counter(_dev_rows(record, task) for record in found.values())
         usual = groups.most_common(1)[0][0]
         problems += [
-            f"run {run} was scored on other dev rows ({_dev_count(record, task)}) than the rest: leave it out"
+            f"run {run} was scored on other dev rows ({record.scores[task.name].rows}) than the rest: leave it out"
             for run, record in found.items()
-            if _part(record, task)["data"]["dev"] != usual
+            if _dev_rows(record, task) != usual
         ]
     raise_all("--runs", problems)
     return found
@@ -181,10 +180,10 @@ def _finished(task: Task, ledger: Ledger) -> dict[str, RunRecord]:
     groups: dict[str, dict[str, RunRecord]] = {}
     for record in filter(None, map(ledger.find, ledger.names())):
         try:
-            part = _part(record, task)
+            rows = _dev_rows(record, task)
         except PipelineError:
             continue
-        groups.setdefault(part["data"]["dev"], {})[record.run] = record
+        groups.setdefault(rows, {})[record.run] = record
     if not groups:
         raise PipelineError(f"no finished run of '{task.name}' in {ledger.root}: train some first")
     rows, chosen = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
@@ -193,30 +192,27 @@ def _finished(task: Task, ledger: Ledger) -> dict[str, RunRecord]:
         some = next(iter(chosen.values()))
         print(
             f"{task.name}: {left_out} runs were scored on other dev rows than these {len(chosen)}"
-            f" ({_dev_count(some, task)} rows, {rows[:8]}) and are left out; --runs names others",
+            f" ({some.scores[task.name].rows} rows, {rows[:8]}) and are left out; --runs names others",
             file=sys.stderr,
         )
     return chosen
 
 
-def _part(record: RunRecord, task: Task) -> dict[str, Any]:
-    """What identifies the run's training on ``task``, alone or among others.
+def _dev_rows(record: RunRecord, task: Task) -> str:
+    """The fingerprint of the dev rows of ``task`` that a run was scored on.
 
     Raises:
-        PipelineError: it did not train on the task, or that was another then.
+        PipelineError: it did not train on the task, or the task had another meaning then.
     """
-    for part in (record.identity, *record.identity.get("others", ())):
-        if part.get("task", {}).get("name") == task.name:
-            if not isinstance(part.get("data"), dict) or "dev" not in part["data"]:
-                raise PipelineError(f"run {record.run} does not say which dev rows it was scored on: train it again")
-            if {key: value for key, value in part["task"].items() if key != "name"} != task.meaning:
-                raise PipelineError(f"run {record.run} was trained when task '{task.name}' had other classes or range")
-            return dict(part)
-    raise PipelineError(f"run {record.run} was trained for '{record.task}', not '{task.name}'")
-
-
-def _dev_count(record: RunRecord, task: Task) -> int:
-    return record.rows["dev"] if record.task == task.name else record.others[task.name].rows
+    if task.name not in record.trained_on:
+        raise PipelineError(f"run {record.run} was trained for '{record.task}', not '{task.name}'")
+    described = record.described(task.name)
+    data = described.get("data")
+    if not isinstance(data, dict) or "dev" not in data:
+        raise PipelineError(f"run {record.run} does not say which dev rows it was scored on: train it again")
+    if described.get("meaning") != task.meaning:
+        raise PipelineError(f"run {record.run} was trained when task '{task.name}' had other classes or range")
+    return str(data["dev"])
 
 
 def _tables(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> dict[str, pd.DataFrame]:
@@ -250,5 +246,5 @@ def _member(record: RunRecord, task: Task, weight: float) -> Member:
         backbone=record.backbone,
         seed=record.seed,
         weight=weight,
-        dev=record.score_of(task.name),
+        dev=record.score(task.name).dev,
     )

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.data.tasks import Task
 from pipeline.methods.pruning import prune_fusion, source_shares
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.ledger import Cost, RunRecord, SourceRun, run_name
+from pipeline.records.ledger import Cost, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.artifacts import save_artifact
 from pipeline.runs.restore import restore_artifact
@@ -64,10 +64,14 @@ class Pruning:
         manifest, data = self.fusion.manifest, self.workspace.task_data(self.task, None, 0)
         return {
             "kind": "fusion",
-            "task": {"name": self.task.name, **self.task.meaning},
-            "recipe": manifest.recipe.identity,
+            "tasks": {
+                self.task.name: {
+                    "meaning": self.task.meaning,
+                    "recipe": manifest.recipe.identity,
+                    "data": {"train": manifest.train_rows, "dev": data.fingerprint["dev"]},
+                }
+            },
             "seed": manifest.seed,
-            "data": {"train": manifest.train_rows, "dev": data.fingerprint["dev"]},
             "backbone": self.workspace.backbone.identity,
             "pruned": {"digest": manifest.digest, "sources": [source.digest for source in manifest.sources]},
             "keep": self.keep,
@@ -108,17 +112,16 @@ class Pruning:
         record = RunRecord(
             run=self.name,
             kind="fusion",
-            task=self.task.name,
             seed=manifest.seed,
-            limit=manifest.limit,
-            recipe=recipe,
             identity=self.identity,
             sources=sources,
             backbone=workspace.backbone.name,
-            metric=self.task.metric,
-            dev=dev_score,
             best_epoch=0,
-            rows={"train": 0, "dev": len(rows)},
+            scores={
+                self.task.name: TaskScore(
+                    metric=self.task.metric, dev=dev_score, rows=len(rows), recipe=recipe, limit=manifest.limit
+                )
+            },
             cost=Cost(
                 trainable_parameters=_trained_parameters(model),
                 seconds=round(ended - started, 3),
@@ -130,7 +133,7 @@ class Pruning:
             provenance=provenance(),
         )
         curve = [{"epoch": 0.0, "dev": dev_score, **{f"share of {name}": share for name, share in shares.items()}}]
-        workspace.ledger.finish(record, curve, scoring.table(prediction))
+        workspace.ledger.finish(record, curve, {self.task.name: scoring.table(prediction)})
         return record
 
     def _save(self, model: TransferModel, dev_score: float, sources: tuple[SourceRun, ...]) -> Artifact:

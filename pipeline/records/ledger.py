@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
@@ -31,11 +31,12 @@ from pipeline.system.locks import is_held, locked
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import check_regular, present, reading
 
-SCHEMA = 2
-"""Part of every run's name: raised when equal settings come to train otherwise, so that unlike runs are not mixed.
+SCHEMA = 3
+"""Part of every run's name: raised when equal settings come to train otherwise or are identified otherwise, so that
+unlike runs are not mixed. Records of earlier versions are read, but the runs they describe are trained again.
 
-2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate. Records of
-version 1 are read as before, but what they describe is trained again.
+2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate.
+3: all tasks of a run are described alike.
 """
 
 Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
@@ -67,18 +68,20 @@ class Parameters(BaseModel):
     head: int = Field(description="of the heads")
 
 
-class OtherScore(BaseModel):
-    """A run's model on a task beside its own."""
+class TaskScore(BaseModel):
+    """A run's model on one task."""
 
     model_config = ConfigDict(frozen=True)
 
     metric: Metric
     dev: float = Field(description="the metric on dev at the kept epoch")
     rows: int = Field(description="dev rows")
-    train_rows: int | None = Field(None, description="its training rows, where this run trained on it")
-    added: dict[Name, Added] = Field({}, description="of these, those of other tasks, and what was left out of them")
-    recipe: Recipe | None = Field(None, description="how, where this run trained on it")
-    reading: Reading | None = Field(None, description="how a model that did not train on it is read on it")
+    recipe: Recipe | None = Field(None, description="how the run trained on the task; None: it did not")
+    train_rows: int = Field(0, description="training rows, where it did")
+    limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
+    dev_in_train: int = Field(0, description="dev rows that are also in train")
+    added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
+    reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
     dev_rows: str | None = Field(None, description="fingerprint of the dev rows, where others may come to be scored")
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
 
@@ -91,24 +94,17 @@ class RunRecord(BaseModel):
     schema_version: int = SCHEMA
     run: str
     kind: Kind
-    task: Name
     seed: int
-    limit: int | None
-    recipe: Recipe
     identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
     sources: tuple[SourceRun, ...] = ()
-    anchor: str | None = Field(None, description="the task whose adapter the run began as, if it may begin as one")
+    anchor: str | None = Field(None, description="the task whose adapter the run started as, if it may start as one")
     anchor_candidates: dict[Name, float] = Field(
         {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
     )
     backbone: str
-    metric: Metric
-    dev: float = Field(description="the metric on dev at the kept epoch")
     best_epoch: int
-    rows: dict[str, int] = Field(description="rows of each split, and dev rows that also stand in train")
-    added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
-    others: dict[Name, OtherScore] = Field(
-        {}, description="the other tasks of a multitask model, those that sequential tuning came from, or any asked for"
+    scores: dict[Name, TaskScore] = Field(
+        description="of the tasks that the run trained on, those that sequential tuning came from, or any asked for"
     )
     unchanged: dict[str, str] = Field(
         {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
@@ -121,55 +117,76 @@ class RunRecord(BaseModel):
     provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
-    @field_validator("rows")
+    @model_validator(mode="before")
     @classmethod
-    def _check_rows(cls, rows: dict[str, int]) -> dict[str, int]:
-        if missing := {"train", "dev"} - rows.keys():
-            raise ValueError(f"{' and '.join(sorted(missing))} missing")
-        return {"dev_in_train": 0, **rows}
+    def _upgrade(cls, values: Any) -> Any:
+        """A record of version 2, in which one task of a run was above the others."""
+        return _with_scores(values) if isinstance(values, dict) and "scores" not in values else values
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
         """Check what every reader counts on, and the types of the fields do not say."""
-        parts = (self.identity, *(self.identity.get("others") or ()))
-        if not all(isinstance(part, dict) and _has_name(part.get("task", {"name": ""})) for part in parts):
-            raise ValueError("identity: a task without a name")
+        if not self.trained_on:
+            raise ValueError("scores: no task that it trained on")
+        described = self.identity.get("tasks")
+        for task in self.trained_on:
+            own = described.get(task) if isinstance(described, dict) else None
+            if not isinstance(own, dict) or not isinstance(own.get("meaning"), dict):
+                raise ValueError(f"identity: task '{task}' is missing or has no meaning")
         return self
 
-    def score_of(self, task: str) -> float:
-        """The dev score on ``task``, the run's own or another.
+    def score(self, task: str) -> TaskScore:
+        """What the run's model scores on ``task``.
 
         Raises:
-            PipelineError: the run was not scored on it.
+            PipelineError: it was not scored on it.
         """
-        return self.dev if task == self.task else self._other(task).dev
-
-    def metric_of(self, task: str) -> Metric:
-        """What :meth:`score_of` counts in."""
-        return self.metric if task == self.task else self._other(task).metric
+        if task not in self.scores:
+            raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {', '.join(self.scores)}")
+        return self.scores[task]
 
     @property
     def trained_on(self) -> tuple[str, ...]:
-        """The tasks that one model was trained on at once."""
-        return (self.task, *(name for name, other in self.others.items() if other.recipe is not None))
+        """The tasks that the run trained on, by name."""
+        return tuple(sorted(task for task, score in self.scores.items() if score.recipe is not None))
+
+    @property
+    def task(self) -> str:
+        """The tasks that the run trained on in one word: ``sst``, or ``quora+sst`` of joint training."""
+        return "+".join(self.trained_on)
+
+    @property
+    def metric(self) -> str:
+        """What :attr:`dev` counts in: the metric of the only task, or ``mean``."""
+        return self.own.metric if len(self.trained_on) == 1 else "mean"
+
+    @property
+    def dev(self) -> float:
+        """The dev score by which the kept epoch was selected: on the only task, or the mean over several."""
+        return sum(self.scores[task].dev for task in self.trained_on) / len(self.trained_on)
+
+    @property
+    def own(self) -> TaskScore:
+        """Its score on the only task that it trained on, or on the first by name."""
+        return self.scores[self.trained_on[0]]
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the recipes of its tasks agree in: all that concerns the encoder and its training."""
+        assert self.own.recipe is not None
+        return self.own.recipe
 
     def recipe_of(self, task: str) -> Recipe:
         """How a task of :attr:`trained_on` was trained."""
-        recipe = self.recipe if task == self.task else self._other(task).recipe
+        recipe = self.score(task).recipe
         assert recipe is not None
         return recipe
 
     def described(self, task: str) -> dict[str, Any]:
-        """Name and meaning (classes, range, metric) of a task of :attr:`trained_on` when the run was made."""
-        described = (self.identity["task"], *(other["task"] for other in self.identity.get("others", ())))
-        found: dict[str, Any] = next(each for each in described if each["name"] == task)
-        return found
-
-    def _other(self, task: str) -> OtherScore:
-        if task not in self.others:
-            scored = ", ".join((self.task, *self.others))
-            raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {scored}")
-        return self.others[task]
+        """What identified a task of :attr:`trained_on` when the run was made: ``meaning`` (classes, range, metric),
+        ``recipe`` and ``data``, the fingerprints of its rows."""
+        described: dict[str, Any] = self.identity["tasks"][task]
+        return described
 
     def summary(self) -> dict[str, Any]:
         """What the training verbs print with ``--json``."""
@@ -184,8 +201,34 @@ class RunRecord(BaseModel):
         }
 
 
-def _has_name(task: object) -> bool:
-    return isinstance(task, dict) and isinstance(task.get("name"), str)
+def _with_scores(values: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a record of version 2 as today's."""
+    old = dict(values)
+    identity, rows = old.get("identity"), old.pop("rows", None)
+    if not isinstance(identity, dict) or not isinstance(rows, dict):
+        return values
+    parts = [identity, *(part for part in identity.get("others") or () if isinstance(part, dict))]
+    known = {
+        part["task"].get("name"): {
+            "meaning": {key: value for key, value in part["task"].items() if key != "name"},
+            "recipe": part.get("recipe"),
+            "data": part.get("data"),
+        }
+        for part in parts
+        if isinstance(part.get("task"), dict)
+    }
+    shared = {key: value for key, value in identity.items() if key not in ("task", "recipe", "data", "others")}
+    own: dict[str, Any] = {key: old.pop(key) for key in ("metric", "dev", "recipe", "limit", "added") if key in old}
+    own |= {"rows": rows.get("dev"), "train_rows": rows.get("train"), "dev_in_train": rows.get("dev_in_train", 0)}
+    others = {}
+    for task, score in (old.pop("others", None) or {}).items():
+        others[task] = dict(score) if isinstance(score, dict) else score
+        if isinstance(score, dict) and score.get("train_rows") is not None:
+            # The first versions kept the recipes of the other tasks in the identity alone.
+            others[task]["recipe"] = score.get("recipe") or known.get(task, {}).get("recipe")
+        elif isinstance(score, dict):
+            others[task]["train_rows"] = 0
+    return {**old, "identity": {**shared, "tasks": known}, "scores": {old.pop("task", None): own, **others}}
 
 
 _RUN_NAME = re.compile(r"[\w-]{1,64}")
@@ -239,10 +282,10 @@ class Ledger:
         """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.
 
         Args:
-            task: another task that the run was scored on; by itself the run's own.
+            task: one that the run was scored on; None is the only one, or the first, that it trained on.
         """
         record = self.find(run) if task is not None else None
-        file = self._predictions_file(run, None if record and record.task == task else task)
+        file = self._predictions_file(run, None if record and record.trained_on[0] == task else task)
         return _with_numbers(_read(pd.read_parquet, file), file, "label", "prediction", others=("id",))
 
     def curve(self, run: str) -> pd.DataFrame:
@@ -292,14 +335,13 @@ class Ledger:
         self,
         record: RunRecord,
         curve: Sequence[Mapping[str, float | None]],
-        predictions: pd.DataFrame,
-        others: Mapping[str, pd.DataFrame] | None = None,
+        predictions: Mapping[str, pd.DataFrame],
         attention: pd.DataFrame | None = None,
     ) -> None:
         """Write everything of a run, ``run.json`` last, and drop its checkpoint.
 
         Args:
-            others: predictions for other tasks by their names.
+            predictions: for each task that it was scored on.
         """
         folder = make_folder(self.folder(record.run))
         text = io.StringIO()
@@ -307,23 +349,22 @@ class Ledger:
         writer.writeheader()
         writer.writerows(curve)
         write_text(folder / "curve.csv", text.getvalue())
-        write_table(predictions, self._predictions_file(record.run))
-        for task, table in (others or {}).items():
-            write_table(table, self._predictions_file(record.run, task))
+        for task, table in predictions.items():
+            write_table(table, self._predictions_file(record.run, None if task == record.trained_on[0] else task))
         if attention is not None:
             write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json"))
         self.drop_checkpoint(record.run)
 
-    def add_scores(self, record: RunRecord, others: Mapping[str, tuple[OtherScore, pd.DataFrame]]) -> RunRecord:
+    def add_scores(self, record: RunRecord, added: Mapping[str, tuple[TaskScore, pd.DataFrame]]) -> RunRecord:
         """Add what the model of a finished run is found to score on other tasks, predictions first."""
         with self.lock(record.run, wait=True):
-            for task, (_, table) in others.items():
+            for task, (_, table) in added.items():
                 write_table(table, self._predictions_file(record.run, task))
-            scores = {task: score for task, (score, _) in others.items()}
+            scores = {task: score for task, (score, _) in added.items()}
             # Another process may have added some since the record was read.
             record = self.find(record.run) or record
-            record = record.model_copy(update={"others": {**record.others, **scores}})
+            record = record.model_copy(update={"scores": {**record.scores, **scores}})
             write_json(self.folder(record.run) / "run.json", record.model_dump(mode="json"))
         return record
 

@@ -8,7 +8,7 @@ from pipeline.records.ledger import RunRecord
 from pipeline.reporting.cells import line_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, continued, selected_on
+from pipeline.reporting.runs import Scored, StudyRuns, continued
 from pipeline.reporting.text import MISSING
 
 Choices = Mapping[str, int]
@@ -45,7 +45,7 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
     sizes = dict(_earlier_epochs(runs, record, target))
     sizes["own adapter"] = len(runs.study.row(row).own)
     sizes["anchor"] = len(record.anchor_candidates)
-    if selected_on(record, target):
+    if target in record.trained_on:
         epochs = runs.curve(record.run)["epoch"]
         what = "epoch for all its tasks" if record.kind == "multitask" else "epoch"
         sizes[f"{what} or start" if (epochs == 0).any() else what] = len(epochs)
@@ -58,7 +58,7 @@ def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator
         before = runs.ledger.find(source.run)
         if before is None:
             continue
-        if selected_on(before, target):
+        if target in before.trained_on:
             yield "own adapter's epoch" if before.kind == "adapter" else "earlier epoch", len(runs.curve(before.run))
         yield from _earlier_epochs(runs, before, target)
 

@@ -60,7 +60,7 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:
     """The runs of a line trained on ``task`` that were read on ``target``, by seed."""
     trained = (scored for scored in runs.cell(line, task) if scored.record.task == task != target)
-    return [s for s in trained if (other := s.record.others.get(target)) is not None and other.reading is not None]
+    return [s for s in trained if (score := s.record.scores.get(target)) is not None and score.reading is not None]
 
 
 def _cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Comparison | None) -> Cell:
@@ -69,8 +69,8 @@ def _cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Compa
     group = _across(runs, line, task, target)
     if not group:
         return Cell(MISSING)
-    values = [scored.record.score_of(target) for scored in group]
-    reading = group[0].record.others[target].reading
+    values = [scored.record.score(target).dev for scored in group]
+    reading = group[0].record.score(target).reading
     assert reading is not None
     return judged(
         scores_cell(values, runs_of(group), _READINGS[reading]), comparison, f"{runs.title(line)} on {target}"

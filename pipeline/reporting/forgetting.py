@@ -83,11 +83,11 @@ def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:
 
 def _measured(runs: StudyRuns, line: Line, source: str) -> Iterable[Change]:
     for target, group in runs.groups(line).items():
-        trained = [scored.record for scored in group if scored.record.task == target]
+        trained = [scored.record for scored in group if scored.record.trained_on == (target,)]
         known = [
-            (other.before, other.dev, record.run)
+            (score.before, score.dev, record.run)
             for record in trained
-            if (other := record.others.get(source)) is not None and other.before is not None
+            if (score := record.scores.get(source)) is not None and score.before is not None
         ]
         if known:
             before, after, used = zip(*known, strict=True)

@@ -35,7 +35,7 @@ class LowResource:
         if point is not None:
             return point
         groups = [self.runs.cell(row, name) for name in self._scope(target) for row in self.rows]
-        return mean_of(max(s.train_rows or 0 for s in group) for group in groups if group)
+        return mean_of(max(s.score.train_rows for s in group) for group in groups if group)
 
     @cached_property
     def verdicts(self) -> Verdicts:

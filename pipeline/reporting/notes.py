@@ -22,8 +22,8 @@ def _backbone(runs: StudyRuns) -> Iterator[str]:
 
 
 def _rows(runs: StudyRuns) -> Iterator[str]:
-    train = _by_target(runs, lambda scored: scored.train_rows or 0)
-    dev = _by_target(runs, lambda scored: scored.dev_rows)
+    train = _by_target(runs, lambda scored: scored.score.train_rows)
+    dev = _by_target(runs, lambda scored: scored.score.rows)
     yield f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}."
 
 
@@ -40,8 +40,8 @@ def _computed(runs: StudyRuns) -> Iterator[str]:
 def _leaks(runs: StudyRuns) -> Iterator[str]:
     leaks: dict[str, int] = {}
     for scored in _main(runs):
-        target, leaked = scored.entry.target, scored.record.rows["dev_in_train"]
-        if scored.record.task == target and leaked:
+        target, leaked = scored.entry.target, scored.score.dev_in_train
+        if leaked:
             leaks[target] = max(leaks.get(target, 0), leaked)
     if leaks:
         yield f"Dev rows whose text is also in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}."
@@ -50,7 +50,7 @@ def _leaks(runs: StudyRuns) -> Iterator[str]:
 def _added(runs: StudyRuns) -> Iterator[str]:
     """The rows of other tasks that a line was trained on, and how many were left out, as of the first seed."""
     for line, target, group in runs.cells():
-        for source, added in group[0].added.items():
+        for source, added in group[0].score.added.items():
             left_out = added.in_dev + added.in_test + added.in_other_dev
             yield (
                 f"{runs.title(line)} on {target}: {added.rows:,} training rows of {source} added, {left_out} left out"

@@ -57,8 +57,9 @@ class RunView:
 def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunView:
     """What the page shows of a run that stands in the row ``method``."""
     curve = pd.DataFrame() if curve is None else curve
-    tasks = [record.task, *record.others] if record.kind == "multitask" else [record.task]
-    identity = {name: value for name, value in record.identity.items() if name not in ("recipe", "sources")}
+    identity = {name: value for name, value in record.identity.items() if name not in ("tasks", "sources")}
+    for task in record.trained_on:
+        identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
     taken = "start candidate, run" if record.kind == "adapter" else "source, run"
     identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)
@@ -76,7 +77,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunV
     }
     return RunView(
         run=record.run,
-        label=f"{method}, {' + '.join(tasks)}, {record.rows.get('train', 0):,} rows, seed {record.seed}",
+        label=f"{method}, {' + '.join(record.trained_on)}, {record.own.train_rows:,} rows, seed {record.seed}",
         score=f"{record.metric} {record.dev:.4f}",
         sources=record.sources,
         groups=tuple((title, pairs) for title, pairs in groups.items() if pairs),
@@ -106,13 +107,16 @@ def number_text(value: float, digits: int | None = None) -> str:
 
 
 def _result(record: RunRecord) -> Pairs:
-    pairs = [(f"dev {record.metric}", f"{record.dev:.4f}"), ("kept epoch", str(record.best_epoch))]
+    pairs = [("kept epoch", str(record.best_epoch))]
     if record.anchor is not None:
         pairs.append(("started from the adapter of", record.anchor))
-    for task, other in record.others.items():
-        before = "" if other.before is None else f", before training {other.before:.4f}"
-        pairs.append((f"{task}, dev {other.metric}", f"{other.dev:.4f}{before}"))
-    return [*pairs, *((f"rows, {name}", value) for name, value in _pairs(record.rows))]
+    for task, score in record.scores.items():
+        before = "" if score.before is None else f", before training {score.before:.4f}"
+        pairs.append((f"{task}, dev {score.metric}", f"{score.dev:.4f}{before}"))
+    for task in record.trained_on:
+        rows = record.scores[task].model_dump(include={"train_rows", "rows", "dev_in_train"})
+        pairs += [(f"{task}, {name.replace('_', ' ')}", f"{count:,}") for name, count in rows.items()]
+    return pairs
 
 
 def _pairs(values: Mapping[str, Any]) -> Pairs:

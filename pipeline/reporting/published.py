@@ -153,8 +153,8 @@ def published_settings_table(runs: StudyRuns) -> Table | None:
         theirs = setting.rows.get(task)
         group = [scored for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
         for part, known, ours in (
-            ("training", theirs[0] if theirs else None, {scored.train_rows or 0 for scored in group}),
-            ("dev", theirs[1] if theirs else None, {scored.dev_rows for scored in group}),
+            ("training", theirs[0] if theirs else None, {scored.score.train_rows for scored in group}),
+            ("dev", theirs[1] if theirs else None, {scored.score.rows for scored in group}),
         ):
             shown = " / ".join(f"{size:,}" for size in sorted(ours)) or MISSING
             rows.append((Cell(f"{task}, {part} rows"), Cell(f"{known:,}" if known else MISSING), Cell(shown)))

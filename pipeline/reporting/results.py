@@ -27,11 +27,11 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "target": scored.entry.target,
             "seed": scored.entry.seed,
             "split": "dev",
-            "metric": scored.record.metric_of(scored.entry.target),
+            "metric": scored.score.metric,
             "value": scored.value,
             **scored.record.cost.model_dump(),
             "run": scored.record.run,
-            "train_rows": scored.train_rows,
+            "train_rows": scored.score.train_rows or None,
             "stored_parameters": stored([scored.record], runs.ledger),
             "total_seconds": scored.entry.total_seconds,
         }

@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pipeline.data.load import Added
-from pipeline.records.ledger import Ledger, OtherScore, RunRecord, SourceRun
+from pipeline.records.ledger import Ledger, RunRecord, SourceRun, TaskScore
 from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
-from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Resampled, resample_paired
 from pipeline.system.errors import PipelineError
@@ -49,8 +47,13 @@ class Scored:
     record: RunRecord
 
     @property
+    def score(self) -> TaskScore:
+        """Of the run's model on the target."""
+        return self.record.score(self.entry.target)
+
+    @property
     def value(self) -> float:
-        return self.record.score_of(self.entry.target)
+        return self.score.dev
 
     @property
     def total_seconds(self) -> float:
@@ -58,40 +61,16 @@ class Scored:
         return self.entry.total_seconds or self.record.cost.seconds
 
     @property
-    def _other(self) -> OtherScore | None:
-        """Where the record describes the target; None: as its own task."""
-        return None if self.record.task == self.entry.target else self.record.others[self.entry.target]
-
-    @property
-    def train_rows(self) -> int | None:
-        """Training rows of the target."""
-        return self._other.train_rows if self._other else self.record.rows["train"]
-
-    @property
-    def added(self) -> Mapping[str, Added]:
-        """Other tasks' rows among the training rows of the target."""
-        return (self._other or self.record).added
-
-    @property
-    def dev_rows(self) -> int:
-        return self._other.rows if self._other else self.record.rows["dev"]
-
-    @property
     def recipe(self) -> dict[str, Any]:
         """The recipe for the target: a model of several tasks has one for each."""
-        for other in self.record.identity.get("others", ()):
-            if other["task"]["name"] == self.entry.target:
-                # A record of an older version lacks newer keys: they have their defaults.
-                return Recipe().model_dump(mode="json") | other["recipe"]
-        return self.record.recipe.model_dump(mode="json")
+        return (self.score.recipe or self.record.recipe).model_dump(mode="json")
 
     @property
     def epochs(self) -> int:
         """The planned epochs: for a model of several tasks over the smallest task, 0 where nothing trains."""
         if self.record.cost.trainable_parameters == 0:
             return 0
-        others = [other.train_rows for other in self.record.others.values() if other.train_rows is not None]
-        return self.record.recipe.epochs_over(min([self.record.rows["train"], *others]))
+        return self.record.recipe.epochs_over(min(score.train_rows for score in trained(self.record)))
 
 
 class StudyRuns:
@@ -127,7 +106,7 @@ class StudyRuns:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """By target, for the targets that have runs."""
-        return {scored.entry.target: scored.record.metric_of(scored.entry.target) for scored in self.scored}
+        return {scored.entry.target: scored.score.metric for scored in self.scored}
 
     def title(self, line: Line) -> str:
         return self.study.title(line.row, line.source)
@@ -185,23 +164,20 @@ class StudyRuns:
         record = self.ledger.find(pairs[0][0])
         assert record is not None
         ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in (system, reference))
-        return resample_paired(record.metric_of(task), ours, theirs, first["label"].to_numpy(), seed=seed)
+        return resample_paired(record.score(task).metric, ours, theirs, first["label"].to_numpy(), seed=seed)
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
         epochs = int(self.curve(record.run)["epoch"].max())
-        own = record.recipe.steps_over(record.rows["train"])
-        if record.kind != "multitask":
-            return epochs * own
-        others = [(o.recipe or record.recipe, o.train_rows) for o in record.others.values() if o.train_rows is not None]
-        return epochs * record.recipe.joint_steps([own, *(recipe.steps_over(rows) for recipe, rows in others)])
+        batches = [(score.recipe or record.recipe).steps_over(score.train_rows) for score in trained(record)]
+        return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[0])
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:
         """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it continues.
 
         None if such a run is no longer in the ledger.
         """
-        total = self.steps(record) if selected_on(record, target) else 0
+        total = self.steps(record) if target in record.trained_on else 0
         for source in continued(record):
             before = self.ledger.find(source.run)
             if before is None and source.task != target:
@@ -250,11 +226,9 @@ def continued(record: RunRecord) -> Sequence[SourceRun]:
     return record.sources if record.kind != "adapter" else ()
 
 
-def selected_on(record: RunRecord, target: str) -> bool:
-    """Whether a run trained on ``target``, and so kept the epoch that is best on its dev rows."""
-    if target == record.task:
-        return True
-    return record.kind == "multitask" and target in record.others and record.others[target].train_rows is not None
+def trained(record: RunRecord) -> list[TaskScore]:
+    """The scores on the tasks that a run trained on."""
+    return [record.scores[task] for task in record.trained_on]
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

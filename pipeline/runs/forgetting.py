@@ -6,7 +6,7 @@ import pandas as pd
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from pipeline.records.ledger import Ledger, OtherScore, RunRecord
+from pipeline.records.ledger import Ledger, RunRecord, TaskScore
 from pipeline.runs.build import assemble
 from pipeline.runs.scoring import scored_again, scoring_of
 from pipeline.runs.weights import load_weights
@@ -32,17 +32,17 @@ def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
 
 def score_again(
     encoder: PreTrainedModel, start: RunRecord, workspace: Workspace, accelerator: Accelerator
-) -> tuple[OtherScore, pd.DataFrame]:
+) -> tuple[TaskScore, pd.DataFrame]:
     """Score and predictions of ``encoder`` on the dev rows that ``start`` was scored on.
 
     Args:
         encoder: tuned further after ``start``; it is made lean for the pooling of that task.
     """
     task = workspace.task(start.task)
-    data = workspace.task_data(task, start.limit, start.seed)
+    data = workspace.task_data(task, start.own.limit, start.seed)
     scoring = scoring_of(task, data.dev, start.recipe, workspace.backbone, accelerator)
     model = assemble(encoder, start.recipe, task)
     load_weights(model.head, start, workspace.ledger, part="head.")
     score, table = scored_again(scoring, model.to(accelerator.device))
-    same_rows = start.identity["data"]["dev"] == data.fingerprint["dev"]
+    same_rows = start.described(start.task)["data"]["dev"] == data.fingerprint["dev"]
     return score.model_copy(update={"before": start.dev if same_rows else None}), table

@@ -121,7 +121,9 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], backbone: Backbone
     parts = {}
     for name in record.trained_on:
         # A task that is not wanted may no longer be described anywhere else; the model does not depend on its columns.
-        then = Task.model_validate({"text": ("text",), "label": "label", **record.described(name)})
+        then = Task.model_validate(
+            {"name": name, "text": ("text",), "label": "label", **record.described(name)["meaning"]}
+        )
         task = wanted.get(name, then)
         check_meaning(then.meaning, task.is_pair, task, record.run)
         parts[name] = task, record.recipe_of(name)
@@ -158,7 +160,7 @@ def task_of(record: RunRecord, name: str, store: Store) -> Task:
     artifact = store.find(record.run) if record.artifact_digest is not None else None
     pair = artifact.manifest.pair if artifact is not None else record.recipe_of(name).encoding == "siamese"
     text = ("text_a", "text_b") if pair else ("text_a",)
-    return Task.model_validate({**record.described(name), "text": text, "label": "label"})
+    return Task.model_validate({**record.described(name)["meaning"], "name": name, "text": text, "label": "label"})
 
 
 def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:

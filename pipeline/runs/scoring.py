@@ -14,7 +14,7 @@ from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import Backbone
-from pipeline.records.ledger import OtherScore
+from pipeline.records.ledger import TaskScore
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -105,10 +105,10 @@ def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbon
     )
 
 
-def scored_again(scoring: Scoring, model: Encoder) -> tuple[OtherScore, pd.DataFrame]:
+def scored_again(scoring: Scoring, model: Encoder) -> tuple[TaskScore, pd.DataFrame]:
     """Score and predictions of a trained model on rows that it was not selected by."""
     prediction = scoring.predict(model)
-    score = OtherScore(metric=scoring.task.metric, dev=scoring.value(prediction), rows=len(scoring.rows))
+    score = TaskScore(metric=scoring.task.metric, dev=scoring.value(prediction), rows=len(scoring.rows))
     return score, scoring.table(prediction)
 
 

@@ -21,7 +21,7 @@ from pipeline.methods.attention import attention_table, site_attention
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.models.unchanged import adapter_hashes, unchanged_parts
-from pipeline.records.ledger import Cost, OtherScore, Parameters, RunRecord, SourceRun, run_name
+from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.anchoring import Anchor, choose_anchor
 from pipeline.runs.artifacts import save_artifact
@@ -63,7 +63,7 @@ class Findings:
     adapters: Mapping[str, str]
     """sha256 over the tensors of each frozen adapter before training."""
     unchanged: Mapping[str, str]
-    earlier: Mapping[str, tuple[OtherScore, pd.DataFrame]]
+    earlier: Mapping[str, tuple[TaskScore, pd.DataFrame]]
     """Scores and predictions on the tasks that sequential tuning went through before."""
     initial: Artifact | None
     """The adapter that the model started as."""
@@ -130,18 +130,16 @@ class TrainingRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        first, *others = (
-            {
-                "task": {"name": name, **task.meaning},
-                "recipe": self.recipes[name].identity,
-                "data": self.data[name].fingerprint,
-            }
-            for name, task in self.tasks.items()
-        )
         return {
             "kind": self.request.kind,
-            **first,
-            **({"others": others} if self.request.kind == "multitask" else {}),
+            "tasks": {
+                name: {
+                    "meaning": task.meaning,
+                    "recipe": self.recipes[name].identity,
+                    "data": self.data[name].fingerprint,
+                }
+                for name, task in self.tasks.items()
+            },
             "seed": self.request.seed,
             "backbone": self.backbone.identity,
             # The digest of a source's contents, not its name: what counts is what was built on.
@@ -374,37 +372,30 @@ class TrainingRun:
             )
         if request.keep_weights or request.kind in _KEEPS_WEIGHTS:
             weights = save_weights(model, ledger.weights_file(self.name), from_pretrained=request.start is None)
-        first, *others = self.tasks
-        data = self.data[first]
-        joint = {
-            name: OtherScore(
-                metric=self.tasks[name].metric,
+        own = {
+            name: TaskScore(
+                metric=task.metric,
                 dev=scores[name],
                 rows=len(self.data[name].dev),
-                train_rows=len(self.data[name].train),
-                added=dict(self.data[name].added),
                 recipe=self.recipes[name],
+                train_rows=len(self.data[name].train),
+                limit=self.limits[name],
+                dev_in_train=self.data[name].dev_in_train,
+                added=dict(self.data[name].added),
             )
-            for name in others
+            for name, task in self.tasks.items()
         }
         record = RunRecord(
             run=self.name,
             kind=request.kind,
-            task=first,
             seed=request.seed,
-            limit=self.limits[first],
-            recipe=self.recipe,
             identity=self.identity,
             sources=tuple(
                 source.model_copy(update={"tensors": findings.adapters.get(source.task)}) for source in self.sources
             ),
             backbone=self.backbone.name,
-            metric=self.task.metric,
-            dev=scores[first],
             best_epoch=fitted.best_epoch,
-            rows={"train": len(data.train), "dev": len(data.dev), "dev_in_train": data.dev_in_train},
-            added=dict(data.added),
-            others=joint | {task: score for task, (score, _) in findings.earlier.items()},
+            scores=own | {task: score for task, (score, _) in findings.earlier.items()},
             unchanged=dict(findings.unchanged),
             anchor=findings.initial.manifest.task if findings.initial is not None else None,
             anchor_candidates=dict(findings.candidates),
@@ -424,4 +415,4 @@ class TrainingRun:
             provenance=provenance(),
         )
         tables = {**findings.predictions, **{task: table for task, (_, table) in findings.earlier.items()}}
-        ledger.finish(record, fitted.curve, tables.pop(first), tables, findings.attention)
+        ledger.finish(record, fitted.curve, tables, findings.attention)

@@ -14,7 +14,7 @@ from functools import partial
 import pandas as pd
 
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import OtherScore, Reading, RunRecord
+from pipeline.records.ledger import Reading, RunRecord, TaskScore
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import scored_again, scoring_of
 from pipeline.runs.workspace import Workspace
@@ -88,7 +88,7 @@ def _as_class(prediction: Prediction, trained: Task) -> Prediction:
 
 def _missing_scores(
     record: RunRecord, targets: Iterable[Task], workspace: Workspace
-) -> dict[str, tuple[OtherScore, pd.DataFrame]]:
+) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
     """Scores and predictions on the targets that the run has none of, or none of these dev rows."""
     trained = workspace.task(record.task)
     wanted = {}
@@ -97,7 +97,7 @@ def _missing_scores(
         if way is None:
             continue
         data = workspace.task_data(target, None, 0)
-        known = record.others.get(target.name)
+        known = record.scores.get(target.name)
         if known is None or known.dev_rows != data.fingerprint["dev"]:
             wanted[target.name] = (target, way, data)
     if not wanted:

@@ -95,7 +95,7 @@ class Estimate:
         here = record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash
         if here and record.run not in self._runs:
             self._runs.add(record.run)
-            for tasks in (None, frozenset((record.task, *_joint(record)))):
+            for tasks in (None, frozenset(record.trained_on)):
                 self._spent.setdefault((record.kind, tasks), _Spent()).add(record)
 
     def total(self, jobs: Iterable[Job]) -> Duration:
@@ -123,14 +123,8 @@ class Estimate:
 
 
 def _work(record: RunRecord) -> _Work:
-    joint = _joint(record)
-    train = [record.rows["train"], *(record.others[task].train_rows or 0 for task in joint)]
-    return _amount(record.recipe, train, [record.rows["dev"], *(record.others[task].rows for task in joint)])
-
-
-def _joint(record: RunRecord) -> list[str]:
-    """The other tasks that a run trained on."""
-    return [task for task, other in record.others.items() if other.train_rows is not None]
+    trained = [record.scores[task] for task in record.trained_on]
+    return _amount(record.recipe, [score.train_rows for score in trained], [score.rows for score in trained])
 
 
 def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:

@@ -151,6 +151,6 @@ class Jobs:
         else:
             record = self._records[job]
             tasks = [part.task for part in job.parts]
-            outcome = ", ".join(f"{task} {record.metric_of(task)} {record.score_of(task):.4f}" for task in tasks)
+            outcome = ", ".join(f"{task} {record.score(task).metric} {record.score(task).dev:.4f}" for task in tasks)
         time_left = f", {self.estimate.total(left)} left" if left else ""
         print(f"[{done}/{len(self._to_train)} runs{time_left}] {job.title}: {outcome}", file=sys.stderr, flush=True)

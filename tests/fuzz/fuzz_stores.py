@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun
+from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore
 from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, Store
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
@@ -60,7 +60,7 @@ def make_reports(root: Path) -> Ledger:
     study = Study.parse({"name": "own", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
     cells = [(method, seed) for seed in study.seeds for method in study.methods]
     for run, (method, seed) in zip(RUNS, cells, strict=True):
-        ledger.finish(_record(run, method, seed), _curve(), predictions(seed), {"sts": predictions(0)})
+        ledger.finish(_record(run, method, seed), _curve(), {"sst": predictions(seed), "sts": predictions(0)})
         entries.append(Entry(method=method, target="sst", seed=seed, run=run, total_seconds=1.0))
     result = StudyResult(study=study, backbone="nano", entries=tuple(entries))
     (root / "own").mkdir()
@@ -77,12 +77,11 @@ def make_reports(root: Path) -> Ledger:
 
 def _record(run: str, kind: Any, seed: int) -> RunRecord:
     data = {"train": "train", "dev": "dev"}
-    identity = {"task": {"name": "sst", **MEANING}, "data": data, "backbone": {"weights": "hash of nano"}}
+    identity = {"tasks": {"sst": {"meaning": MEANING, "data": data}}, "backbone": {"weights": "hash of nano"}}
+    own = TaskScore(metric="accuracy", dev=0.5, rows=ROWS, recipe=Recipe(trainable=kind, epochs=1), train_rows=9)
     return RunRecord(
-        run=run, kind=kind, task="sst", seed=seed, limit=None, recipe=Recipe(trainable=kind, epochs=1),
-        identity=identity, backbone="nano", metric="accuracy", dev=0.5, best_epoch=1,
-        rows={"train": 9, "dev": ROWS, "dev_in_train": 0},
-        others={"sts": OtherScore(metric="pearson", dev=0.1, rows=ROWS)},
+        run=run, kind=kind, seed=seed, identity=identity, backbone="nano", best_epoch=1,
+        scores={"sst": own, "sts": TaskScore(metric="pearson", dev=0.1, rows=ROWS)},
         cost=Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
         parameters=Parameters(backbone=100, head=5), provenance={"commit": None, "python": "3"},
     )  # fmt: skip

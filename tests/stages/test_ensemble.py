@@ -15,7 +15,7 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.data.tasks import Task, find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
-from pipeline.records.ledger import Cost, Ledger, RunRecord
+from pipeline.records.ledger import Cost, Ledger, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -51,30 +51,27 @@ def finished(
         return table, score(each.metric, table["prediction"].to_numpy(), labels)
 
     def part(each: Task) -> dict[str, Any]:
-        return {"task": {"name": each.name, **each.meaning}, "data": {"train": "rows", "dev": dev_rows}}
+        return {"meaning": each.meaning, "data": {"train": "rows", "dev": dev_rows}}
 
-    own, dev = predictions(task)
-    also = {other.name: predictions(other) for other in others}
+    made = {each.name: predictions(each) for each in (task, *others)}
     record = RunRecord(
         run=run,
         kind="multitask" if others else "full",
-        task=task.name,
         seed=0,
-        limit=None,
-        recipe=Recipe(trainable="full"),
-        identity={**part(task), "others": [part(other) for other in others]},
+        identity={"tasks": {each.name: part(each) for each in (task, *others)}},
         backbone="some/backbone",
-        metric=task.metric,
-        dev=dev,
         best_epoch=1,
-        rows={"train": 10, "dev": ROWS},
-        others={
-            name: {"metric": find_task(name).metric, "dev": value, "rows": ROWS} for name, (_, value) in also.items()
-        },  # type: ignore[arg-type]
+        scores={
+            name: TaskScore(
+                metric=find_task(name).metric, dev=value, rows=ROWS, recipe=Recipe(trainable="full"), train_rows=10
+            )
+            for name, (_, value) in made.items()
+        },
         cost=Cost(trainable_parameters=1, seconds=1, examples_per_second=1, peak_memory_mb=1),
         provenance={},
     )
-    ledger.finish(record, [{"epoch": 1.0, "dev": dev}], own, {name: table for name, (table, _) in also.items()})
+    curve = [{"epoch": 1.0, "dev": made[task.name][1]}]
+    ledger.finish(record, curve, {name: table for name, (table, _) in made.items()})
     return record
 
 
@@ -183,7 +180,7 @@ def test_a_model_of_several_tasks_takes_part_for_each(ledger: Ledger, reports: P
     for task in (SST, STS):
         record = ensemble(task, f"of-{task.name}", reports)
         assert record.members[0].run == f"{30:012x}"
-        assert record.members[0].dev == ledger.find(f"{30:012x}").score_of(task.name)  # type: ignore[union-attr]
+        assert record.members[0].dev == ledger.find(f"{30:012x}").score(task.name).dev  # type: ignore[union-attr]
 
 
 def test_runs_on_other_dev_rows_are_left_out_or_named(ledger: Ledger, reports: Path, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -170,7 +170,7 @@ def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Qui
     for task in ("films", "meals"):
         extract(task, quick("adapter"), workspace, seed=0, limit=50)
     record = fuse("films", quick("fusion"), workspace, seed=0)
-    assert (record.limit, record.rows["train"]) == (50, 50)
+    assert (record.own.limit, record.own.train_rows) == (50, 50)
     fuse("films", quick("fusion"), workspace, seed=0, limit=40)
     assert "should read the rows of stage one" in capsys.readouterr().err
     fuse("films", quick("fusion", epochs=1), workspace, seed=0, limit=50)

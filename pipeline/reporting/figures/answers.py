@@ -129,5 +129,5 @@ def _named(runs: StudyRuns, lines: Sequence[Line]) -> str:
 
 def _classes(runs: StudyRuns, target: str) -> list[str]:
     """The names of a target's classes, as the runs trained on it have them; none for a score."""
-    records = (s.record for s in runs.scored if s.record.task == target)
-    return [str(name) for name in next((r.identity.get("task", {}).get("classes") or [] for r in records), [])]
+    records = (s.record for s in runs.scored if target in s.record.trained_on)
+    return [str(name) for name in next((r.described(target)["meaning"].get("classes") or [] for r in records), [])]

@@ -16,34 +16,33 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.records.ledger import SCHEMA, Cost, Ledger, OtherScore, RunBusy, RunRecord, SourceRun, run_name
+from pipeline.records.ledger import SCHEMA, Cost, Ledger, RunBusy, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import clear_leftovers
 from pipeline.system.errors import PipelineError
 from tests.processes import in_a_process, line_of
 
 RUN = "0123456789ab"
-PREDICTIONS = pd.DataFrame(
+TABLE = pd.DataFrame(
     {"id": ["b", "a"], "label": [1, 0], "prediction": [1, 1], "probability_0": [0.2, 0.4], "probability_1": [0.8, 0.6]}
 )
+PREDICTIONS = {"sst": TABLE}
 CURVE = [{"epoch": 1.0, "loss": 0.7, "dev": 0.4}, {"epoch": 2.0, "loss": 0.5, "dev": 0.5}]
+
+
+OWN = TaskScore(metric="accuracy", dev=0.5, rows=2, recipe=Recipe(epochs=2), train_rows=10)
 
 
 def record(run: str = RUN, **changes: Any) -> RunRecord:
     values: dict[str, Any] = {
         "run": run,
         "kind": "adapter",
-        "task": "sst",
         "seed": 1,
-        "limit": None,
-        "recipe": Recipe(epochs=2),
-        "identity": {"seed": 1, "data": {"train": "aa", "dev": "bb"}},
+        "identity": {"seed": 1, "tasks": {task: {"meaning": {}, "data": {"dev": "bb"}} for task in ("sst", "sts")}},
         "sources": (SourceRun(task="sts", run="ba9876543210", digest="cc"),),
         "backbone": "nano",
-        "metric": "accuracy",
-        "dev": 0.5,
         "best_epoch": 2,
-        "rows": {"train": 10, "dev": 2, "dev_in_train": 0},
+        "scores": {"sst": OWN},
         "cost": Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
         "provenance": {"commit": None, "python": "3"},
     }
@@ -59,7 +58,7 @@ def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> No
     written = record()
     ledger.finish(written, CURVE, PREDICTIONS)
     assert ledger.find(RUN) == written
-    pd.testing.assert_frame_equal(ledger.predictions(RUN), PREDICTIONS)
+    pd.testing.assert_frame_equal(ledger.predictions(RUN), TABLE)
     curve = pd.read_csv(ledger.folder(RUN) / "curve.csv")
     assert curve.to_dict("records") == CURVE
     assert sorted(file.name for file in ledger.folder(RUN).iterdir()) == [
@@ -77,19 +76,46 @@ def test_a_record_of_an_older_version_is_read_as_it_was_written(ledger: Ledger) 
 
 
 def test_a_run_of_several_tasks_has_scores_and_predictions_of_each(ledger: Ledger) -> None:
-    written = record(kind="multitask", others={"sts": OtherScore(metric="pearson", dev=0.8, rows=1, train_rows=9)})
-    ledger.finish(written, CURVE, PREDICTIONS, {"sts": PREDICTIONS[:1]})
+    other = TaskScore(metric="pearson", dev=0.8, rows=1, recipe=Recipe(), train_rows=9)
+    written = record(kind="multitask", scores={"sst": OWN, "sts": other})
+    ledger.finish(written, CURVE, PREDICTIONS | {"sts": TABLE[:1]})
     assert ledger.find(RUN) == written
-    assert [(written.score_of(task), written.metric_of(task)) for task in ("sst", "sts")] == [
-        (0.5, "accuracy"),
-        (0.8, "pearson"),
-    ]
+    assert written.trained_on == ("sst", "sts")
+    assert [written.score(task) for task in ("sst", "sts")] == [OWN, other]
     assert [len(ledger.predictions(RUN, task)) for task in (None, "sst", "sts")] == [2, 2, 1]
     with pytest.raises(PipelineError, match=f"run {RUN} was not scored on task 'quora', only on sst, sts"):
-        written.score_of("quora")
+        written.score("quora")
     message = r"predictions-quora\.parquet: no such file: train the run again with --force"
     with pytest.raises(PipelineError, match=message):
         ledger.predictions(RUN, "quora")
+
+
+def test_a_record_in_which_one_task_was_above_the_others_is_read(ledger: Ledger) -> None:
+    written = record(kind="multitask", scores={"sst": OWN, "sts": OWN}).model_dump(mode="json")
+    meaning = {"kind": "classes"}
+    old = {key: value for key, value in written.items() if key not in ("scores", "identity")} | {
+        "task": "sst", "limit": 20, "metric": "accuracy", "dev": 0.5, "recipe": {"epochs": 2}, "added": {},
+        "rows": {"train": 10, "dev": 2, "dev_in_train": 1},
+        "others": {
+            "sts": {"metric": "pearson", "dev": 0.8, "rows": 1, "train_rows": 9, "recipe": None},
+            "sick": {"metric": "pearson", "dev": 0.7, "rows": 3, "train_rows": None},
+        },
+        "identity": {
+            "kind": "multitask", "seed": 1, "task": {"name": "sst", **meaning}, "recipe": {}, "data": {"dev": "bb"},
+            "others": [{"task": {"name": "sts", **meaning}, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}],
+        },
+    }  # fmt: skip
+    ledger.folder(RUN).mkdir(parents=True)
+    (ledger.folder(RUN) / "run.json").write_text(json.dumps(old))
+    found = ledger.find(RUN)
+    assert found is not None
+    assert found.scores == {
+        "sst": OWN.model_copy(update={"limit": 20, "dev_in_train": 1}),
+        "sts": TaskScore(metric="pearson", dev=0.8, rows=1, train_rows=9, recipe=Recipe(epochs=3)),
+        "sick": TaskScore(metric="pearson", dev=0.7, rows=3),
+    }
+    assert found.trained_on == ("sst", "sts")
+    assert found.described("sts") == {"meaning": meaning, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}
 
 
 def test_the_start_of_a_curve_has_no_loss(ledger: Ledger) -> None:
@@ -115,12 +141,12 @@ def test_a_record_of_an_older_version_can_be_read(ledger: Ledger) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     file = ledger.folder(RUN) / "run.json"
     values = json.loads(file.read_text())
-    for key in ("others", "unchanged", "parameters"):
+    for key in ("anchor_candidates", "unchanged", "parameters"):
         del values[key]
     file.write_text(json.dumps(values))
     found = ledger.find(RUN)
     assert found is not None
-    assert (found.others, found.unchanged) == ({}, {})
+    assert (found.anchor_candidates, found.unchanged) == ({}, {})
 
 
 def test_a_run_that_was_never_made_is_not_found(ledger: Ledger) -> None:
@@ -162,7 +188,7 @@ def test_finishing_drops_the_checkpoint_and_replaces_an_older_result(ledger: Led
     ledger.finish(record(), CURVE, PREDICTIONS)
     ledger.checkpoint_file(RUN).parent.mkdir()
     ledger.checkpoint_file(RUN).write_bytes(b"state")
-    ledger.finish(record(dev=0.75), CURVE[:1], PREDICTIONS[:1])
+    ledger.finish(record(scores={"sst": OWN.model_copy(update={"dev": 0.75})}), CURVE[:1], {"sst": TABLE[:1]})
     assert not ledger.checkpoint_file(RUN).parent.exists()
     found = ledger.find(RUN)
     assert found is not None
@@ -193,7 +219,7 @@ def without(key: str) -> bytes:
         (b"", "Invalid JSON"),
         (record().model_dump_json().encode()[:-20], "Invalid JSON"),
         (b"\xff\xfe", "not UTF-8"),
-        (without("dev"), "dev: missing"),
+        (without("scores"), "scores: missing"),
         (record().model_dump_json().replace('"accuracy"', '"f1"').encode(), "metric: "),
     ],
     ids=["empty", "cut", "bytes", "no score", "unknown metric"],
@@ -271,17 +297,17 @@ def test_the_next_command_may_wait_for_a_run(
     ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
-    score = OtherScore(metric="pearson", dev=0.8, rows=1)
+    score = TaskScore(metric="pearson", dev=0.8, rows=1)
     with held_elsewhere(tmp_path / "reports") as process, ThreadPoolExecutor() as threads:
-        added = threads.submit(ledger.add_scores, record(), {"sts": (score, PREDICTIONS)})
+        added = threads.submit(ledger.add_scores, record(), {"sts": (score, TABLE)})
         while "waiting for another process" not in capsys.readouterr().err:
             time.sleep(0.01)
         assert not added.done()
         # What the other process adds meanwhile stays.
-        ledger.finish(record(others={"quora": score}), CURVE, PREDICTIONS)
+        ledger.finish(record(scores={"sst": OWN, "quora": score}), CURVE, PREDICTIONS | {"quora": TABLE})
         process.kill()
-        assert set(added.result(timeout=10).others) == {"quora", "sts"}
-    assert set(ledger.find(RUN).others) == {"quora", "sts"}  # type: ignore[union-attr]
+        assert set(added.result(timeout=10).scores) == {"quora", "sst", "sts"}
+    assert set(ledger.find(RUN).scores) == {"quora", "sst", "sts"}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP], ids=errno.errorcode.get)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.records.ledger import Cost, OtherScore, RunRecord, SourceRun
+from pipeline.records.ledger import Cost, RunRecord, SourceRun, TaskScore
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.settings.recipe import Recipe
@@ -140,18 +140,25 @@ def _record(run: str, method: str, task: str, seed: int, text: Callable[[str], s
     values: dict[str, Any] = {
         "run": run,
         "kind": method,
-        "task": task,
         "seed": seed,
-        "limit": 1000,
-        "recipe": Recipe(epochs=3, drop_layers=(0, 1)),
-        "identity": {"data": {text("train"): text("0123456789abcdef" * 4)}, "recipe": {}, "seed": seed},
+        "identity": {
+            "tasks": {task: {"meaning": {}, "data": {text("train"): text("0123456789abcdef" * 4)}, "recipe": {}}},
+            "seed": seed,
+        },
         "backbone": text("nano"),
-        "metric": "accuracy",
-        "dev": 0.5 + seed / 100,
         "best_epoch": 2,
-        "rows": {"train": 1000, "dev": 500, text("dev_in_train"): 0},
+        "scores": {
+            task: TaskScore(
+                metric="accuracy",
+                dev=0.5 + seed / 100,
+                rows=500,
+                recipe=Recipe(epochs=3, drop_layers=(0, 1)),
+                train_rows=1000,
+                limit=1000,
+            ),
+            other: TaskScore(metric="pearson", dev=0.25, rows=500, before=0.75),
+        },
         "cost": Cost(trainable_parameters=1_234_567, seconds=12.4, examples_per_second=99.0, peak_memory_mb=512.0),
-        "others": {other: OtherScore(metric="pearson", dev=0.25, rows=500, before=0.75)},
         "artifact": text("adapters_store/a"),
         "provenance": {"commit": text("0123abc"), "dirty": True, text("torch"): text("2.9"), "hardware": None},
         "finished_at": text("2026-01-02T03:04:05+00:00"),

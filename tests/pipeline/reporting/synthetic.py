@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from pipeline.records.ledger import Cost, Ledger, OtherScore, Parameters, RunRecord, SourceRun, run_name
+from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS
@@ -101,14 +101,21 @@ class Synthetic:
             "seed": seed,
             "rows": rows,
             "backbone": {"weights": BACKBONE},
-            "task": {"name": target, "classes": [] if target in SCORED else CLASSES},
+            "tasks": {
+                task: {"meaning": {"classes": [] if task in SCORED else CLASSES}} for task in (target, *(others or {}))
+            },
         }
+        recipe = changes.pop("recipe", Recipe(trainable=METHODS[method].trains[0], epochs=4))
+        own = TaskScore(
+            metric=metric_of(target), dev=dev, rows=len(predictions), recipe=recipe, train_rows=rows or 1000
+        )
         scores = {
-            task: OtherScore(
+            task: TaskScore(
                 metric=metric_of(task),
                 dev=score_of(task, values),
                 rows=ROWS,
-                train_rows=rows or 1000,
+                recipe=recipe if method == "multitask" else None,
+                train_rows=(rows or 1000) if method == "multitask" else 0,
                 before=before,
             )
             for task, (values, before) in (others or {}).items()
@@ -116,17 +123,11 @@ class Synthetic:
         values: dict[str, Any] = {
             "run": run_name(identity),
             "kind": method,
-            "task": target,
             "seed": seed,
-            "limit": None,
-            "recipe": Recipe(trainable=METHODS[method].trains[0], epochs=4),
             "identity": identity,
             "backbone": "nano",
-            "metric": metric_of(target),
-            "dev": dev,
             "best_epoch": 2,
-            "rows": {"train": rows or 1000, "dev": len(predictions), "dev_in_train": 0},
-            "others": scores,
+            "scores": {target: own.model_copy(update=changes.pop("own", {})), **scores},
             "cost": Cost(
                 trainable_parameters=BACKBONE_PARAMETERS + HEAD
                 if method in ("full", "sequential", "multitask")
@@ -146,8 +147,10 @@ class Synthetic:
             record,
             curve
             or begun + [{"epoch": e, "loss": 1.0 / e, "dev": dev - 0.1 * (2 - e) ** 2, **each} for e in (1, 2, 3)],
-            _table(predictions, labels),
-            {task: _table(values, labels_of(task)) for task, (values, _) in (others or {}).items()},
+            {
+                target: _table(predictions, labels),
+                **{task: _table(values, labels_of(task)) for task, (values, _) in (others or {}).items()},
+            },
             attention,
         )
         return record

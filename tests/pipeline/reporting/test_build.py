@@ -125,8 +125,15 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     leaky = study.record("adapter", "sst", 1)
     changed = leaky.model_copy(
         update={
-            "rows": {"train": 900, "dev": 400, "dev_in_train": 17},
-            "recipe": leaky.recipe.model_copy(update={"precision": "bf16"}),
+            "scores": {
+                "sst": leaky.own.model_copy(
+                    update={
+                        "train_rows": 900,
+                        "dev_in_train": 17,
+                        "recipe": leaky.recipe.model_copy(update={"precision": "bf16"}),
+                    }
+                )
+            },
             "provenance": {"hardware": "CPU, 2 threads"},
         }
     )
@@ -154,13 +161,13 @@ def test_different_epoch_budgets_and_settings_are_told(tmp_path: Path) -> None:
     assert set(settings[0]) == {"method", "learning rate"}
 
 
-def test_a_model_of_several_tasks_has_a_recipe_for_each_even_one_of_an_older_version(tmp_path: Path) -> None:
+def test_a_model_of_several_tasks_has_a_recipe_for_each(tmp_path: Path) -> None:
     study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "sts"])
     for target in ("sst", "sts"):
         study.add("full", target, 1, 1.0)
-    others = [{"task": {"name": "sts"}, "recipe": {"encoding": "siamese"}}]
     shared = study.record("multitask", "sst", 1, others={"sts": (predictions_of("sts", 1.0, 3), None)})
-    changed = shared.model_copy(update={"identity": shared.identity | {"others": others}})
+    siamese = shared.scores["sts"].model_copy(update={"recipe": Recipe(encoding="siamese")})
+    changed = shared.model_copy(update={"scores": shared.scores | {"sts": siamese}})
     (study.ledger.folder(shared.run) / "run.json").write_text(changed.model_dump_json())
     for target in ("sst", "sts"):
         study.serve(shared, "multitask", target)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import OtherScore, Reading, RunRecord
+from pipeline.records.ledger import Reading, RunRecord, TaskScore
 from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.pareto import pareto
@@ -20,7 +20,7 @@ def across(
 ) -> RunRecord:
     """Score ``record`` on ``target`` too, with predictions so good."""
     values = predictions_of(target, quality, (record.run, target))
-    score = OtherScore(metric=metric_of(target), dev=score_of(target, values), rows=len(values), reading=reading)
+    score = TaskScore(metric=metric_of(target), dev=score_of(target, values), rows=len(values), reading=reading)
     return study.ledger.add_scores(record, {target: (score, _table(values, labels_of(target)))})
 
 

@@ -64,7 +64,7 @@ def test_a_line_without_any_run_is_shown_as_a_hole(tmp_path: Path) -> None:
 def test_a_run_that_serves_several_cells_is_scored_on_each(whole: Synthetic, runs: StudyRuns) -> None:
     cells = cells_of(table_of(whole))["multitask"]
     record = runs.cell("multitask", "sst")[0].record
-    assert record.task == "imdb"
+    assert record.task == "imdb+sst+sts"
     assert cells["sst (accuracy)"].runs == cells["sts (pearson)"].runs
     assert cells["sst (accuracy)"].sort != cells["sts (pearson)"].sort
 

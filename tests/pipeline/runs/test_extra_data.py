@@ -25,15 +25,15 @@ def single(workspace: Workspace, recipe: Recipe, limit: int | None = None) -> Tr
 
 def test_a_run_says_how_many_rows_came_from_where(workspace: Workspace, quick: Quick) -> None:
     record = single(workspace, quick("full", epochs=1, extra=EXTRA), limit=40).get()
-    (source,) = record.added
-    found = record.added[source]
+    (source,) = record.own.added
+    found = record.own.added[source]
     assert source == "meals"
     # The words of the two tasks are few: most sentences of one stand in dev of the other.
     assert found.in_dev > 0
     assert 0 < found.rows <= 40
-    assert record.rows["train"] == 40 + found.rows
+    assert record.own.train_rows == 40 + found.rows
     assert workspace.ledger.find(record.run) == record
-    assert workspace.ledger.curve(record.run)["examples"].tolist() == [record.rows["train"]]
+    assert workspace.ledger.curve(record.run)["examples"].tolist() == [record.own.train_rows]
 
 
 def test_extra_data_makes_another_run_and_its_labels_too(workspace: Workspace, quick: Quick) -> None:
@@ -50,15 +50,15 @@ def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace
     assert joint.data["films"].fingerprint == alone.data["films"].fingerprint
     assert joint.data["pairs"].added == {}
     record = joint.get()
-    assert record.task == "films"
-    assert record.added == alone.data["films"].added
-    assert record.others["pairs"].added == {}
+    assert "films" in record.trained_on
+    assert record.scores["films"].added == alone.data["films"].added
+    assert record.scores["pairs"].added == {}
     recipes = {"meals": quick("full", epochs=1), "pairs": quick("full", epochs=1), "films": recipes["films"]}
     swapped = TrainingRun(
         RunRequest.joint(("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}), workspace
     ).get()
-    assert swapped.others["meals"].added == {}
-    assert swapped.added == alone.data["films"].added
+    assert swapped.scores["meals"].added == {}
+    assert swapped.scores["films"].added == alone.data["films"].added
 
 
 def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspace) -> None:
@@ -77,7 +77,7 @@ def test_a_study_names_the_sources_in_its_notes_and_settings(workspace: Workspac
     result, folder = compare(study, workspace)
     record = workspace.ledger.find(result.entries[1].run or "")
     assert record is not None
-    found = record.added["meals"]
+    found = record.own.added["meals"]
     assert isinstance(found, Added)
     text = (folder / "tables.md").read_text()
     left_out = found.in_dev + found.in_test

@@ -40,9 +40,9 @@ def test_a_step_too_small_to_matter_forgets_nothing(source_settings, workspace: 
     source = "pairs" if "encoding" in source_settings else "films"
     start = full(workspace, quick, source, **source_settings)
     record = sequential(workspace, quick, "meals", start, pooling="cls", epochs=1, learning_rate=1e-30, weight_decay=0)
-    other = record.others[source]
+    other = record.scores[source]
     assert other.before == start.dev
-    assert (other.metric, other.rows, other.train_rows) == (start.metric, 40, None)
+    assert (other.metric, other.rows, other.train_rows) == (start.metric, 40, 0)
     found, before = (workspace.ledger.predictions(run, source) for run in (record.run, start.run))
     assert found["id"].tolist() == before["id"].tolist()
     assert found["prediction"].to_numpy() == pytest.approx(before["prediction"].to_numpy(), abs=1e-5)
@@ -53,7 +53,7 @@ def test_what_was_forgotten_is_measured_with_the_sources_head(workspace: Workspa
     settings = {"epochs": 10, "batch_size": 8, "learning_rate": 1e-2}
     start = full(workspace, quick, "films", **settings)
     record = sequential(workspace, quick, "pairs", start, **settings)
-    other = record.others["films"]
+    other = record.scores["films"]
     table = workspace.ledger.predictions(record.run, "films")
     assert score("accuracy", table["prediction"].to_numpy(), table["label"].to_numpy()) == other.dev
     probabilities = workspace.ledger.predictions(start.run)["probability_1"].to_numpy()
@@ -68,7 +68,7 @@ def test_a_source_scored_on_other_rows_than_before_has_no_before(workspace: Work
     start = full(workspace, quick, "films")
     assert start.dev is not None
     fewer = dataclasses.replace(workspace, dev_limit=20)
-    other = sequential(fewer, quick, "meals", start).others["films"]
+    other = sequential(fewer, quick, "meals", start).scores["films"]
     assert (other.before, other.rows) == (None, 20)
 
 

@@ -62,12 +62,12 @@ def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace:
     alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
     ledger = workspace.ledger
     assert alone.kind == "multitask"
-    assert (alone.dev, alone.best_epoch, alone.rows, alone.cost.trainable_parameters, alone.parameters) == (
-        plain.dev, plain.best_epoch, plain.rows, plain.cost.trainable_parameters, plain.parameters,
+    assert (alone.dev, alone.best_epoch, alone.own.train_rows, alone.cost.trainable_parameters, alone.parameters) == (
+        plain.dev, plain.best_epoch, plain.own.train_rows, plain.cost.trainable_parameters, plain.parameters,
     )  # fmt: skip
     pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(plain.run), check_exact=True)
     pd.testing.assert_frame_equal(scores(ledger.curve(alone.run)), scores(ledger.curve(plain.run)), check_exact=True)
-    assert alone.others == {}
+    assert set(alone.scores) == {task}
 
 
 def test_several_tasks_have_one_run_with_scores_and_predictions_of_each(workspace: Workspace, quick: Quick) -> None:
@@ -75,8 +75,8 @@ def test_several_tasks_have_one_run_with_scores_and_predictions_of_each(workspac
     assert run.finished() is None
     record = run.get()
     assert run.finished() == record
-    assert (record.task, set(record.others)) == ("films", {"meals", "pairs"})
-    assert (record.others["pairs"].train_rows, record.others["pairs"].rows) == (40, 40)
+    assert (record.task, record.trained_on) == ("films+meals+pairs", ("films", "meals", "pairs"))
+    assert (record.scores["pairs"].train_rows, record.scores["pairs"].rows) == (40, 40)
     for task in TASKS:
         table = workspace.ledger.predictions(record.run, task)
         metric = record.metric_of(task)
@@ -128,7 +128,7 @@ def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick
     torch.testing.assert_close(model.of("meals").encode(**inputs), hidden.mean(dim=1))
     assert model("pairs", **inputs).shape == (2, 1)
     record = run.get()
-    assert set(record.others) == {"meals", "pairs"}
+    assert set(record.scores) == {"films", "meals", "pairs"}
 
 
 def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
@@ -172,7 +172,7 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
     assert other.ledger.checkpoint_file(record.run).is_file()
     resumed = make(dataclasses.replace(other), quick, **settings).get()
     assert len(begun) == 1 + 12
-    assert (resumed.run, resumed.dev, resumed.others) == (record.run, record.dev, record.others)
+    assert (resumed.run, resumed.dev, resumed.scores) == (record.run, record.dev, record.scores)
     for task in TASKS:
         found = [place.ledger.predictions(record.run, task) for place in (workspace, other)]
         pd.testing.assert_frame_equal(*found, check_exact=True)

@@ -157,10 +157,10 @@ def test_a_study_has_adapters_that_begin_as_others_and_fuses_them(workspace: Wor
     begun, fusion = records["begun"], records["fusion"]
     assert begun is not None and fusion is not None
     assert [source.task for source in begun.sources] == ["meals"]
-    assert (begun.rows["train"], begun.limit) == (24, 24)
+    assert (begun.own.train_rows, begun.own.limit) == (24, 24)
     assert {source.task: source.run for source in fusion.sources}["films"] == begun.run
     source = workspace.ledger.find(begun.sources[0].run)
-    assert source is not None and source.rows["train"] > 24 and source.sources == ()
+    assert source is not None and source.own.train_rows > 24 and source.sources == ()
     seconds = {entry.method: entry.total_seconds for entry in result.entries}
     assert seconds["begun"] == pytest.approx(begun.cost.seconds + source.cost.seconds)
     start = begun.anchor or "fresh"

@@ -245,7 +245,7 @@ def test_a_small_store_has_no_index(tmp_path: Path) -> None:
 
 
 def test_a_run_is_read_once_until_it_changes(tmp_path: Path, opened: list[Path]) -> None:
-    from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS, RUN, record
+    from tests.pipeline.records.test_ledger import CURVE, OWN, PREDICTIONS, RUN, record
 
     ledger = Ledger(tmp_path)
     assert (ledger.names(), ledger.find(RUN)) == ([], None)
@@ -253,7 +253,7 @@ def test_a_run_is_read_once_until_it_changes(tmp_path: Path, opened: list[Path])
     found = [ledger.find(RUN) for _ in range(3)]
     assert found[0] is found[2] is not None
     assert opened == [ledger.folder(RUN) / "run.json"]
-    ledger.finish(record(dev=0.25), CURVE, PREDICTIONS)
+    ledger.finish(record(scores={"sst": OWN.model_copy(update={"dev": 0.25})}), CURVE, PREDICTIONS)
     changed = ledger.find(RUN)
     assert changed is not None
     assert changed.dev == 0.25

@@ -78,14 +78,11 @@ def test_a_study_keeps_to_its_rows(compared) -> None:  # type: ignore[no-untyped
     for entry in result.entries:
         record = workspace.ledger.find(entry.run)
         size = entry.rows or 48
-        if record.task == entry.target:
-            found = record.rows
-        else:
-            found = {"train": record.others[entry.target].train_rows, "dev": record.others[entry.target].rows}
-        assert (found["train"], found["dev"]) == (size, 30)
+        found = record.score(entry.target)
+        assert (found.train_rows, found.rows) == (size, 30)
         for source in record.sources:
             base = workspace.ledger.find(source.run)
-            assert base.rows["train"] == (size if source.task == record.task else 64)
+            assert base.own.train_rows == (size if source.task == record.task else 64)
             assert base.seed == record.seed
 
 
@@ -107,7 +104,7 @@ def test_joint_training_on_all_targets_is_one_run_where_no_target_is_limited(wor
     assert len({entry.run for entry in joint}) == 1
     record = workspace.ledger.find(joint[0].run or "")
     assert record is not None
-    assert {record.task, *record.others} == {"films", "pairs"}
+    assert set(record.scores) == {"films", "pairs"}
 
 
 def test_a_second_compare_trains_nothing(compared, no_training) -> None:  # type: ignore[no-untyped-def]
@@ -152,12 +149,12 @@ def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(worksp
     cells = {entry.target: entry for entry in result.entries if entry.method == "in-turn"}
     assert cells["films"].run == cells["pairs"].run
     record = workspace.ledger.find(cells["pairs"].run)
-    assert (record.task, set(record.others)) == ("pairs", {"films", "meals"})
+    assert (record.task, set(record.scores)) == ("pairs", {"films", "meals", "pairs"})
     steps = lineage(record, workspace.ledger)
     assert [(step.kind, step.task) for step in steps] == [
         ("full", "films"), ("sequential", "meals"), ("sequential", "pairs"),
     ]  # fmt: skip
-    assert record.others["films"].before == steps[0].dev
+    assert record.scores["films"].before == steps[0].dev
     assert cells["films"].total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
     found = changes(StudyRuns(result, workspace.ledger))
     assert [(change.source, change.target) for change in found] == [("films", "pairs"), ("meals", "pairs")]
@@ -334,7 +331,7 @@ def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace
     result, _ = compare(small, workspace)
     record = workspace.ledger.find(next(e.run for e in result.entries if e.method == "sequential:meals"))
     source = workspace.ledger.find(record.sources[0].run)
-    assert (record.rows["train"], source.rows["train"]) == (len(films), len(meals))
+    assert (record.own.train_rows, source.own.train_rows) == (len(films), len(meals))
     assert "meals: 7 training rows that also stand in dev of films are left out" in capsys.readouterr().err
 
     dev.assign(sentence=meals["sentence"].head(len(dev))).to_csv(data / "films" / "dev.csv", index=False)
@@ -375,7 +372,7 @@ def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-
     for (method, target), (entry, record) in records.items():
         name = str(backbone_folder) if method == "adapter" else str(tmp_path / "read")
         assert record.backbone == name
-        assert record.others, "each is scored on the other task by its own backbone"
+        assert len(record.scores) == 2, "each is scored on the other task by its own backbone"
         own = [workspace.ledger.find(source.run) for source in record.sources]
         assert {source.backbone for source in own} <= {name}
         trained = sum(each.cost.seconds for each in (record, *own))

@@ -157,7 +157,7 @@ def test_two_commands_share_the_runs_of_a_study_and_both_report_all_of_it(
     for run in results["run"]:
         record = workspace.ledger.find(run)
         assert record is not None
-        assert set(record.others) == {"films", "meals"} - {record.task}
+        assert set(record.scores) == {"films", "meals"}
     assert not list(workspace.reports.rglob("*.tmp"))
     modes = {file.stat().st_mode & 0o777 for root in (workspace.reports, workspace.store_root)
              for file in root.rglob("*") if file.is_file()}  # fmt: skip

@@ -108,8 +108,9 @@ def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: 
     for (kind, name), before in runs.items():
         record = place.ledger.find(before.run)
         assert record is not None
-        assert record.model_copy(update={"others": {}}) == before.model_copy(update={"others": {}})
-        for other, found in record.others.items():
+        added = {other: score for other, score in record.scores.items() if other != name}
+        assert record.model_copy(update={"scores": {name: record.scores[name]}}) == before
+        for other, found in added.items():
             readings[kind, name, other] = found.reading
             table = place.ledger.predictions(record.run, other)
             assert len(table) == found.rows == 40
@@ -131,7 +132,7 @@ def test_a_model_read_as_it_is_answers_what_predict_answers(place: Workspace, qu
     score_across([record.run], ["twin"], place)
     found = place.ledger.find(record.run)
     assert found is not None
-    assert found.others["twin"].dev == record.dev
+    assert found.scores["twin"].dev == record.dev
     pd.testing.assert_frame_equal(place.ledger.predictions(record.run, "twin"), place.ledger.predictions(record.run))
 
 
@@ -148,7 +149,7 @@ def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quic
     score_across([record.run], ["films", "meals"], dataclasses.replace(place))
     again = place.ledger.find(record.run)
     assert again is not None
-    assert again.others["meals"].rows == 30
+    assert again.scores["meals"].rows == 30
 
 
 def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
@@ -193,6 +194,5 @@ def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -
     monkeypatch.setattr("stages.compare.compare.score_across", lambda *_: pytest.fail("scored"))
     _, folder = compare(study(methods=["frozen"], reference="frozen", targets=["alike"]), place)
     assert not (folder / "tables" / "cross-task.csv").exists()
-    assert all(
-        not entry.others for entry in map(place.ledger.find, (f.name for f in place.ledger.root.iterdir())) if entry
-    )
+    records = map(place.ledger.find, (folder.name for folder in place.ledger.root.iterdir()))
+    assert all(len(record.scores) == len(record.trained_on) for record in records if record)

@@ -6,28 +6,26 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import Cost, OtherScore, RunRecord
+from pipeline.records.ledger import Cost, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.plan import Job, Part
 
 
-def record(workspace: Workspace, kind: str, task: str, **changes: Any) -> RunRecord:
+def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:
     """A run over 96 training and 40 dev rows for two epochs at 32 rows a second, and 10 dev rows a second."""
+    recipe = changes.pop("recipe", Recipe(trainable="adapter" if kind == "adapter" else "full", epochs=2))
+    own = TaskScore(metric="accuracy", dev=0.5, rows=40, recipe=recipe, train_rows=96)
+    backbone = changes.pop("backbone", workspace.backbone.identity)
     values: dict[str, Any] = {
-        "run": f"{kind}-{task}",
+        "run": f"{kind}-{tasks[0]}",
         "kind": kind,
-        "task": task,
         "seed": 0,
-        "limit": None,
-        "recipe": Recipe(trainable="adapter" if kind == "adapter" else "full", epochs=2),
-        "identity": {"backbone": workspace.backbone.identity},
+        "identity": {"backbone": backbone, "tasks": {task: {"meaning": {}} for task in tasks}},
         "backbone": "nano",
-        "metric": "accuracy",
-        "dev": 0.5,
         "best_epoch": 1,
-        "rows": {"train": 96, "dev": 40, "dev_in_train": 0},
+        "scores": dict.fromkeys(tasks, own),
         "cost": Cost(trainable_parameters=1, seconds=14.0, examples_per_second=32.0, peak_memory_mb=1.0),
         "provenance": {},
     }
@@ -92,9 +90,8 @@ def test_runs_with_smart_tell_of_plain_ones_too(workspace: Workspace) -> None:
 
 
 def test_joint_training_counts_the_rows_of_all_its_tasks(workspace: Workspace, estimate: Estimate) -> None:
-    others = {"meals": OtherScore(metric="accuracy", dev=0.5, rows=40, train_rows=96)}
     cost = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=32.0, peak_memory_mb=1.0)
-    estimate.learn(record(workspace, "multitask", "films", others=others, cost=cost))
+    estimate.learn(record(workspace, "multitask", "films", "meals", cost=cost))
     assert estimate.seconds(job("multitask", "films", "meals", epochs=2)) == pytest.approx(28)
     assert estimate.seconds(job("multitask", "films", "meals", "pairs", epochs=2)) == pytest.approx(42)
 
@@ -114,16 +111,15 @@ def test_joint_training_takes_as_long_as_its_rule_has_steps(
     recipe: dict[str, Any], rows: int, workspace: Workspace, estimate: Estimate
 ) -> None:
     """Three tasks of 96 rows in three batches each, at 32 rows a second; the scores of 120 rows take 12 seconds."""
-    others = {task: OtherScore(metric="accuracy", dev=0.5, rows=40, train_rows=96) for task in ("meals", "pairs")}
     cost = Cost(trainable_parameters=1, seconds=2 * 9 + 2 * 12, examples_per_second=32.0, peak_memory_mb=1.0)
-    estimate.learn(record(workspace, "multitask", "films", others=others, cost=cost))
+    estimate.learn(record(workspace, "multitask", "films", "meals", "pairs", cost=cost))
     asked = job("multitask", "films", "meals", "pairs", epochs=2, **recipe)
     assert estimate.seconds(asked) == pytest.approx(rows / 32 + 2 * 12)
 
 
 def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) -> None:
     assert estimate.seconds(job("adapter", "films")) is None
-    estimate.learn(record(workspace, "adapter", "films", identity={"backbone": {"weights": "another"}}))
+    estimate.learn(record(workspace, "adapter", "films", backbone={"weights": "another"}))
     assert estimate.seconds(job("adapter", "films")) is None
     both = [job("adapter", "films"), job("full", "films", epochs=2)]
     assert estimate.total(both) == Duration(pytest.approx(14), 1)
