@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from pipeline.system.errors import PipelineError
+
+try:
+    import matplotlib  # noqa: F401  (here, before any module of this folder)
+except OSError as error:
+    # It needs a folder for its settings, in the home folder or a temporary one, and says so.
+    raise PipelineError(str(error)) from error
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

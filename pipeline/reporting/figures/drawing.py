@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
 
 from pipeline.data.tables import write_table
 from pipeline.reporting.report import Figure
 from pipeline.system.atomic import new_file
-from pipeline.system.errors import PipelineError
 from pipeline.system.printable import printable
-
-try:
-    import matplotlib
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Canvas
-except OSError as error:
-    # It wants a folder for its settings, in the home folder or a temporary one, and says so.
-    raise PipelineError(str(error)) from error
 
 # Okabe and Ito's palette: told apart under every common colour blindness; yellow, pale on white, comes last.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]

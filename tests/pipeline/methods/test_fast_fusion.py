@@ -302,8 +302,7 @@ def test_adapters_that_train_go_to_stock(count_fast: list[int]) -> None:
 
 def test_adapters_that_a_site_lacks_go_to_stock() -> None:
     layer = fused_model().encoder.layer[0].output
-    site = FusionSite(layer)
-    vars(site)["_stock"] = lambda setup, state, lvl: (setup, state, lvl)
+    site = FusionSite(layer, lambda setup, state, lvl: (setup, state, lvl))  # type: ignore[arg-type, return-value]
     setup: Any = Fuse("task0", "task1", "elsewhere")
     layer.adapters_config.fusions[setup.name], layer.adapters_config.fusion_name_map[setup.name] = (
         layer.adapters_config.fusions["task0,task1,task2"],

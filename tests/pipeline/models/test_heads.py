@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from pipeline.data.tasks import PAIR_HEADS, find_task
 from pipeline.models.heads import build_head
-from pipeline.runs.restore import outputs_of
+from pipeline.runs.build import outputs_of
 from pipeline.settings.recipe import Recipe
 
 SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp")
