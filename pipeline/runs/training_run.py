@@ -395,7 +395,7 @@ class TrainingRun:
             ),
             backbone=self.backbone.name,
             best_epoch=fitted.best_epoch,
-            scores=own | {task: score for task, (score, _) in findings.earlier.items()},
+            scores={task: score for task, (score, _) in findings.earlier.items()} | own,
             unchanged=dict(findings.unchanged),
             anchor=findings.initial.manifest.task if findings.initial is not None else None,
             anchor_candidates=dict(findings.candidates),
@@ -414,5 +414,5 @@ class TrainingRun:
             weights_sha256=weights,
             provenance=provenance(),
         )
-        tables = {**findings.predictions, **{task: table for task, (_, table) in findings.earlier.items()}}
+        tables = {task: table for task, (_, table) in findings.earlier.items()} | dict(findings.predictions)
         ledger.finish(record, fitted.curve, tables, findings.attention)

@@ -119,7 +119,7 @@ def test_the_places_of_a_prefix_stand_before_the_tokens() -> None:
 
 def test_runs_that_kept_no_model_are_named_and_left_out(result, records, place, capsys) -> None:  # type: ignore[no-untyped-def]
     bare = records["full"].model_copy(update={"run": "0" * 12, "weights_sha256": None})
-    place.ledger.finish(bare, [{"epoch": 1.0, "dev": 0.5}], pd.DataFrame({"id": ["0"], "prediction": [1.0]}))
+    place.ledger.finish(bare, [{"epoch": 1.0, "dev": 0.5}], {})
     maps = maps_of("good", ["0" * 12, records["adapter"].run], result, place.ledger)
     assert [found.run for found in maps] == [records["adapter"].run]
     said = capsys.readouterr().err

@@ -51,10 +51,10 @@ def test_stored_parameters_of_one_task_and_of_two(row: str, one: int, two: int, 
     ],
 )
 def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, started, expected, own) -> None:  # type: ignore[no-untyped-def]
-    record = own.record("multitask", "sst", 7)
+    record = own.record("multitask", "sst", 7, recipe=Recipe.parse(recipe, "test"))
     sources = (SourceRun(task="sst", run=record.run, digest="abc"),) if started else ()
     cost = record.cost.model_copy(update={"trainable_parameters": trained})
-    joint = record.model_copy(update={"recipe": Recipe.parse(recipe, "test"), "cost": cost, "sources": sources})
+    joint = record.model_copy(update={"cost": cost, "sources": sources})
     assert stored([joint], own.ledger) == expected
     # Two such models share the pretrained backbone where neither trained it.
     assert ("backbone" in (stored_parts(joint, own.ledger) or {})) == (

@@ -63,7 +63,7 @@ def test_a_model_is_tested_against_the_one_that_learned_the_column(study: Synthe
     assert found["imdb"]["sst (accuracy)"].verdict == "better"
     for line, column in (("sst", "imdb"), ("imdb", "sst")):
         cell = found[line][f"{column} (accuracy)"]
-        scores = [s.record.score_of(column) for s in StudyRuns(study.result, study.ledger).cell("full", line)]
+        scores = [s.record.score(column).dev for s in StudyRuns(study.result, study.ledger).cell("full", line)]
         assert cell.sort == pytest.approx(sum(scores) / 2)
         assert f"against full fine-tuning on {column}" in cell.detail
         assert cell.detail.startswith("read as it is")

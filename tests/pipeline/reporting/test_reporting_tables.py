@@ -60,7 +60,7 @@ def test_the_results_have_exactly_the_promised_columns_and_one_row_a_finished_ce
     written = pd.read_csv(tmp_path / "results.csv")
     assert list(written) == RESULT_COLUMNS == [*RESULT_COLUMNS[:11], "train_rows", "stored_parameters", "total_seconds"]
     assert len(written) == len(runs.scored)
-    found = {(s.entry.method, s.entry.target, s.entry.seed, s.train_rows): s for s in runs.scored}
+    found = {(s.entry.method, s.entry.target, s.entry.seed, s.score.train_rows): s for s in runs.scored}
     for line in written.to_dict("records"):
         scored = found.pop((line["method"], line["target"], line["seed"], line["train_rows"]))
         assert line["run"] == scored.record.run

@@ -79,15 +79,15 @@ def test_several_tasks_have_one_run_with_scores_and_predictions_of_each(workspac
     assert (record.scores["pairs"].train_rows, record.scores["pairs"].rows) == (40, 40)
     for task in TASKS:
         table = workspace.ledger.predictions(record.run, task)
-        metric = record.metric_of(task)
+        metric = record.score(task).metric
         assert metric == ("pearson" if task == "pairs" else "accuracy")
-        assert score(metric, table["prediction"].to_numpy(), table["label"].to_numpy()) == record.score_of(task)
+        assert score(metric, table["prediction"].to_numpy(), table["label"].to_numpy()) == record.score(task).dev
     curve = workspace.ledger.curve(record.run).set_index("epoch")
     columns = [f"dev_{task}" for task in TASKS]
     assert curve["dev"].to_numpy() == pytest.approx(curve[columns].mean(axis=1).to_numpy())
     assert record.best_epoch == curve["dev"].idxmax()
     kept = curve.loc[record.best_epoch, columns]
-    assert kept.tolist() == [record.score_of(task) for task in TASKS]
+    assert kept.tolist() == [record.score(task).dev for task in TASKS]
     # A pass over the smallest task, 40 rows, is an epoch: three steps of three batches, of which its last has 8 rows.
     assert curve["examples"].tolist()[0] == 3 * 16 + 3 * 16 + 40
     heads = 2 * (2 * 32 + 2) + 32 + 1
@@ -414,6 +414,6 @@ def test_a_task_that_trains_nothing_leaves_the_others_to_train(mixing: str, work
     alone = TrainingRun(
         RunRequest.single("frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1), workspace
     ).get()
-    assert record.score_of("pairs") == pytest.approx(alone.dev)
+    assert record.score("pairs").dev == pytest.approx(alone.dev)
     curve = workspace.ledger.curve(record.run)
     assert curve["loss"].iloc[-1] < curve["loss"].iloc[0]
