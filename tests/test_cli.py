@@ -359,7 +359,7 @@ def final_numbers(folder: Path) -> dict[str, object]:
         record = json.loads(file.read_text())
         curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
         predictions = pd.read_parquet(file.parent / "predictions.parquet")
-        kept = ("dev", "best_epoch", "others", "unchanged", "artifact_digest", "weights_sha256", "identity")
+        kept = ("best_epoch", "scores", "unchanged", "artifact_digest", "weights_sha256", "identity")
         numbers[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
     return numbers
 

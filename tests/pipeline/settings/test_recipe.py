@@ -600,7 +600,7 @@ DEFAULTS = {
 
 
 def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
-    assert SCHEMA == 2
+    assert SCHEMA == 3
     dumped = Recipe().model_dump(mode="json")
     assert {key: dumped[key] for key in DEFAULTS} == DEFAULTS
     # An adapter kind that comes later brings settings of its own, whose defaults its tests know.
