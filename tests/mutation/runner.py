@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_COPIED = ("pipeline", "stages", "tests", "pyproject.toml")
+_COPIED = ("benchmarks", "pipeline", "stages", "tests", "pyproject.toml")
 _LIBRARIES = (
     "accelerate", "adapters", "datasets", "evaluate", "pandas", "pyarrow.parquet", "pytest", "scipy.stats",
     "sklearn.metrics", "torch", "transformers.models.bert.modeling_bert",
@@ -106,7 +106,9 @@ def _test(trial: Trial, tree: Path) -> None:
     (tree / trial.file).write_text(trial.source, encoding="utf-8")
     os.chdir(tree)
     sys.path[:] = [str(tree), *(path for path in sys.path if path and Path(path).resolve() != ROOT)]
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("pipeline", "stages", "tests")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("benchmarks", "pipeline", "stages", "tests")
+    ]:
         del sys.modules[name]
     os.environ["PYTHONPATH"] = str(tree)
     # A mutant may be as old and as large as its file to the second and byte, by which compiled files are known.
