@@ -83,10 +83,11 @@ class Pruning:
 
     def finished(self) -> RunRecord | None:
         """The ledger's record, if its artifact is still there."""
-        record, artifact = self.workspace.ledger.find(self.name), self.workspace.store.find(self.name)
-        if record is None or artifact is None or artifact.manifest.digest != record.artifact_digest:
+        record = self.workspace.ledger.find(self.name)
+        if record is None:
             return None
-        return record.model_copy(update={"artifact": str(artifact.folder)})
+        artifact = self.workspace.store.find_unchanged(self.name, record.artifact_digest)
+        return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
 
     def make(self) -> RunRecord:
         """Score the sources, leave the others out, score the task, and keep all of it."""

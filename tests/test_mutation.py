@@ -111,6 +111,7 @@ def test_the_files_and_their_tests_exist(file: str) -> None:
 
 
 PROJECT = {
+    "benchmarks/__init__.py": "",
     "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['.']\n",
     "pipeline/__init__.py": "",
     "pipeline/seen.py": "def add(a, b):\n    return a + b\n",

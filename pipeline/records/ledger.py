@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name
+from pipeline.records.older import upgraded
 from pipeline.records.source_run import SourceRun as SourceRun
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json, write_text
@@ -120,8 +121,7 @@ class RunRecord(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _upgrade(cls, values: Any) -> Any:
-        """A record of version 2, in which one task of a run was above the others."""
-        return _with_scores(values) if isinstance(values, dict) and "scores" not in values else values
+        return upgraded(values) if isinstance(values, dict) and "scores" not in values else values
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -199,36 +199,6 @@ class RunRecord(BaseModel):
             **self.cost.model_dump(),
             "artifact": self.artifact,
         }
-
-
-def _with_scores(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a record of version 2 as today's."""
-    old = dict(values)
-    identity, rows = old.get("identity"), old.pop("rows", None)
-    if not isinstance(identity, dict) or not isinstance(rows, dict):
-        return values
-    parts = [identity, *(part for part in identity.get("others") or () if isinstance(part, dict))]
-    known = {
-        part["task"].get("name"): {
-            "meaning": {key: value for key, value in part["task"].items() if key != "name"},
-            "recipe": part.get("recipe"),
-            "data": part.get("data"),
-        }
-        for part in parts
-        if isinstance(part.get("task"), dict)
-    }
-    shared = {key: value for key, value in identity.items() if key not in ("task", "recipe", "data", "others")}
-    own: dict[str, Any] = {key: old.pop(key) for key in ("metric", "dev", "recipe", "limit", "added") if key in old}
-    own |= {"rows": rows.get("dev"), "train_rows": rows.get("train"), "dev_in_train": rows.get("dev_in_train", 0)}
-    others = {}
-    for task, score in (old.pop("others", None) or {}).items():
-        others[task] = dict(score) if isinstance(score, dict) else score
-        if isinstance(score, dict) and score.get("train_rows") is not None:
-            # The first versions kept the recipes of the other tasks in the identity alone.
-            others[task]["recipe"] = score.get("recipe") or known.get(task, {}).get("recipe")
-        elif isinstance(score, dict):
-            others[task]["train_rows"] = 0
-    return {**old, "identity": {**shared, "tasks": known}, "scores": {old.pop("task", None): own, **others}}
 
 
 _RUN_NAME = re.compile(r"[\w-]{1,64}")

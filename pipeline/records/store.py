@@ -177,6 +177,11 @@ class Store:
             raise problems[0]
         return None
 
+    def find_unchanged(self, run: str, digest: str | None) -> Artifact | None:
+        """The artifact of ``run`` if its contents have this digest, else None; see :meth:`find`."""
+        artifact = self.find(run)
+        return artifact if artifact is not None and artifact.manifest.digest == digest else None
+
     def save(self, manifest: Manifest, write: Callable[[Path], None]) -> Artifact:
         """Write an artifact: ``write(folder)`` puts its files there; the manifest, with their hashes, is added."""
         target = self.root / manifest.place
@@ -204,8 +209,8 @@ class Store:
         Raises:
             PipelineError: it is not here, or has other contents than the fusion was trained over.
         """
-        artifact = self.find(source.run)
-        if artifact is None or artifact.manifest.digest != source.digest:
+        artifact = self.find_unchanged(source.run, source.digest)
+        if artifact is None:
             raise PipelineError(
                 f"fusion {fusion.run} needs adapter {source.run} of task '{source.task}', which is not in {self.root}:"
                 f" import it, or fuse again (python -m pipeline fuse --target {fusion.task})"

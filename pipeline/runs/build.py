@@ -21,7 +21,7 @@ from pipeline.models.split import split_encoder
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.meaning import check_meaning
+from pipeline.runs.compatibility import check_meaning
 from pipeline.runs.request import RunRequest
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.recipe import Recipe

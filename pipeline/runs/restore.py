@@ -17,7 +17,7 @@ from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferM
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Store
 from pipeline.runs.build import assemble, assemble_all, make_lean_for_all, modules_of
-from pipeline.runs.meaning import check_backbone, check_meaning
+from pipeline.runs.compatibility import check_backbone, check_meaning
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.layers import check_layers
 from pipeline.system.errors import PipelineError
@@ -135,8 +135,7 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], backbone: Backbone
 def is_kept(record: RunRecord, store: Store, ledger: Ledger) -> bool:
     """Whether the model that ``record`` describes is still there."""
     if record.artifact_digest is not None:
-        artifact = store.find(record.run)
-        return artifact is not None and artifact.manifest.digest == record.artifact_digest
+        return store.find_unchanged(record.run, record.artifact_digest) is not None
     return record.weights_sha256 is not None and ledger.weights_file(record.run).is_file()
 
 

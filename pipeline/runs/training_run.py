@@ -43,10 +43,10 @@ from pipeline.system.atomic import check_writable
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator
 from pipeline.training.divergence import divergence_of
-from pipeline.training.fit import Fitted, GradientRule, TrainingData, fit
+from pipeline.training.fit import Fitted, GradientRule, Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
 from pipeline.training.surgery import Surgery, weighting_of
-from pipeline.training.terms import loss_with, terms_of
+from pipeline.training.terms import Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised
 
 _KEEPS_WEIGHTS = frozenset({"full", "frozen"})
@@ -69,7 +69,6 @@ class Findings:
     """The adapter that the model started as."""
     candidates: Mapping[str, float]
     """Dev scores of the adapters that a fusion's anchor was chosen from."""
-    attention: pd.DataFrame | None
 
 
 class TrainingRun:
@@ -161,10 +160,8 @@ class TrainingRun:
         if record is None:
             return None
         if self.request.kind in ARTIFACT_KINDS:
-            artifact = self.workspace.store.find(self.name)
-            if artifact is None or artifact.manifest.digest != record.artifact_digest:
-                return None
-            return record.model_copy(update={"artifact": str(artifact.folder)})
+            artifact = self.workspace.store.find_unchanged(self.name, record.artifact_digest)
+            return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
         return self.workspace.ledger.with_weights(record, self.request.keep_weights)
 
     def get(self, force: bool = False) -> RunRecord:
@@ -200,36 +197,8 @@ class TrainingRun:
         for task in self.tasks.values():
             load_metric(task.metric)  # its import takes seconds, which are not the run's
 
-        def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
-            return model(piece.task, **inputs_of(piece.batch))
-
-        def objective(outputs: Tensor, piece: Piece) -> Tensor:
-            return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
-
-        divergences = {name: divergence_of(task, self.recipes[name]) for name, task in self.tasks.items()}
-        terms = terms_of(
-            Regularised(
-                recipe,
-                model,
-                forward,
-                divergences.__getitem__,
-                lambda name: model.of(name).backbone,
-                self.backbone.tensor_names,
-            )
-        )
-        regularised = loss_with(forward, objective, terms.of_outputs)
-
-        def loss(model: nn.Module, piece: Piece) -> Tensor:
-            return regularised(model, piece) * self.recipes[piece.task].loss_weight
-
-        def predict() -> dict[str, Prediction]:
-            return {name: scoring.predict(model.of(name)) for name, scoring in scorings.items()}
-
-        def value(predictions: Mapping[str, Prediction]) -> float | dict[str, float]:
-            scores = {name: scorings[name].value(prediction) for name, prediction in predictions.items()}
-            return scores if len(scores) > 1 else scores[self.task.name]
-
-        evaluations = Evaluations(predict, value)
+        loss, terms = self._loss(model, scorings)
+        evaluations = self._evaluations(model, scorings)
         fitted = fit(
             model,
             recipe=recipe,
@@ -257,18 +226,58 @@ class TrainingRun:
             earlier={step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier},
             initial=anchor.adapter,
             candidates=anchor.candidates,
-            attention=None,
         )
         if self.workspace.track:
             accelerator.end_training()
         if accelerator.is_main_process:
             scores = {name: scorings[name].value(prediction) for name, prediction in best.items()}
             attention = self._attention(model, scorings[self.task.name])
-            self._finish(model, fitted, scores, replace(findings, attention=attention))
+            self._finish(model, fitted, scores, findings, attention)
         accelerator.wait_for_everyone()
         record = self.finished()
         assert record is not None
         return record
+
+    def _loss(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> tuple[Loss, Terms]:
+        """The loss of a piece, weighted by its task, and the terms in it."""
+
+        def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
+            return model(piece.task, **inputs_of(piece.batch))
+
+        def objective(outputs: Tensor, piece: Piece) -> Tensor:
+            return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
+
+        divergences = {name: divergence_of(task, self.recipes[name]) for name, task in self.tasks.items()}
+        terms = terms_of(
+            Regularised(
+                self.recipe,
+                model,
+                forward,
+                divergences.__getitem__,
+                lambda name: model.of(name).backbone,
+                self.backbone.tensor_names,
+            )
+        )
+        regularised = loss_with(forward, objective, terms.of_outputs)
+
+        def loss(model: nn.Module, piece: Piece) -> Tensor:
+            return regularised(model, piece) * self.recipes[piece.task].loss_weight
+
+        return loss, terms
+
+    def _evaluations(
+        self, model: MultitaskModel, scorings: Mapping[str, Scoring]
+    ) -> Evaluations[dict[str, Prediction]]:
+        """Predictions for every task at each score; several tasks are scored one by one."""
+
+        def predict() -> dict[str, Prediction]:
+            return {name: scoring.predict(model.of(name)) for name, scoring in scorings.items()}
+
+        def value(predictions: Mapping[str, Prediction]) -> float | dict[str, float]:
+            scores = {name: scorings[name].value(prediction) for name, prediction in predictions.items()}
+            return scores if len(scores) > 1 else scores[self.task.name]
+
+        return Evaluations(predict, value)
 
     def _initial_adapter(self, scoring: Scoring, accelerator: Accelerator) -> Anchor:
         """The adapter that the model starts as, where it may start as one."""
@@ -359,7 +368,14 @@ class TrainingRun:
         names = [artifact.manifest.task for artifact in self.request.adapters]
         return attention_table(site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs()), names)
 
-    def _finish(self, model: MultitaskModel, fitted: Fitted, scores: Mapping[str, float], findings: Findings) -> None:
+    def _finish(
+        self,
+        model: MultitaskModel,
+        fitted: Fitted,
+        scores: Mapping[str, float],
+        findings: Findings,
+        attention: pd.DataFrame | None,
+    ) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears."""
         request, ledger = self.request, self.workspace.ledger
         artifact, weights = None, None
@@ -415,4 +431,4 @@ class TrainingRun:
             provenance=provenance(),
         )
         tables = {task: table for task, (_, table) in findings.earlier.items()} | dict(findings.predictions)
-        ledger.finish(record, fitted.curve, tables, findings.attention)
+        ledger.finish(record, fitted.curve, tables, attention)
