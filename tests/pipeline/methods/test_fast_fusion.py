@@ -28,6 +28,7 @@ def fused_model(
     dropout: float = 0.1,
     activation: str = "gelu",
     dtype: torch.dtype = torch.float64,
+    **changed: bool,
 ) -> Any:
     """A two-layer BERT with random adapters and a random fusion over them, in training."""
     torch.manual_seed(0)
@@ -46,7 +47,7 @@ def fused_model(
     names = [f"task{n}" for n in range(len(bottlenecks))]
     for name, bottleneck in zip(names, bottlenecks, strict=True):
         model.add_adapter(name, config=kind(reduction_factor=width / bottleneck, non_linearity=activation))
-    model.add_adapter_fusion(Fuse(*names))
+    model.add_adapter_fusion(Fuse(*names), config=adapters.DynamicAdapterFusionConfig(**changed))
     model.train_adapter_fusion(Fuse(*names))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -298,6 +299,23 @@ def test_adapters_that_train_go_to_stock(count_fast: list[int]) -> None:
         site.adapters["task1"].requires_grad_(True)
     assert_same(model)
     assert len(count_fast) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "fast"),
+    [({"query": False}, 0), ({"key": False}, 0), ({"value": False}, 0), ({"residual_before": True}, 0),
+     ({"temperature": True}, 0), ({"regularization": False}, 4)],
+    ids=str,
+)  # fmt: skip
+def test_a_fusion_of_another_form_goes_to_stock(setting: dict[str, bool], fast: int, count_fast: list[int]) -> None:
+    model = fused_model(**setting)  # type: ignore[arg-type]
+    use_fusion_implementation(model, "fast")
+    model.eval()
+    try:
+        model(**batch())
+    except (AttributeError, RuntimeError, TypeError):
+        assert fast == 0  # AdapterHub does not compute every form that it can be asked for
+    assert len(count_fast) == fast
 
 
 def test_adapters_that_a_site_lacks_go_to_stock() -> None:

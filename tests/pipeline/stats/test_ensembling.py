@@ -211,3 +211,11 @@ def test_the_halves_are_alike_and_hold_every_row(rows: int) -> None:
     scores = np.random.default_rng(2).normal(size=200)
     half = first_half(scores, 0)
     assert abs(scores[half].mean() - scores[~half].mean()) < 0.05
+
+
+def test_the_halves_are_the_same_on_every_machine() -> None:
+    """A sort that is not stable orders equal labels as the processor's instructions have it."""
+    labels = np.random.default_rng(1).integers(0, 2, 500)
+    shuffled = np.random.default_rng([3, len(labels)]).permutation(len(labels))
+    expected = sorted(shuffled, key=lambda row: labels[row])[::2]
+    assert np.flatnonzero(first_half(labels, 3)).tolist() == sorted(expected)

@@ -361,6 +361,20 @@ def test_a_name_never_outlives_its_bytes(kind: str, tmp_path: Path, monkeypatch:
     assert tmp_path.stat().st_ino in after
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what /proc lists")
+@pytest.mark.parametrize("write", [new_file, new_folder])
+def test_a_writer_leaves_no_file_open(write: Writer, tmp_path: Path) -> None:
+    """A study writes thousands of files, and a process may have 1,024 open."""
+    before = len([*Path("/proc/self/fd").iterdir()])
+    for number in range(3):
+        with write(tmp_path / str(number)) as temporary:
+            if write is new_file:
+                temporary.write_text("new")
+            else:
+                fill(temporary, "new", "sub/two")
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
+
+
 def test_two_writers_of_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
     with new_file(tmp_path / "target") as first, new_file(tmp_path / "target") as second:
         first.write_text("first")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training import checkpoint
-from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.fit import Fitted, TrainingData, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
 
@@ -154,6 +155,13 @@ def test_random_numbers_differ_between_seeds_steps_and_processes() -> None:
     numbers = drawn() + drawn(seed=2) + drawn(accelerator=second_process)
     assert len({*numbers}) == len(numbers) == 3 * EPOCHS * -(-ROWS // BATCH)
     assert drawn() == drawn()
+
+
+def test_a_step_shares_its_seed_with_no_other_step_or_process() -> None:
+    seeds = [_step_seed(*each) for each in itertools.product(range(3), range(500), range(8))]
+    assert len({*seeds}) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert 0 < _step_seed(2**32, 2**40, 255) < 2**63
 
 
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:

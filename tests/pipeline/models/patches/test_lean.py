@@ -154,6 +154,18 @@ def test_dropout_masks_are_whole_again_where_more_than_the_first_token_is_asked_
     assert model(**batch()).last_hidden_state.shape == (3, 9, 32)
 
 
+def test_dropout_that_follows_attention_maps_draws_the_masks_of_torch(tmp_path: Path) -> None:
+    """All tokens are computed for the maps, so that none stands for others."""
+    found = []
+    for lean in (False, True):
+        model = encoder(tmp_path, "bert", dropout=0.3).train()
+        if lean:
+            make_lean(model, "cls")
+        torch.manual_seed(3)
+        found.append(model(**batch(), output_attentions=True).last_hidden_state)
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=5e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_dropout_draws_the_masks_of_torch(dtype: torch.dtype) -> None:
     values = torch.randn(3, 5, 7, dtype=dtype)
