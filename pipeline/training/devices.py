@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
@@ -68,7 +70,16 @@ def on_main_process(action: Callable[[], T]) -> T:
 
 def _group() -> PartialState:
     # The first call decides for good whether the processes form a group; PartialState itself does not read this flag.
-    return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
+    _leave_at_exit()
+    return state
+
+
+@cache
+def _leave_at_exit() -> None:
+    """Gloo's threads must end before the interpreter does: one that still runs then can abort a finished process."""
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        atexit.register(torch.distributed.destroy_process_group)
 
 
 @contextmanager
@@ -149,6 +160,7 @@ def make_accelerator(
         # Accelerate would only write to its debug log, and track nothing.
         raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
     handlers = [DistributedDataParallelKwargs(find_unused_parameters=True)] if resting else []
+    _group()
     accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder, kwargs_handlers=handlers)
     if accelerator.num_processes != process_count():
         raise PipelineError(
