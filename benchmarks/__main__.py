@@ -1,7 +1,5 @@
 """``python -m benchmarks [names] [--quick] [--output DIR] [--repeats 5] [--backbone DIR] [--data DIR]``."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import tempfile

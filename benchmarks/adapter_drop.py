@@ -1,7 +1,5 @@
 """What speed costs in score: fewer layers with adapters, and fewer adapters in a fusion."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

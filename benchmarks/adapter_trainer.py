@@ -1,7 +1,5 @@
 """One epoch of stage one with AdapterHub's own trainer."""
 
-from __future__ import annotations
-
 import time
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Backbones of real shapes with random weights: speed does not depend on what the weights say."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Count the floating-point operations that run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

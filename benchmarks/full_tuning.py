@@ -1,7 +1,5 @@
 """What the training loop costs: full fine-tuning through ``fit`` against the shortest loop that does the same work."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How a step of stage two grows with adapters, length and rows, and a study's planning with its runs."""
 
-from __future__ import annotations
-
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run

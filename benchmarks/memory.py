@@ -1,7 +1,5 @@
 """What a forward pass keeps for its backward pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from weakref import WeakSet
 

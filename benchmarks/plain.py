@@ -1,7 +1,5 @@
 """The other side of a comparison: transformers and AdapterHub as their manuals use them, without this project."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

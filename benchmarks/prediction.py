@@ -1,7 +1,5 @@
 """Predictions of N tasks: their adapters in one forward pass against a pass for each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from pipeline.data.tokens import TokenisedSplit

@@ -1,7 +1,5 @@
 """What SMART and the proximal point cost: a training step with them beside the plain step."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

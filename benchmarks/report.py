@@ -1,7 +1,5 @@
 """Report: a benchmark's table, on the screen and as JSON with all that is needed to repeat it."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows to train on: real ones, or random tokens with the lengths of real ones."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

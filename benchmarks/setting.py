@@ -1,7 +1,5 @@
 """Setting: what all benchmarks of one command share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Stage one, examples a second: this project's loop against AdapterHub's trainer in its three settings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pipeline.data.tokens import TokenisedSplit

@@ -1,7 +1,5 @@
 """Stage two on a whole BERT, a training step: AdapterHub's fusion against this project's."""
 
-from __future__ import annotations
-
 from .backbones import FOUR_OF_BERT_BASE, MINILM, NANO, Shape, backbone_folder
 from .report import Report
 from .setting import Setting

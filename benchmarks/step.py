@@ -1,7 +1,5 @@
 """A training step of a whole model on one batch, of this project and of AdapterHub."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

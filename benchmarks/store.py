@@ -1,7 +1,5 @@
 """A store of thousands of artifacts: how long it takes to list them, to look one up and to choose what to fuse."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Measure peers in turn, A, B, A, B, ...: what else the machine does then falls on all of them alike."""
 
-from __future__ import annotations
-
 import gc
 import statistics
 import time

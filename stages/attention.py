@@ -1,7 +1,5 @@
 """Attention maps of a study's models for one sentence or pair (Liu & Shen 2023, tables 8 and 9)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

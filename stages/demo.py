@@ -1,7 +1,5 @@
 """The whole pipeline in a few minutes: generated tasks, a nano BERT made here, extract, fuse, compare."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ensembles of finished runs, from their saved predictions alone: nothing is trained and no model is run."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Stage one: knowledge extraction, an adapter for a task on the frozen backbone."""
 
-from __future__ import annotations
-
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, why_other_backbone
 from pipeline.runs.request import RunRequest

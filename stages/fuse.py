@@ -1,7 +1,5 @@
 """Stage two: knowledge composition, fusion layers over the adapters of several tasks for one target."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Predictions of trained models for rows without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

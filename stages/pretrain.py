@@ -3,8 +3,6 @@
 Masked-language-model training on training texts alone (Devlin et al. 2019); what comes out is a backbone folder.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

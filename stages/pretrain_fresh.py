@@ -1,7 +1,5 @@
 """A backbone from nothing: a small BERT that reads texts of a small, closed language."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A trained fusion over fewer adapters: those that its attention shows to matter, without training anew."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The tables, figures and page of a study, from the ledger alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

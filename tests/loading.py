@@ -1,7 +1,5 @@
 """Load a task as a run does: every row, then a sample."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.data.load import TaskData, check_limit, load_all_rows

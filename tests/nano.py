@@ -1,7 +1,5 @@
 """A nano backbone with random weights, and small generated tasks."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

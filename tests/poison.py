@@ -1,7 +1,5 @@
 """What may be wrong with a file of tensors whose sha256 is right: a change of the file for each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

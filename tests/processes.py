@@ -1,7 +1,5 @@
 """Short scripts as processes of their own, to be killed or to get in each other's way."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

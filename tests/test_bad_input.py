@@ -1,7 +1,5 @@
 """Options and files that make no sense are refused in a line or two, with status 2."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmarks still run; of what they measure, only the memory is looked at."""
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

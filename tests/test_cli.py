@@ -1,7 +1,5 @@
 """The command line: every mistake is one clear message and status 2; a killed command resumes where it was."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

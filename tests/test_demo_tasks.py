@@ -1,7 +1,5 @@
 """The generated tasks hold what they promise: reproducible, balanced, apart, and sharing what they should."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import tomllib

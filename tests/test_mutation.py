@@ -1,7 +1,5 @@
 """Mutation testing itself: which mutants there are, and that one is noticed only where a test fails."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A home folder, a temporary folder and room on disks that hold nothing of the project are not needed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Batches with little padding: shuffled for training, grouped by length in large sets, and sorted for evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

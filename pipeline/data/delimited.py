@@ -4,8 +4,6 @@ A stray quote would swallow the rows that follow into one cell. A row with a cel
 texts by a column. A skipped blank line would shift every later prediction by a row.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

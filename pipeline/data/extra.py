@@ -1,7 +1,5 @@
 """Extra data: add another task's training rows to a target's, without the rows that are scored."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

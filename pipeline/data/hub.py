@@ -1,7 +1,5 @@
 """Read a split of a Hub data set. Loading scripts are never run."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pipeline.data.tasks import Hub, Split

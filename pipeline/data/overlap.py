@@ -1,7 +1,5 @@
 """Leakage: rows of one split whose text is also in another."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

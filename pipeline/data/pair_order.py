@@ -4,8 +4,6 @@ A cross-encoder reads ``[CLS] a [SEP] b [SEP]`` and answers differently for b be
 in most pair tasks (Hayes 2024 trains on random orders).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

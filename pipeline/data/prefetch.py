@@ -1,7 +1,5 @@
 """Prepare the next batches while a GPU computes on the current one."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Read and write tables as parquet, csv, tsv or jsonl, by suffix."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tokenise a split once; the cache key covers everything that changes the result."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The attention of a trained fusion over its adapters, averaged over the tokens of a split, site by site."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal

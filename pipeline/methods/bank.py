@@ -1,7 +1,5 @@
 """AdapterBank: the frozen adapters of one site as a few joined matrices instead of N small modules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

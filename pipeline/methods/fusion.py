@@ -4,8 +4,6 @@ At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softm
 ``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 

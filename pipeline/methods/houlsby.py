@@ -7,8 +7,6 @@ Layers may be left without (AdapterDrop, Rücklé et al. 2021): those at the bot
 the backward pass ends at the lowest adapter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from functools import partial
 from typing import Any

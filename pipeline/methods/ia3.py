@@ -11,8 +11,6 @@ AdapterHub rescales before the activation of the feed-forward layer, the paper a
 AdapterHub stores the vectors as matrices (d, 1), so ``weight_decay`` pulls them to zero; a recipe may switch it off.
 """
 
-from __future__ import annotations
-
 from adapters import IA3Config
 
 from pipeline.methods.stock import StockAdapter

@@ -1,7 +1,5 @@
 """The LayerNorms that train with a task's adapter (Houlsby et al. 2019), kept in a file beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

@@ -8,8 +8,6 @@ B is zero at the start, so the first forward pass is the backbone's. 2rd paramet
 to the first r that they try and do not tune it; here it is 8, their value for RoBERTa-base. There is no dropout on x.
 """
 
-from __future__ import annotations
-
 from adapters import LoRAConfig
 from transformers import PretrainedConfig
 

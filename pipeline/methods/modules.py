@@ -1,7 +1,5 @@
 """The adapters of one or several tasks: added to a backbone, saved and loaded by the method of the recipe's kind."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 

@@ -10,8 +10,6 @@ The trailing GELU is in both published codes, though not in the equation; like t
 there is no dropout within. V_D is zero at the start, so the first forward pass is the backbone's (gelu(0) = 0).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

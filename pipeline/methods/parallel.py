@@ -8,8 +8,6 @@ streams, the first adapter's rows first. With x (N, B T, d) the streams at a sit
 AdapterHub runs N small modules on N slices instead, and copies their outputs together; the result is the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -11,8 +11,6 @@ Vectors that are equal at the start would have equal gradients for ever (without
 log L_p added to its score. They are therefore initialised to the states of different tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ backbone's projections. In this flat form the numbers themselves are trained, wi
 from while training, so that what is trained is what is kept.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Leaving adapters out only renormalises the softmax over the others: Q, K and V stay as trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The adapter kinds under the names that recipes use, and what each provides."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol

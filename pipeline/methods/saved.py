@@ -1,7 +1,5 @@
 """Adapters and fusions on disk, and AdapterHub's configuration of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

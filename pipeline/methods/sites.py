@@ -1,7 +1,5 @@
 """Adapters of our own, whose modules stand in a :class:`~pipeline.models.switching.TaskSite` of each layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Adapters that AdapterHub implements: one configuration describes them, and AdapterHub loads what is saved."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Self-attention of each token over the others: after the softmax, averaged over heads, layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Load a pretrained encoder, from the Hub or a folder, always as fp32 and never with remote code."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Collection, Mapping

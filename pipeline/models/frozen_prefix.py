@@ -4,8 +4,6 @@ The prefix gives an input the same hidden states every time, so they can be cach
 evaluation mode and without gradients: dropout below the lowest trained layer would only blur that layer's input.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from pipeline.models.layout import layers_of

@@ -11,8 +11,6 @@ With dropout on the features f of one vector u (B, d) or of a pair u, v:
 | cosine (Xu 2024, figures 1 and 2) | ``cos(u, v)``, unclamped, without weights | |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Where BERT, RoBERTa and DistilBERT keep the parts of a layer that methods hook into."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 

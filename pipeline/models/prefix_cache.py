@@ -1,7 +1,5 @@
 """What the frozen prefix of a model gives for the inputs of a split, computed once instead of every epoch."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from accelerate import Accelerator

@@ -1,7 +1,5 @@
 """Pretrained files, from the Hub or a folder: whatever is wrong with them is reported in one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ CerBERTus(k) has a copy of the top k layers per task, all initialised to the pre
 one model, with k = depth only the embeddings. There is no pooler to share or to copy: heads read hidden states.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

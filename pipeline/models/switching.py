@@ -1,7 +1,5 @@
 """Modules of several tasks over one backbone; one task's are active at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from adapters.methods.adapter_layer_base import AdapterLayerBase

@@ -4,8 +4,6 @@ AdapterHub and torch (``strict=False``) load every tensor of a file that the mod
 A file could then overwrite the frozen backbone, or a model predict with random weights.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path

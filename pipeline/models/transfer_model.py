@@ -3,8 +3,6 @@
 Several can share one backbone: JointModel answers for all tasks at once, MultitaskModel for one at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 

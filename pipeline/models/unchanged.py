@@ -1,7 +1,5 @@
 """Proof that frozen weights are bit-identical: hashes of the tensors in memory, before and after training."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Ensembles on disk, under ``<reports>/ensembles/<name>/``: ``ensemble.json``, and predictions on dev."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal

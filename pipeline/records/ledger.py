@@ -3,8 +3,6 @@
 A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

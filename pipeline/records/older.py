@@ -1,7 +1,5 @@
 """Run records of earlier versions: one task of a run was described apart from its ``others``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What an artifact or a run names as its origin."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict, Field
 
 from pipeline.data.tasks import Name

@@ -4,8 +4,6 @@
 ``manifest.json``. A folder appears complete or not at all; every file is checked against its sha256 before use.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """From a study's runs to its report: every table, figure and sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The two sides differ in more than the other tasks: a fusion, for one, comes afte
 for more steps. A difference here does not show what the other tasks are worth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Cells that several tables share: names, scores, counts, and differences with their verdict."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What each line of the main table selected on the rows that it is scored on: more options flatter the score more."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pipeline.records.ledger import RunRecord

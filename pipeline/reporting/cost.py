@@ -1,7 +1,5 @@
 """What every row costs: what is trained, what must be stored for one task and for all, time and memory."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable
 

@@ -1,7 +1,5 @@
 """What a model trained on one task scores on the others (Liu & Shen 2023, table 7)."""
 
-from __future__ import annotations
-
 from pipeline.reporting.cells import group_cell, judged, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table

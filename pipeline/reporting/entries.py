@@ -1,7 +1,5 @@
 """The outcome of a study as it is stored: a run for every cell, or the reason why there is none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """Dev scores epoch by epoch."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pipeline.reporting.cells import line_cell

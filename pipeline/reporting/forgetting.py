@@ -1,7 +1,5 @@
 """Forgetting: how well a model still answers its first task after training on a second."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What training a fusion gained over its initial state and over the best adapter that it reads."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable

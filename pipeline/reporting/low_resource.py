@@ -1,7 +1,5 @@
 """Low-resource curves: every row on few training rows of the target, its sources at full size."""
 
-from __future__ import annotations
-
 import statistics
 from functools import cached_property
 from itertools import product

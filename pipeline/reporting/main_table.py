@@ -1,7 +1,5 @@
 """The main table: every row on every target, tested against the reference, with its cost beside it."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What a reader must know to trust or doubt the tables, computed from the records."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """A run as the page shows it: its identity, result, cost and provenance."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

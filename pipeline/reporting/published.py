@@ -1,7 +1,5 @@
 """Published numbers beside ours, and what differs between the two settings."""
 
-from __future__ import annotations
-
 import csv
 import statistics
 from dataclasses import dataclass, field

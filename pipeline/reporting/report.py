@@ -1,7 +1,5 @@
 """Report: what a study came to, ready to be written as tables and as a page."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self, TypeVar

@@ -1,7 +1,5 @@
 """results.csv: one row a finished cell of the study."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from pipeline.records.ledger import Cost

@@ -1,7 +1,5 @@
 """The finished runs of a study, found by row, target and seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, wraps

@@ -1,7 +1,5 @@
 """The summary in plain sentences, each computed from a test or a count."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping
 

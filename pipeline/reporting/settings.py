@@ -1,7 +1,5 @@
 """How every row was trained, where rows differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

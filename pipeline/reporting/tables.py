@@ -1,7 +1,5 @@
 """results.csv, tables.md, tables.tex and tables/*.csv of a report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Numbers as a reader of tables and sentences says them."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from pathlib import Path

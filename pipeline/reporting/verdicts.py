@@ -1,7 +1,5 @@
 """Which differences of a table are significant: one reading of its paired tests, corrected together."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 

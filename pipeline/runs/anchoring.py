@@ -1,7 +1,5 @@
 """Which adapter an anchored fusion starts as."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

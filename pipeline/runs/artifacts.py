@@ -1,7 +1,5 @@
 """What a run puts into the store: AdapterHub's files, the head, and LayerNorms that trained with an adapter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The model of a run before it is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

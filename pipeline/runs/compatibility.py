@@ -1,7 +1,5 @@
 """Whether a trained model still fits the backbone and the task that it is wanted for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.data.tasks import Task

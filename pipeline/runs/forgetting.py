@@ -1,7 +1,5 @@
 """What sequential tuning forgot: its model on an earlier task again, with the head it had there."""
 
-from __future__ import annotations
-
 import pandas as pd
 from accelerate import Accelerator
 from transformers import PreTrainedModel

@@ -1,7 +1,5 @@
 """Rows as a model of a recipe reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pandas as pd

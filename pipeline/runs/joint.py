@@ -1,7 +1,5 @@
 """Which tasks can be trained together, by which recipes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pipeline.data.tasks import Task

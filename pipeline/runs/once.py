@@ -1,7 +1,5 @@
 """Whatever is trained is trained once: found finished, or made under a lock and found from then on."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import Protocol, TypeVar
 

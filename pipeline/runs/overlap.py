@@ -1,7 +1,5 @@
 """What a run says of training rows that are also in dev."""
 
-from __future__ import annotations
-
 import sys
 
 from pipeline.data.load import TaskData

@@ -1,7 +1,5 @@
 """RunRequest: what is to be trained, before anything is read or built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self

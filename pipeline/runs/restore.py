@@ -1,7 +1,5 @@
 """The trained models of finished runs, from the store or from the weights beside their records."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from pipeline.data.tasks import Task

@@ -1,7 +1,5 @@
 """A task's dev split, and what a model makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar

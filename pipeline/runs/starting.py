@@ -1,7 +1,5 @@
 """Which other task's adapter an adapter is warm-started from, if any (intermediate-task transfer, Poth et al. 2021)."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

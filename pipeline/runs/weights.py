@@ -1,7 +1,5 @@
 """The weights that runs keep beside their records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

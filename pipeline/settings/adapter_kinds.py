@@ -3,8 +3,6 @@
 What a kind does stands in its own file of ``pipeline/methods``, which the registry there holds under the same name.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

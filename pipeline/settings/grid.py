@@ -1,7 +1,5 @@
 """Grids: a row of a study that stands for several rows, one for each combination of recipe values."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers of a backbone written as ``0-4``, ``0,1,3`` or ``0-2,5``, counted from 0 at the bottom."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

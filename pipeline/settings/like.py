@@ -1,7 +1,5 @@
 """Rows that are like others: ``like = "ROW"`` copies another row of the study, and the row's own keys go over it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any

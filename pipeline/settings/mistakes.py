@@ -1,7 +1,5 @@
 """Mistakes in the raw values of a study that validation does not see: in recipes, and in the names of tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 

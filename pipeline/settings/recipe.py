@@ -1,7 +1,5 @@
 """Recipe: everything that determines a training run except its task, seed, data and backbone."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self

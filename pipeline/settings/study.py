@@ -1,7 +1,5 @@
 """Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self

@@ -1,7 +1,5 @@
 """Macro F1 and Matthews' correlation: scores that follow from how often each class is right, predicted and true."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -11,8 +11,6 @@
   give the lower.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ Scores are computed over a whole split at once: a mean of Pearson over batches i
 is best, for every metric.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

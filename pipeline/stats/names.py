@@ -1,7 +1,5 @@
 """Names of the metrics by kind of task. Tasks and records need no more, and this file imports nothing heavy."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 Kind = Literal["classes", "score"]

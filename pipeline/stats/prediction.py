@@ -1,7 +1,5 @@
 """Predictions of one model for one split."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

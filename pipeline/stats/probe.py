@@ -4,8 +4,6 @@ Ranking intermediate tasks by such proxies over frozen encoders comes close to t
 Rücklé, Gurevych 2021, "What to pre-train on? Efficient intermediate task selection").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -5,8 +5,6 @@ rows, in all seeds at once. :func:`recomputed` works for any metric. Where a sco
 :func:`by_sums` gives the same numbers much faster, since a swap moves what a row adds from one system to the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ New content is made in a hidden *staging* folder beside its place, then renamed.
 folder while it works. A staging folder whose lock is free was therefore left by a killed process and can be cleared.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Errors that the user can mend, in words: what is wrong, where, and what to do."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

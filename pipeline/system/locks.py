@@ -1,7 +1,5 @@
 """Locks between processes. The kernel releases a lock when the process that holds it ends, however it ends."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import sys

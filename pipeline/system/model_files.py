@@ -6,8 +6,6 @@ missing, stale, damaged or unwritable, and two processes may write it at once. W
 the file itself (:meth:`ModelFiles.read`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path

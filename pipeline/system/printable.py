@@ -1,7 +1,5 @@
 """Text that is safe to show in a terminal, a page and a picture, whatever file it came from."""
 
-from __future__ import annotations
-
 import re
 
 # What XML 1.0 cannot hold, and the control characters that it can but a terminal would obey.

@@ -1,7 +1,5 @@
 """The process itself: whether it speaks for those that train with it, how its threads wait, how it keeps memory."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

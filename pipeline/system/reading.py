@@ -4,8 +4,6 @@ A file may be missing, unreadable, a folder, a pipe that nobody writes to, not U
 recurse, or hold a number too long to convert. The user can mend all of these, so none may end in a traceback.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Standard output and standard error: either may be closed, on a full disk, or lack letters of what is printed."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """The state of an unfinished run in one safetensors file, so that it resumes as if never stopped."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The memory that a run needs at least, and its peak so far."""
 
-from __future__ import annotations
-
 import gc
 import os
 import resource

@@ -1,7 +1,5 @@
 """The learning curve: a point each time the model is scored."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Where and in what precision to compute."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import time

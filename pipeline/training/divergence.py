@@ -4,8 +4,6 @@ The code around SMART sums over a batch of classes and averages over one of scor
 term's weight means the same for every task and batch size.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -4,8 +4,6 @@ A step's random numbers are seeded by (seed, step, process) and the order of bat
 resumes from its checkpoint takes exactly the steps it would have taken.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

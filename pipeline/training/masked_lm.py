@@ -4,8 +4,6 @@ There is no next-sentence prediction. Words to hide are drawn anew in every epoc
 resumed run hides the words it would have hidden.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

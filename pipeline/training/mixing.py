@@ -4,8 +4,6 @@ The whole order follows from the seed, so a resumed run draws what it would have
 come pass by pass: every row once, then all of them again in another order.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

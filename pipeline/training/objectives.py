@@ -3,8 +3,6 @@
 Loss and prediction stand together because they must agree on scale: what the loss pulls towards is what is predicted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """AdamW's parameter groups, the peak learning rate of each parameter, and schedules."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Collection, Container, Mapping

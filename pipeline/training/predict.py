@@ -1,7 +1,5 @@
 """Predictions for a whole split, in the split's order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Show training progress: a bar on a terminal, and one line per epoch everywhere."""
 
-from __future__ import annotations
-
 import time
 from types import TracebackType
 from typing import Self

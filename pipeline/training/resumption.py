@@ -1,7 +1,5 @@
 """Resume an interrupted training from the checkpoint that it writes now and then."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ things differ from its own aggregators:
 - A gradient whose squared norm is zero is left out. torchjd's PCGrad may divide by that zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 

@@ -1,7 +1,5 @@
 """Everything about a study that can be known to be wrong before training, told at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pipeline.data.tasks import Task

@@ -1,7 +1,5 @@
 """Stage three: every row of a study on the same rows of data, seeds and backbone, and the tables that compare them."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Liu & Shen 2023, table 7. What a model says of another task is read without trai
 tasks mean the same, and for pairs by two readings, of a probability as a score and of a score as a class.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

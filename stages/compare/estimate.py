@@ -1,7 +1,5 @@
 """How long a study will take, from the runs that are finished: of the same method, on the same backbone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Jobs of a study become runs: found in the ledger or trained, each once, with a line on how far the study is."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence, Set

@@ -1,7 +1,5 @@
 """The shipped studies, one TOML file each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.settings.study import Study, read_study

@@ -1,7 +1,5 @@
 """The room that each case gets."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterator

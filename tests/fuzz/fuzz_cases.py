@@ -3,8 +3,6 @@
 In the suite they are few, and the same each time; ``make fuzz`` draws more at random, from a seed that it prints.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

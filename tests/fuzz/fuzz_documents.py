@@ -1,7 +1,5 @@
 """Documents that are nearly valid: drawn from a model's schema or a real one, then damaged, and written as text."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

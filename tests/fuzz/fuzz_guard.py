@@ -1,7 +1,5 @@
 """What every case is held to: it writes and deletes within its own folder alone, and ends in bounded time."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

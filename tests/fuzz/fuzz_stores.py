@@ -1,7 +1,5 @@
 """A store and a ledger with something in them, made without training, to be damaged."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

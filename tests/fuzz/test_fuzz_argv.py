@@ -1,7 +1,5 @@
 """Any command line: done, or refused in a few lines; nothing is trained."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import shutil

@@ -1,7 +1,5 @@
 """Artifacts whose hashes are right and whose content is not: loaded, or refused; the backbone stays as it was."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

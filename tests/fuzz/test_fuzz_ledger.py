@@ -1,7 +1,5 @@
 """What runs, studies and ensembles leave on disk, damaged: read, or refused by the verbs that need it."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Recipe files: refused with a message, or read; and what is read has one identity however it is written."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from contextlib import suppress

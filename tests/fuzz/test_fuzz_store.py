@@ -1,7 +1,5 @@
 """A store whose folders were damaged or meddled with: every verb works or refuses, and nothing outside is touched."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from contextlib import suppress

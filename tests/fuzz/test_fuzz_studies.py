@@ -1,7 +1,5 @@
 """Study files: refused with a message, or read; and what is read can be planned."""
 
-from __future__ import annotations
-
 import tomllib
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Data files of every kind: refused with a message, or read into rows; and what is written is what is read."""
 
-from __future__ import annotations
-
 import csv
 import io
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Task files, and names of tasks: refused with a message, or read."""
 
-from __future__ import annotations
-
 import tomllib
 from contextlib import suppress
 from typing import Any

@@ -1,7 +1,5 @@
 """Zip files that are nearly exports: imported whole, with what they hold, or refused with nothing changed."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

@@ -1,7 +1,5 @@
 """``python -m tests.mutation [files] [--count 150] [--seed 0] [--jobs 2]``."""
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Nothing is changed that no test could see: docstrings, annotations, messages, im
 type. A node's text is replaced in place, so a mutant differs from its file in a few lines.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 from collections.abc import Iterator

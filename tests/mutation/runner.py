@@ -5,8 +5,6 @@ project's own modules afresh, from a copy of the working tree in which one file 
 that a test starts run the same copy.
 """
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

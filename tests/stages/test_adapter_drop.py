@@ -1,7 +1,5 @@
 """extract, fuse and predict without the adapters of some layers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

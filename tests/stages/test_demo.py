@@ -1,7 +1,5 @@
 """The demo, as a newcomer runs it: the whole pipeline, and its tasks show what they were made to show."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

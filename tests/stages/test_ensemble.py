@@ -1,7 +1,5 @@
 """Ensembles of finished runs: which take part, what is kept, and that prediction repeats it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Which adapters fuse takes out of a store, and what it says where they are not there; nothing is trained."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

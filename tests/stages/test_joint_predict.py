@@ -1,7 +1,5 @@
 """Several targets over one file: the columns each would have alone, in as few forward passes as can be."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

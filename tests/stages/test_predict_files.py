@@ -1,7 +1,5 @@
 """The files that predict reads and writes: the input stays as it is, and predictions stand row by row beside it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Further pretraining: a backbone comes out that has read the tasks' texts, and every command takes it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

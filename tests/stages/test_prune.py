@@ -1,7 +1,5 @@
 """A pruned fusion is an artifact of its own, with its own score, that predict uses like any other."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """report --attention: maps of the models that are there, in the page, the folder and a table of their numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """extract, fuse, compare and predict on generated data: what is trained, kept, frozen and repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

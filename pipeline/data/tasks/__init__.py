@@ -1,7 +1,5 @@
 """Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

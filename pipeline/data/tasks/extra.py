@@ -1,7 +1,5 @@
 """Extra: a task whose training rows are added to a target's (Liu & Shen 2023, section on extra data)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, Self

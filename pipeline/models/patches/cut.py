@@ -1,7 +1,5 @@
 """Run only the lower or only the upper layers of an encoder, by transformers' own code."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

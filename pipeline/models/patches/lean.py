@@ -7,8 +7,6 @@ No parameter, name or random number changes: dropout draws the same masks from t
 nothing reads, so a seed trains the same model. For the backward pass it keeps one byte per number instead of four.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Each task trains copies of both LayerNorms of each layer, initialised to the pre
 The LayerNorm of the embeddings stays shared. A single task needs no copies and trains the LayerNorms themselves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

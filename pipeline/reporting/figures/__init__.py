@@ -1,7 +1,5 @@
 """Figures of a study, as SVG and PNG, each with a CSV of its numbers."""
 
-from __future__ import annotations
-
 from pipeline.system.errors import PipelineError
 
 try:

@@ -1,7 +1,5 @@
 """What the models answer: confusion matrices of classes, scatter of scores."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Which adapters a fusion listens to, layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

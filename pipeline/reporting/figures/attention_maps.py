@@ -1,7 +1,5 @@
 """Where the tokens of a sentence look, model by model and layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

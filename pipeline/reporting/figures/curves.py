@@ -1,7 +1,5 @@
 """Learning curves, and scores on few training rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """What all figures share: colours, sizes, and files that are the same for the same numbers."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

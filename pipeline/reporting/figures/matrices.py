@@ -1,7 +1,5 @@
 """From task to task: forgetting, and what is built on other tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Score against trainable parameters."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from typing import Any

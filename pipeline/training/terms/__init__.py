@@ -1,7 +1,5 @@
 """The terms of the loss beside the objective: each in a file of its own, and all of them in ``TERMS``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ their values at the start of training, and w_new what is new, such as heads and 
 decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import torch

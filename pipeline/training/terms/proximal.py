@@ -5,8 +5,6 @@ The term is ``mu l(f(x; theta), f(x; theta~))`` with the divergence l of SMART. 
 and 0.999 from then on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

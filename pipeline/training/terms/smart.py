@@ -15,8 +15,6 @@ Both are scaled by ``radius``. The model stays in the mode it trains in, as in t
 dropout masks of their own, so R also asks for predictions that dropout does not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Terms that a recipe may add to the loss: those that see a batch's outputs, and those that see the weights alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol

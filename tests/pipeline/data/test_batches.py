@@ -1,7 +1,5 @@
 """Batches hold every row exactly once, like lengths together, and depend on seed and epoch alone."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

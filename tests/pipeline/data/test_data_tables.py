@@ -1,7 +1,5 @@
 """Tables come back as they were written, in all four forms; a file that is no table is told where it breaks."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Extra data: another task's rows mean what the target's mean, and none of them is what the target is scored on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

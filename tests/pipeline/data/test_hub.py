@@ -1,7 +1,5 @@
 """Hub data sets become the same canonical rows as files; one that cannot be had is answered with --data."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from typing import Any

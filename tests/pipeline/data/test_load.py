@@ -1,7 +1,5 @@
 """Rows arrive canonical and checked, samples are exact and seeded, and bad data is told by file, row and value."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

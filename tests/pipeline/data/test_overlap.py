@@ -1,7 +1,5 @@
 """Two texts are the same for leakage whatever their case, punctuation and order in a pair; other texts are not."""
 
-from __future__ import annotations
-
 import random
 import string
 

@@ -1,7 +1,5 @@
 """Pairs the other way round: which rows turn follows from seed and epoch, and nothing else of them changes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

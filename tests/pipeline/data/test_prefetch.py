@@ -1,7 +1,5 @@
 """Prefetched batches are the batches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

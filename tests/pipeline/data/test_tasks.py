@@ -1,7 +1,5 @@
 """Every shipped task is valid and found by its names, and a bad task file is told all its mistakes at once."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

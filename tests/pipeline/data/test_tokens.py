@@ -1,7 +1,5 @@
 """Tokenising a split twice gives the same arrays, and whatever changes them changes the key of the cache."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of adapted models share: their outputs, their trainable parameters, and weights that matter."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Adapters and fusion do what their papers say, and stock AdapterHub reads what we write."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

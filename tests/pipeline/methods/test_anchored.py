@@ -1,7 +1,5 @@
 """Anchored fusion: it begins as one adapter, its fast form is its plain one, and AdapterHub can run what it becomes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The attention of a fusion, site by site, against AdapterHub's own numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Layers without adapters have nothing: no parameters, no fusion, nothing saved; stock AdapterHub agrees."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

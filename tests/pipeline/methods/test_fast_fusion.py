@@ -1,7 +1,5 @@
 """The fast fusion is AdapterHub's fusion: outputs, gradients and attention, at every site and in every form."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """(IA)^3 rescales keys, values and the feed-forward layer, and is trained, saved and refused as it should be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

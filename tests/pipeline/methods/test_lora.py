@@ -1,7 +1,5 @@
 """LoRA computes its paper's equation, begins as the frozen model, and is trained, saved and refused as it should be."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

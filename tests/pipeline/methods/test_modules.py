@@ -1,7 +1,5 @@
 """Modules of every kind: a no-op where they should be, the same after saving, blind to padding, one task's alone."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any, get_args

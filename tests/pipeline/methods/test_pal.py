@@ -1,7 +1,5 @@
 """Projected attention layers compute their paper's equation, share what they share, and begin as nothing."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

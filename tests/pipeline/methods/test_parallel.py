@@ -1,7 +1,5 @@
 """Adapters side by side give what each gives alone, and what lies below the first of them is computed once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How many parameters each method adds to BERT-base, for one task and for three; shapes alone, no weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Prefixes do what vectors in front of each layer's input do, and are different vectors that stay different."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

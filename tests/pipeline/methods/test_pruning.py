@@ -1,7 +1,5 @@
 """A fusion over some of its sources is the same fusion with the other scores at minus infinity."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

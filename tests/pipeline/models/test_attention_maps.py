@@ -1,7 +1,5 @@
 """Attention maps are what written-out attention gives, whatever way the encoder computes it otherwise."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Backbones of every family load as fp32, are told apart by their weights, and are refused when incomplete."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What frozen layers give is the same computed or kept, and no more is kept than there is room for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Heads: what each reads, its size on BERT-base, and whether the order of two sentences counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Split models: what is shared and what is not, and one pass through what is shared; two encoders side by side."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

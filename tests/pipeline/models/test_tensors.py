@@ -1,7 +1,5 @@
 """A file of tensors is read whole and as expected, or refused in one line that says what is wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

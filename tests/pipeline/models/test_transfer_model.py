@@ -1,7 +1,5 @@
 """Pooling, heads and pair encodings."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from transformers import PreTrainedModel

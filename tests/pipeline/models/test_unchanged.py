@@ -1,7 +1,5 @@
 """What was frozen is proved to be so, and a single changed bit is seen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Small artifacts, as training leaves them in a store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

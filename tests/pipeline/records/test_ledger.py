@@ -1,7 +1,5 @@
 """A run is finished when its run.json stands complete, and not before; a damaged one is named."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """An export is imported as it was or not at all; a file that is no export is refused in a line."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

@@ -1,7 +1,5 @@
 """Artifacts are kept, checked and removed whole; what is damaged or does not belong is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

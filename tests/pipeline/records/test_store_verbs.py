@@ -1,7 +1,5 @@
 """The verbs of ``store`` as a person gives them: what they print, and their exit status."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Finished studies, made without training."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

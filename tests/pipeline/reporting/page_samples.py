@@ -1,7 +1,5 @@
 """Reports made by hand for the tests of the page, and a reader of its HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path

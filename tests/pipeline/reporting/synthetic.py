@@ -1,7 +1,5 @@
 """A finished study made without training: runs with known predictions in a ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

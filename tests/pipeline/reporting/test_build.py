@@ -1,7 +1,5 @@
 """The whole report: what it says follows from the runs, its holes are told, and equal runs give equal files."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is built on another row stands beside it with the steps of both, and nothing says that other tasks helped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Every line says what it chose on the rows that it is scored on, and from how many."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pipeline.records.ledger import SourceRun

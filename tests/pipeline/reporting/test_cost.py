@@ -1,7 +1,5 @@
 """What must be stored is added up by hand: shared parts count once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The table of models on tasks that they were not trained on: what it shows, and against what it is tested."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the figures show is what their CSV files hold, and a name is a name whatever stands in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

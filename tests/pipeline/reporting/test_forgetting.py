@@ -1,7 +1,5 @@
 """Forgetting is measured with a test, or is zero with a proof; what has neither is not shown."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.records.ledger import SourceRun

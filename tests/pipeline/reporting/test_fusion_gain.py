@@ -1,7 +1,5 @@
 """What a fusion's training added is told from its start and from the best adapter it reads, tested where it can be."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

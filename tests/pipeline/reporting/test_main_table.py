@@ -1,7 +1,5 @@
 """The main table holds every line with its holes; its marks seldom see what is not there, and do see what is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page of a study shows its texts as text, whatever stands in them, and loads nothing from anywhere."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Every table in Markdown, LaTeX and CSV: the same cells, each one cell whatever stands in it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

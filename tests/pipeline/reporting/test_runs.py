@@ -1,7 +1,5 @@
 """Runs are found by line, row, target and point, and what several parts of a report need is computed once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """An anchored fusion begins as the adapter that does best on the target's dev, and never ends below it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

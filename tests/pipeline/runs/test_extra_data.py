@@ -1,7 +1,5 @@
 """Runs with extra data: single and joint ones train on the same rows, and their records say where these came from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

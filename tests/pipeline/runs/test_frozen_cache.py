@@ -1,7 +1,5 @@
 """Keeping what frozen layers give changes no result, also of a run that was stopped and goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jointly trained models that are kept: they predict as they did on dev, several tasks of one in one pass."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

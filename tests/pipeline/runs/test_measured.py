@@ -1,7 +1,5 @@
 """What a run measures beside its own score: forgetting, what stayed unchanged, attention, an untrained model."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

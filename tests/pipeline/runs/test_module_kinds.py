@@ -1,7 +1,5 @@
 """Every kind of modules from extract to predict and through the store, and in joint training of several tasks."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Joint training: one task is plain training, several share a model, and a stop changes nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

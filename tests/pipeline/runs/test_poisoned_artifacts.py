@@ -1,7 +1,5 @@
 """Files whose sha256 is right but whose content is not: each is refused in one line, and none changes the backbone."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Weights of runs that are not those of their recipe, though their sha256 is right: refused in one line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

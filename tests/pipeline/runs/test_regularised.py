@@ -1,7 +1,5 @@
 """SMART, the proximal point and the order of pairs in whole runs: off is plain training, on is what it says."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

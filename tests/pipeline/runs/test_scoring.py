@@ -1,7 +1,5 @@
 """Evaluations: what the model said at the kept epoch, said once."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.runs.scoring import Evaluations

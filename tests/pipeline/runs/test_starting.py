@@ -1,7 +1,5 @@
 """An adapter may begin as another task's: as which, that it does, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Grids of a study: a row stands for every combination of its values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

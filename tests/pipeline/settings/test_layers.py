@@ -1,7 +1,5 @@
 """Layers are read as they are written, and every mistake in them is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.settings.layers import check_layers, layers_option, layers_text, parse_layers

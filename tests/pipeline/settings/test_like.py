@@ -1,7 +1,5 @@
 """Rows that are like others are the same rows written out."""
 
-from __future__ import annotations
-
 import tomllib
 from typing import Any
 

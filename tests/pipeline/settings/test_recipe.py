@@ -1,7 +1,5 @@
 """A resolved recipe says all that determines training and nothing else; a bad one is told all its mistakes at once."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

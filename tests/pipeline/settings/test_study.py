@@ -1,7 +1,5 @@
 """Every shipped study is valid with all its recipes, and a bad one is told all its mistakes at once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

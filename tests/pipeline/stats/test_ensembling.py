@@ -1,7 +1,5 @@
 """Ensembles: what models say together, who is chosen, and the traps of mode and median."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

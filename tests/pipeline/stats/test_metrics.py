@@ -1,7 +1,5 @@
 """Scores agree with scikit-learn and SciPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

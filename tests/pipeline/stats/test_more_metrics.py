@@ -1,7 +1,5 @@
 """Macro F1, Matthews and Spearman agree with scikit-learn and SciPy, and their tests seldom find what is not there."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr

@@ -1,7 +1,5 @@
 """Verdict and interval are one reading: seldom wrong where there is no difference, and right as often as they say."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import product

@@ -1,7 +1,5 @@
 """The linear probe: what it can read, and that it is not fooled by what it has seen."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every metric's paired test agrees with scoring the swapped predictions anew."""
 
-from __future__ import annotations
-
 from typing import get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a user can mend is reported with its place and reason; everything else stays a bug."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM end a command with one line and 128 + the signal, whatever it is doing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

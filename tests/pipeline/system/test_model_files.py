@@ -1,7 +1,5 @@
 """Files are parsed once until they change; an index is a cache, and never more than that."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

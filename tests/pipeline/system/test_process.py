@@ -1,7 +1,5 @@
 """A training process keeps memory between steps and returns it to the system between runs."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """Output may meet a closed pipe, a full disk or a poor encoding; none of these is a traceback or ends a run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

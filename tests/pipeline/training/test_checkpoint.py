@@ -1,7 +1,5 @@
 """A checkpoint comes back exactly as it was, or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What ``auto`` comes to is measured, not assumed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Divergences: worked values and gradients, one logit as two, and the batch mean."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The loop: a batch is a batch however it is cut, and a run that was stopped ends as if it never was."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Iterator

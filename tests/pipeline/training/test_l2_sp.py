@@ -1,7 +1,5 @@
 """L2-SP: pretrained weights are pulled to their start and new ones to zero, and weight 0 is plain training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Masked-language-model training: the right tokens are asked for, and the head reads these alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

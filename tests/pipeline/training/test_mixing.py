@@ -1,7 +1,5 @@
 """Mixing: every step holds what its rule says, wherever training was taken up again."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """What an objective's loss pulls towards is what it predicts, and its values are those worked out by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

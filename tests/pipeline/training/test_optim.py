@@ -1,7 +1,5 @@
 """Each trained parameter is in exactly one group, of its own rate, and each frozen one in none; how rates go."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """Predictions of a split: each different sentence is encoded once, and nobody can tell from the results."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 from collections.abc import Callable

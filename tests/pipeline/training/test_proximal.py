@@ -1,7 +1,5 @@
 """Bregman proximal point: the teacher is a running mean of its own, and the term pulls towards it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SMART: the worked one-dimensional case, what it costs, and that it leaves everything else alone."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Gradient surgery against numbers worked out by hand, and against what theory says of it."""
 
-from __future__ import annotations
-
 from itertools import permutations, product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Temperature mixing draws each task as often as the formula says."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """compare on generated data: the cells a study gets, what is trained once, what is refused, what fails alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Commands that want the same runs at the same time: each run is trained once, and no cell fails for it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A model of one task is read on others where its outputs allow, once, and the report rebuilds it from the ledger."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The time that a study will take, against runs with known times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells of a study and the jobs behind them: who trains on what, and what is shared. Nothing is trained."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """A lean encoder is the encoder: same outputs and gradients without dropout, the same law of dropout with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A task's own LayerNorms begin as the pretrained ones, take their place, and leave them as they are."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
