@@ -47,11 +47,11 @@ def examples_per_second(run: TrainingRun, split: TokenisedSplit, padding: Paddin
     torch.manual_seed(0)
     model = AutoAdapterModel.from_pretrained(run.backbone.name, dtype=torch.float32)
     width = model.config.hidden_size
-    factor = reduction_factor(width, recipe.bottleneck)
+    factor = reduction_factor(width, recipe.bottleneck.width)
     model.add_adapter("task", DoubleSeqBnConfig(reduction_factor=factor, non_linearity="gelu", init_weights="houlsby"))
     model.add_classification_head("task", num_labels=run.task.outputs, layers=1)
     model.train_adapter("task")
-    _check(model, recipe.bottleneck, run.task.outputs)
+    _check(model, recipe.bottleneck.width, run.task.outputs)
     assert split.labels is not None
     tokens = {"input_ids": [ids.tolist() for ids in split.a]}
     to_longest = padding != "128 tokens"

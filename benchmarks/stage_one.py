@@ -43,7 +43,7 @@ def run(setting: Setting) -> Report:
     ]
     return Report(
         (
-            f"Houlsby adapter of bottleneck {stage_one.recipe.bottleneck} and a linear head of five outputs,"
+            f"Houlsby adapter of bottleneck {stage_one.recipe.bottleneck.width} and a linear head of five outputs,"
             f" {describe(setting)}: {len(rows)} rows ({len(few)} where padded to 128), batch"
             f" {stage_one.recipe.batch_size}, one epoch, fp32; training steps alone.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",

@@ -42,9 +42,9 @@ def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspa
     """
     task = workspace.task(target)
     recipe = workspace.resolve(recipe, task)
-    if recipe.adapter not in BOTTLENECKS:
+    if recipe.adapter.kind not in BOTTLENECKS:
         raise PipelineError(
-            f"--start-from: an adapter of kind {recipe.adapter} begins fresh (--adapter houlsby does not)"
+            f"--start-from: an adapter of kind {recipe.adapter.kind} begins fresh (--adapter houlsby does not)"
         )
     fitting: dict[str, list[Artifact]] = {}
     misfits: dict[str, str] = {}

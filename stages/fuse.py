@@ -57,7 +57,7 @@ def choose_adapters(
     task = workspace.task(target)
     artifacts = workspace.store.artifacts()
     encoding = pair_encoding(task, recipe)
-    fitting = fitting_adapters(artifacts, workspace.backbone.weights_hash, encoding, recipe.adapter)
+    fitting = fitting_adapters(artifacts, workspace.backbone.weights_hash, encoding, recipe.adapter.kind)
     if names is None:
         names = [SourceName(name) for name in sorted({*fitting, task.name})]
     chosen, problems = [], []
@@ -115,15 +115,15 @@ def fusion_run(
     """
     encoding = pair_encoding(workspace.task(target), recipe)
     for manifest in (artifact.manifest for artifact in chosen):
-        if why := why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter):
+        if why := why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter.kind):
             raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
     adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
-    recipe = recipe.model_copy(update={"drop_layers": dropped_layers(recipe, adapters)})
+    recipe = recipe.changed({"drop_layers": dropped_layers(recipe, adapters)})
     return TrainingRun(RunRequest.single("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
 
 
 def _preference(manifest: Manifest, recipe: Recipe, seed: int) -> tuple[Any, ...]:
-    own, wanted = set(manifest.recipe.drop_layers), set(recipe.drop_layers)
+    own, wanted = set(manifest.recipe.adapter.drop_layers), set(recipe.adapter.drop_layers)
     # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
     return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
 
@@ -134,7 +134,8 @@ def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int,
     AdapterHub takes the order of residual and LayerNorm from the last adapter of a fusion, and fails where that one
     is left out.
     """
-    found = {task: tuple(sorted({*recipe.drop_layers, *own.drop_layers})) for task, own in adapters.items()}
+    dropped = {*recipe.adapter.drop_layers}
+    found = {task: tuple(sorted(dropped.union(own.adapter.drop_layers))) for task, own in adapters.items()}
     if len(set(found.values())) > 1:
         listed = ", ".join(f"{task}: {layers_text(layers) or 'none'}" for task, layers in found.items())
         every = layers_text(tuple({layer for layers in found.values() for layer in layers}))
@@ -172,7 +173,7 @@ def _why_missing(
         if not others:
             return f"{name.task}: no adapter {name.run} in {workspace.store_root}: see python -m pipeline store list"
     for manifest in others:
-        why = why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter)
-        kind = f" --adapter {recipe.adapter}" if manifest.recipe.adapter != recipe.adapter else ""
+        why = why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter.kind)
+        kind = f" --adapter {wanted}" if manifest.recipe.adapter.kind != (wanted := recipe.adapter.kind) else ""
         return f"{name.task}: adapter {manifest.run} {why}: {command}{kind}"
     return f"{name.task}: no adapter in {workspace.store_root}: {command}"

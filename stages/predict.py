@@ -161,13 +161,21 @@ def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
 def _what_it_shares(target: Target) -> object:
     trained, recipe = target.trained, target.recipe
     if isinstance(trained, RunRecord):
-        may_share = recipe.trainable in ("full", "head") and recipe.second_encoder == "none"
+        may_share = recipe.trainable in ("full", "head") and recipe.pretrained.second_encoder == "none"
     else:
-        may_share = trained.manifest.kind == "adapter" and recipe.adapter in BOTTLENECKS and not recipe.train_layernorm
+        may_share = (
+            trained.manifest.kind == "adapter"
+            and recipe.adapter.kind in BOTTLENECKS
+            and not recipe.bottleneck.train_layernorm
+        )
     if not may_share:
         return target.run, target.task.name
     whose = target.run if isinstance(trained, RunRecord) else None
-    return whose, target.task.text, canonical_json(recipe.model_dump(mode="json", include=_SHARED))
+    return (
+        whose,
+        target.task.text,
+        canonical_json({key: recipe.flat()[key] for key in sorted(_SHARED)}),
+    )
 
 
 def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:

@@ -150,7 +150,7 @@ class _Pretraining:
                 told = f"{backbone.name} has no masked-language-model head: a fresh one is trained with it"
                 print(told, file=sys.stderr)
             recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
-        if recipe.freeze_embeddings:
+        if recipe.pretrained.freeze_embeddings:
             model.base_model.embeddings.requires_grad_(False)
         fitted = fit_masked(
             model,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from pipeline.data.tasks import Encoding, HeadKind, Pooling
-from pipeline.settings.recipe import Precision, Recipe
+from pipeline.settings.recipe import Precision, Recipe, layered
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present
 
@@ -89,9 +89,9 @@ class Training:
 
     def values(self, **flags: Any) -> dict[str, Any]:
         """The keys that the file and the flags set, unchecked; ``flags`` are the options of one verb."""
-        given = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
-        values = Recipe.read(self.recipe) if self.recipe else {}
-        return values | {name: value for name, value in given.items() if value is not None and value is not False}
+        options = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
+        given = {name: value for name, value in options.items() if value is not None and value is not False}
+        return layered(Recipe.read(self.recipe) if self.recipe else {}, given)
 
     def parse(self, trainable: str, **flags: Any) -> Recipe:
         """The recipe of the file and the flags, for a verb that trains ``trainable``."""

@@ -140,7 +140,7 @@ def load_anchored(
     Raises:
         PipelineError: the file is not what the recipe makes.
     """
-    anchor_fusion(backbone, sources, saved.recipe.fusion_rank, {})
+    anchor_fusion(backbone, sources, saved.recipe.anchor.rank, {})
     sites = _sites(backbone, Fuse(*sources).name)
     per_layer = len({site.location_key for site, _ in sites})
     own: dict[str, nn.Parameter] = {}

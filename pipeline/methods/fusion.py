@@ -19,7 +19,7 @@ from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules, check_config
 from pipeline.models.layout import kept_indices
 from pipeline.models.tensors import fill, in_layers, read_tensors
-from pipeline.settings.recipe import FusionImplementation
+from pipeline.settings.parts import FusionImplementation
 
 FUSION_FILE = "model_adapter_fusion.safetensors"
 FUSION_CONFIG = "adapter_fusion_config.json"
@@ -104,9 +104,9 @@ def load_fusion(
         PipelineError: the files of the fusion or of an adapter are not what the recipe makes.
     """
     recipe = saved.recipe
-    _put_in(backbone, sources, {*recipe.drop_layers, *drop_layers})
-    trained = kept_indices(backbone, recipe.drop_layers)
-    if recipe.fusion == "anchored":
+    _put_in(backbone, sources, {*recipe.adapter.drop_layers, *drop_layers})
+    trained = kept_indices(backbone, recipe.adapter.drop_layers)
+    if recipe.fusion.form == "anchored":
         load_anchored(backbone, list(sources), saved, trained)
     else:
         name = Fuse(*sources).name

@@ -21,7 +21,7 @@ from pipeline.system.errors import PipelineError
 
 
 def _config(stock: Any, recipe: Recipe, backbone: PretrainedConfig) -> AdapterConfig:
-    width, bottleneck = backbone.hidden_size, recipe.bottleneck
+    width, bottleneck = backbone.hidden_size, recipe.bottleneck.width
     if bottleneck > width:
         raise PipelineError(f"bottleneck {bottleneck} is wider than the backbone ({width}): choose a smaller one")
     return stock(reduction_factor=reduction_factor(width, bottleneck), non_linearity="gelu", init_weights="houlsby")
@@ -48,9 +48,9 @@ def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop
     Raises:
         PipelineError: the files are not what the recipe makes.
     """
-    method = {"houlsby": HOULSBY, "pfeiffer": PFEIFFER}.get(saved.recipe.adapter)
+    method = {"houlsby": HOULSBY, "pfeiffer": PFEIFFER}.get(saved.recipe.adapter.kind)
     if method is None:
         raise PipelineError(
-            f"{saved.folder}: its recipe makes {saved.recipe.adapter}, which is no bottleneck: {saved.remedy}"
+            f"{saved.folder}: its recipe makes {saved.recipe.adapter.kind}, which is no bottleneck: {saved.remedy}"
         )
     method.load_as(name, backbone, saved, drop_layers)

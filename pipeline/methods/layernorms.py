@@ -26,8 +26,8 @@ def load_layernorms(
     Raises:
         PipelineError: the file is not what the recipe makes.
     """
-    tensors = read_tensors(file, _parameters(backbone, saved.recipe.drop_layers), saved.remedy)
-    kept = _parameters(backbone, {*saved.recipe.drop_layers, *drop_layers})
+    tensors = read_tensors(file, _parameters(backbone, saved.recipe.adapter.drop_layers), saved.remedy)
+    kept = _parameters(backbone, {*saved.recipe.adapter.drop_layers, *drop_layers})
     fill(kept, tensors)
     return kept.keys()
 

@@ -19,7 +19,7 @@ ALPHA = 8
 
 
 def _config(recipe: Recipe, backbone: PretrainedConfig) -> LoRAConfig:
-    rank, width = recipe.lora_rank, backbone.hidden_size
+    rank, width = recipe.lora.rank, backbone.hidden_size
     if rank > width:
         raise PipelineError(f"lora_rank {rank} is more than the backbone's width ({width}): choose a smaller one")
     return LoRAConfig(r=rank, alpha=ALPHA, attn_matrices=["q", "v"])

@@ -21,14 +21,14 @@ def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe)
     Raises:
         PipelineError: the backbone has no room for them, or is of a family that cannot have them.
     """
-    METHODS[recipe.adapter].add(backbone, tasks, recipe)
-    for task in tasks if recipe.train_layernorm and len(tasks) > 1 else ():
-        add_layernorms(backbone, task, recipe.drop_layers)
+    METHODS[recipe.adapter.kind].add(backbone, tasks, recipe)
+    for task in tasks if recipe.bottleneck.train_layernorm and len(tasks) > 1 else ():
+        add_layernorms(backbone, task, recipe.adapter.drop_layers)
     own = module_parameter_names(backbone)
     for name, parameter in backbone.named_parameters():
         parameter.requires_grad_(recipe.trainable == "full+adapter" or name in own)
-    if recipe.train_layernorm and len(tasks) == 1:
-        train_layernorms(backbone, recipe.drop_layers)
+    if recipe.bottleneck.train_layernorm and len(tasks) == 1:
+        train_layernorms(backbone, recipe.adapter.drop_layers)
     for norm in replaced_norms(backbone):
         norm.weight.requires_grad_(False)
         norm.bias.requires_grad_(False)
@@ -37,7 +37,7 @@ def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe)
 
 def save_modules(backbone: PreTrainedModel, task: str, recipe: Recipe, folder: Path) -> None:
     """Write the adapter of ``task`` into ``folder``."""
-    METHODS[recipe.adapter].save(backbone, task, folder)
+    METHODS[recipe.adapter.kind].save(backbone, task, folder)
 
 
 def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
@@ -48,6 +48,6 @@ def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Co
     Raises:
         PipelineError: the files are not what the recipe makes.
     """
-    METHODS[saved.recipe.adapter].load(backbone, saved, drop_layers)
+    METHODS[saved.recipe.adapter.kind].load(backbone, saved, drop_layers)
     backbone.requires_grad_(False)
     activate(backbone, saved.task)

@@ -81,19 +81,19 @@ class PalSite(TaskSite):
 
 
 def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    """Put a fresh PAL for each of ``tasks`` into every layer of ``backbone`` but ``recipe.drop_layers``.
+    """Put a fresh PAL for each of ``tasks`` into every layer of ``backbone`` but ``recipe.adapter.drop_layers``.
 
     Raises:
         PipelineError: ``pal_heads`` does not divide ``pal_size``.
     """
-    width, size, heads = backbone.config.hidden_size, recipe.pal_size, recipe.pal_heads
+    width, size, heads = backbone.config.hidden_size, recipe.pal.size, recipe.pal.heads
     if size % heads:
         raise PipelineError(f"pal_size {size} does not divide by pal_heads ({heads})")
     for task in tasks:
         check_task_name(task)
         encode, decode = _linear(width, size), _linear(size, width)
         nn.init.zeros_(decode.weight)
-        for layer in kept_layers(backbone, recipe.drop_layers):
+        for layer in kept_layers(backbone, recipe.adapter.drop_layers):
             if not hasattr(layer, "pal"):
                 layer.pal = PalSite(layer)
             layer.pal.tasks[task] = Pal(encode, decode, heads)

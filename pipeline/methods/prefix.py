@@ -91,9 +91,9 @@ def token_states(backbone: Any, length: int) -> list[Tensor]:
 
 
 def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    starts = token_states(backbone, recipe.prefix_length)
+    starts = token_states(backbone, recipe.prefix.length)
     for task in tasks:
-        add_prefix(backbone, task, starts, recipe.drop_layers)
+        add_prefix(backbone, task, starts, recipe.adapter.drop_layers)
 
 
 PREFIX = SiteAdapter("prefix", _add)

@@ -27,7 +27,7 @@ def _config(recipe: Recipe, backbone: PretrainedConfig) -> PrefixTuningConfig:
             "prefix-tuning on a DistilBERT: AdapterHub's depends on how much padding a batch has there: use --adapter"
             " prefix"
         )
-    return PrefixTuningConfig(flat=True, prefix_length=recipe.prefix_length)
+    return PrefixTuningConfig(flat=True, prefix_length=recipe.prefix.length)
 
 
 class PrefixTuning(StockAdapter):
@@ -51,14 +51,14 @@ class PrefixTuning(StockAdapter):
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
         recipe, task = saved.recipe, saved.task
-        self.put_in(backbone, task, recipe, recipe.drop_layers)
+        self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
         check_saved_config(backbone, task, saved)
         # In the file the pool has the name that it has as a child of the backbone.
         pool = f"prefix_tuning.prefix_tunings.{task}."
         own = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if name.startswith(pool)}
         fill(own, read_tensors(saved.folder / ADAPTER_FILE, own, saved.remedy))
         # Only now: the file holds the numbers of all layers in one tensor.
-        for index in set(drop_layers) - set(recipe.drop_layers):
+        for index in set(drop_layers) - set(recipe.adapter.drop_layers):
             for module in layers_of(backbone)[index].modules():
                 if isinstance(module, PrefixTuningLayer):
                     module.prefixes.pop(task)

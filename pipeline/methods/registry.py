@@ -25,7 +25,7 @@ class AdapterMethod(Protocol):
     """
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
-        """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but ``recipe.drop_layers``.
+        """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but the dropped ones.
 
         Raises:
             PipelineError: the backbone has no room for it, or is of a family that cannot have it.

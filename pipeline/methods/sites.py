@@ -39,7 +39,7 @@ class SiteAdapter:
         own = _tensors(backbone, saved.task)
         fill(own, read_tensors(saved.folder / MODULES_FILE, own, saved.remedy))
         # Only now: a tensor that layers share may be in the file under its name in a layer that is left out.
-        for index in set(drop_layers) - set(saved.recipe.drop_layers):
+        for index in set(drop_layers) - set(saved.recipe.adapter.drop_layers):
             del getattr(layers_of(backbone)[index], self.site).tasks[saved.task]
 
 

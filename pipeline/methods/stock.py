@@ -33,7 +33,7 @@ class StockAdapter:
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
         for task in tasks:
-            self.put_in(backbone, task, recipe, recipe.drop_layers)
+            self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
 
     def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
         """Add one fresh adapter, alone trainable and active."""
@@ -55,7 +55,7 @@ class StockAdapter:
 
         AdapterHub's own ``load_adapter`` would load every tensor of the file that the model has, the backbone's too.
         """
-        self.put_in(backbone, name, saved.recipe, {*saved.recipe.drop_layers, *drop_layers})
+        self.put_in(backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
         begin_as(backbone, name, saved)
         backbone.requires_grad_(False)
 
@@ -68,7 +68,7 @@ def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
     """
     check_saved_config(backbone, name, saved)
     own = _tensors(backbone, name, saved.task)
-    trained = kept_indices(backbone, saved.recipe.drop_layers)
+    trained = kept_indices(backbone, saved.recipe.adapter.drop_layers)
     fill(own, read_tensors(saved.folder / ADAPTER_FILE, in_layers(own, trained), saved.remedy))
 
 
@@ -78,7 +78,7 @@ def check_saved_config(backbone: PreTrainedModel, name: str, saved: SavedModules
     Raises:
         PipelineError: they differ in more than the layers that ``backbone`` leaves out.
     """
-    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": sorted(saved.recipe.drop_layers)}
+    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": sorted(saved.recipe.adapter.drop_layers)}
     check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
 
 

@@ -349,12 +349,12 @@ def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
 
 def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
     """The same for an adapter that is yet to be trained by ``recipe``, on a task with pairs of texts or without."""
-    if recipe.adapter not in BOTTLENECKS:
-        return f"is of kind {recipe.adapter}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
-    if recipe.train_layernorm:
+    if recipe.adapter.kind not in BOTTLENECKS:
+        return f"is of kind {recipe.adapter.kind}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
+    if recipe.bottleneck.train_layernorm:
         return "trained its own LayerNorms, which fusion cannot share"
-    if recipe.adapter != sites:
-        return f"is of kind {recipe.adapter}, not {sites} (--adapter)"
+    if recipe.adapter.kind != sites:
+        return f"is of kind {recipe.adapter.kind}, not {sites} (--adapter)"
     if pair and recipe.encoding != encoding:
         return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
     return None

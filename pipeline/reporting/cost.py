@@ -30,7 +30,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
         parts[own] = backbone + trained
     else:
         parts |= {"backbone": backbone, own: trained}
-    if recipe.second_encoder == "static":
+    if recipe.pretrained.second_encoder == "static":
         parts["backbone"] = backbone
     for source in record.sources if record.kind == "fusion" else ():
         adapter = ledger.find(source.run)

@@ -103,11 +103,11 @@ def _seed(runs: StudyRuns, scored: Scored) -> Seed:
 
 
 def _beginning(record: RunRecord) -> str:
-    if record.recipe.fusion == "standard" or record.anchor is None or not record.recipe.anchor:
+    if record.recipe.fusion.form == "standard" or record.anchor is None or not record.recipe.anchor.score:
         began = "mean of all"
     else:
         began = record.anchor
-    return began if record.recipe.head_start else f"{began}, new head"
+    return began if record.recipe.fusion.head_start else f"{began}, new head"
 
 
 def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:

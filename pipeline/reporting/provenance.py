@@ -70,7 +70,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> RunV
         "Cost": _pairs(record.cost.model_dump()),
         "Unchanged, sha256 after training": _pairs(record.unchanged),
         "Made with": _pairs(made_with),
-        "Recipe": _pairs(record.recipe.model_dump(mode="json")),
+        "Recipe": _pairs(record.recipe.flat()),
         "Identity": _pairs(identity),
     }
     return RunView(

@@ -40,13 +40,13 @@ def choose_anchor(
         if (adapter.manifest.meaning, adapter.manifest.pair) == (task.meaning, task.is_pair)
         and same_head(adapter.manifest.recipe, recipe)
     ]
-    if not recipe.head_start or not able:
+    if not recipe.fusion.head_start or not able:
         return Anchor(own)
     if len(able) == 1:
         return Anchor(able[0])
     candidates = {}
     for adapter in able:
-        model = restore_artifact(adapter, task, backbone, store, recipe.drop_layers)
+        model = restore_artifact(adapter, task, backbone, store, recipe.adapter.drop_layers)
         candidates[adapter.manifest.task] = scoring.value(scoring.predict(model.to(scoring.accelerator.device)))
     # Of equal ones the target's own, then the first by name.
     return Anchor(max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own)), candidates)

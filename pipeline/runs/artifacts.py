@@ -22,7 +22,7 @@ def save_artifact(store: Store, manifest: Manifest, model: TransferModel, source
         sources: the tasks of a fusion's adapters, in its order.
     """
     norms: Mapping[str, Tensor] = {}
-    if manifest.recipe.train_layernorm:
+    if manifest.recipe.bottleneck.train_layernorm:
         # Of the backbone only adapters and LayerNorms train here; families name the latter differently.
         trained = {name: p for name, p in model.backbone.named_parameters() if p.requires_grad}
         norms = {name: p for name, p in trained.items() if ".adapters." not in name}

@@ -78,19 +78,19 @@ def _build_fusion(
     for artifact in adapters:
         artifact.verify()
     sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
-    add_fusion(encoder, sources, recipe.drop_layers)
+    add_fusion(encoder, sources, recipe.adapter.drop_layers)
     backbone.check_pretrained(encoder)
-    anchored = recipe.fusion == "anchored"
+    anchored = recipe.fusion.form == "anchored"
     if anchored:
-        bias = {anchor.manifest.task: recipe.anchor} if anchor is not None else {}
-        anchor_fusion(encoder, list(sources), recipe.fusion_rank, bias)
-    use_fusion_implementation(encoder, recipe.fusion_impl)
+        bias = {anchor.manifest.task: recipe.anchor.score} if anchor is not None else {}
+        anchor_fusion(encoder, list(sources), recipe.anchor.rank, bias)
+    use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)
     if own is not None:
         check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
     start = anchor if anchored else own
-    if recipe.head_start and start is not None and same_head(start.manifest.recipe, recipe):
+    if recipe.fusion.head_start and start is not None and same_head(start.manifest.recipe, recipe):
         load_head(start, model.head)
     built = MultitaskModel({task.name: model})
     names = {name for name, _ in built.named_parameters()}
@@ -100,7 +100,7 @@ def _build_fusion(
     values = tuple(f".backbone.{name}" for name in value_names(encoder))
     return Built(
         built,
-        penalties=[value_regularisation(encoder, recipe.fusion_regularization)],
+        penalties=[value_regularisation(encoder, recipe.standard.regularization)],
         without_decay={name for name in names if name.endswith(values)},
     )
 
@@ -110,15 +110,15 @@ def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> 
     _, shared = next(iter(parts.values()))
     _set_up(encoder, list(parts), shared)
     seconds = _second_encoders(backbone, shared, len(parts))
-    encoders = split_encoder(encoder, shared.split_layers, len(parts))
+    encoders = split_encoder(encoder, shared.joint.split_layers, len(parts))
     models = {
         name: assemble(own, recipe, task, second)
         for own, second, (name, (task, recipe)) in zip(encoders, seconds, parts.items(), strict=True)
     }
     if len(parts) > 1:
-        for name, model in models.items() if _has_modules(shared) else ():
+        for name, model in models.items() if shared.has_modules else ():
             model.task = name
-        if not shared.split_layers:
+        if not shared.joint.split_layers:
             make_lean_for_all(encoder, models.values())
     return MultitaskModel(models)
 
@@ -167,27 +167,23 @@ def modules_of(artifact: Artifact) -> SavedModules:
     return SavedModules(manifest.task, manifest.recipe, artifact.folder, artifact.remedy)
 
 
-def _has_modules(recipe: Recipe) -> bool:
-    return recipe.trainable in ("adapter", "full+adapter")
-
-
 def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     """Add fresh modules for ``tasks`` where the recipe has any, and freeze what it does not train."""
-    if _has_modules(recipe):
+    if recipe.has_modules:
         add_modules(encoder, tasks, recipe)
     elif recipe.trainable == "head":
         encoder.requires_grad_(False)
-    if recipe.freeze_embeddings:
+    if recipe.pretrained.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
 
 
 def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[PreTrainedModel | None]:
     """What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune."""
-    if recipe.second_encoder == "static":
+    if recipe.pretrained.second_encoder == "static":
         static = backbone.load()
         static.requires_grad_(False)
         return [static] * tasks
-    tuned = recipe.second_encoder == "tuned"
+    tuned = recipe.pretrained.second_encoder == "tuned"
     return [backbone.load(recipe.hidden_dropout) if tuned else None for _ in range(tasks)]
 
 
@@ -197,10 +193,11 @@ def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> N
     Raises:
         PipelineError: modules or a second encoder were trained with it, without which its head cannot be scored again.
     """
-    if start.recipe.trainable != "full" or start.recipe.second_encoder != "none":
+    if start.recipe.trainable != "full" or start.recipe.pretrained.second_encoder != "none":
         raise PipelineError(
-            f"run {start.run} trained '{start.recipe.trainable}', second_encoder '{start.recipe.second_encoder}': only"
-            " full fine-tuning of one encoder without modules can be tuned further"
+            f"run {start.run} trained '{start.recipe.trainable}', second_encoder"
+            f" '{start.recipe.pretrained.second_encoder}': only full fine-tuning of one"
+            " encoder without modules can be tuned further"
         )
     _set_up(encoder, [start.task], start.recipe)
     load_weights(encoder, start, ledger, part="backbone.")

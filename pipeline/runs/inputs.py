@@ -15,12 +15,12 @@ from pipeline.training.predict import Extend
 
 def training_splits(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer) -> list[TokenisedSplit]:
     """What a resolved ``recipe`` trains on; a second split is the same pairs the other way round."""
-    return _splits(rows, recipe, tokenizer, both=recipe.pair_order == "random")
+    return _splits(rows, recipe, tokenizer, both=recipe.pairs.order == "random")
 
 
 def scored_splits(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer) -> list[TokenisedSplit]:
     """What a resolved ``recipe`` predicts from: the mean over these splits' outputs."""
-    return _splits(rows, recipe, tokenizer, both=recipe.average_orders)
+    return _splits(rows, recipe, tokenizer, both=recipe.pairs.average_orders)
 
 
 def _splits(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both: bool) -> list[TokenisedSplit]:

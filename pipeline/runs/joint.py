@@ -20,7 +20,7 @@ def resolve_joint(recipes: Sequence[Recipe]) -> list[Recipe]:
     if len(recipes) > 1:
         return list(recipes)
     inert = {"mixing": "simultaneous", "gradient_surgery": "none", "split_layers": 0}
-    return [recipe.model_copy(update=inert) for recipe in recipes]
+    return [recipe.changed(inert) for recipe in recipes]
 
 
 def check_joint(tasks: Sequence[Task], recipes: Sequence[Recipe]) -> None:
@@ -40,11 +40,12 @@ def _mistakes(names: Sequence[str], recipes: Sequence[Recipe]) -> list[str]:
     for trainable in sorted({recipe.trainable for recipe in recipes} - set(METHODS["multitask"].trains)):
         allowed = ", ".join(f"'{name}'" for name in METHODS["multitask"].trains)
         problems.append(f"joint training cannot have trainable = '{trainable}': use one of {allowed}")
-    if process_count() > 1 and any(recipe.gradient_surgery != "none" for recipe in recipes):
+    if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
         problems.append("gradient_surgery works in one process only: launch one, or leave it out")
-    for key in sorted(set(Recipe.model_fields) - _OWN):
-        values = {name: getattr(recipe, key) for name, recipe in zip(names, recipes, strict=True)}
-        if len(set(values.values())) > 1:
-            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+    values = {name: recipe.flat() for name, recipe in zip(names, recipes, strict=True)}
+    for key in sorted(Recipe().flat().keys() - _OWN):
+        own = {name: str(flat[key]) for name, flat in values.items()}
+        if len({*own.values()}) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in own.items())
             problems.append(f"{key} must be the same for all tasks ({listed})")
     return problems

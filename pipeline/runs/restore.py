@@ -55,7 +55,7 @@ def restore_artifact(
     trained: Collection[str] = ()
     if manifest.kind == "adapter":
         load_modules(encoder, modules_of(artifact), dropped)
-        if manifest.recipe.train_layernorm:
+        if manifest.recipe.bottleneck.train_layernorm:
             trained = load_layernorms(encoder, artifact.folder / LAYERNORMS, modules_of(artifact), dropped)
     else:
         adapters = store.adapters_of(manifest)
@@ -63,7 +63,7 @@ def restore_artifact(
             adapter.verify()
         sources = {adapter.manifest.task: modules_of(adapter) for adapter in adapters}
         load_fusion(encoder, sources, modules_of(artifact), dropped)
-        use_fusion_implementation(encoder, manifest.recipe.fusion_impl)
+        use_fusion_implementation(encoder, manifest.recipe.fusion.implementation)
     backbone.check_pretrained(encoder, trained)
     model = assemble(encoder, manifest.recipe, task)
     load_head(artifact, model.head)
@@ -89,7 +89,7 @@ def restore_together(
     first = trained[0]
     if isinstance(first, RunRecord):
         whole = restore_weights(first, tasks, backbone, ledger)
-        return SplitModel([whole.of(task.name) for task in tasks], first.recipe.split_layers)
+        return SplitModel([whole.of(task.name) for task in tasks], first.recipe.joint.split_layers)
     artifacts = [artifact for artifact in trained if isinstance(artifact, Artifact)]
     for artifact, task in zip(artifacts, tasks, strict=True):
         _check_artifact(artifact, task, backbone)
@@ -174,6 +174,6 @@ def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
 
 def _dropped(artifact: Artifact, drop_layers: tuple[int, ...], backbone: Backbone) -> tuple[int, ...]:
     """The layers without modules: the artifact's own and ``drop_layers``."""
-    layers = tuple(sorted({*drop_layers, *artifact.manifest.recipe.drop_layers}))
+    layers = tuple(sorted({*drop_layers, *artifact.manifest.recipe.adapter.drop_layers}))
     check_layers(layers, backbone.layers)
     return layers

@@ -84,7 +84,7 @@ def _probe(
     encoder = backbone.load()
     if candidate is not None:
         candidate.verify()
-        load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.drop_layers)
+        load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.adapter.drop_layers)
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
     vectors = mean_outputs(
         model.to(accelerator.device),
@@ -104,10 +104,10 @@ def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | No
         pair: whether the source's task has two texts.
     """
     assert recipe.encoding is not None
-    if why := why_recipe_not_fused(source, pair, recipe.encoding, recipe.adapter):
+    if why := why_recipe_not_fused(source, pair, recipe.encoding, recipe.adapter.kind):
         return why
-    if source.bottleneck != recipe.bottleneck:
-        return f"is {source.bottleneck} wide, not {recipe.bottleneck} (--bottleneck)"
-    if missing := layers_text(tuple(sorted({*source.drop_layers} - {*recipe.drop_layers}))):
+    if source.bottleneck.width != recipe.bottleneck.width:
+        return f"is {source.bottleneck.width} wide, not {recipe.bottleneck.width} (--bottleneck)"
+    if missing := layers_text(tuple(sorted({*source.adapter.drop_layers} - {*recipe.adapter.drop_layers}))):
         return f"leaves out layers {missing} (--drop-layers)"
     return None

@@ -259,7 +259,7 @@ class TrainingRun:
         regularised = loss_with(forward, objective, terms.of_outputs)
 
         def loss(model: nn.Module, piece: Piece) -> Tensor:
-            return regularised(model, piece) * self.recipes[piece.task].loss_weight
+            return regularised(model, piece) * self.recipes[piece.task].joint.loss_weight
 
         return loss, terms
 
@@ -280,7 +280,7 @@ class TrainingRun:
     def _initial_adapter(self, scoring: Scoring, accelerator: Accelerator) -> Anchor:
         """The adapter that the model starts as, where it may start as one."""
         request, recipe = self.request, self.recipe
-        if recipe.trainable == "fusion" and recipe.fusion == "anchored":
+        if recipe.trainable == "fusion" and recipe.fusion.form == "anchored":
             return choose_anchor(request.adapters, recipe, scoring, self.backbone, self.workspace.store)
         if request.kind == "adapter" and request.adapters:
             rows = self.data[self.task.name].train
@@ -291,11 +291,11 @@ class TrainingRun:
 
     def _surgery(self, model: MultitaskModel) -> GradientRule | None:
         """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
-        surgery, encoder = self.recipe.gradient_surgery, model.of(self.task.name).backbone
+        surgery, encoder = self.recipe.joint.gradient_surgery, model.of(self.task.name).backbone
         own = set(self.backbone.tensor_names)
         shared = [p for name, p in encoder.named_parameters() if name in own and p.requires_grad]
         if surgery == "none" or not shared:
-            if is_main_process() and any(part.recipe.gradient_surgery != "none" for part in self.request.parts):
+            if is_main_process() and any(part.recipe.joint.gradient_surgery != "none" for part in self.request.parts):
                 why = "the tasks share nothing that trains" if len(self.tasks) > 1 else "there is one task"
                 print(f"{self.title}: gradient surgery has no effect, since {why}", file=sys.stderr)
             check_memory(model, self.title)
@@ -332,7 +332,7 @@ class TrainingRun:
             dev = cache(scorings[name].splits, bound)
             scorings[name] = replace(scorings[name], extend=dev.extend)
             # Rows that are read once are not worth caching, and SMART runs all layers, on perturbed embeddings.
-            again = recipe.epochs_over(len(self.data[name].train)) > 1 and not recipe.smart
+            again = recipe.epochs_over(len(self.data[name].train)) > 1 and not recipe.smart.weight
             extend = cache(splits[name], bound - dev.bytes if again else 0).extend
         data = {
             name: training_data(own, self.recipes[name], seed, tokenizer.pad_token_id, accelerator, extend)

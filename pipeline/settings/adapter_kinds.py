@@ -4,42 +4,72 @@ What a kind does stands in its own file of ``pipeline/methods``, which the regis
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
-# No use comes near these bounds, and nothing computed from numbers within them overflows.
-Width = Annotated[int, Field(le=2**16)]
-Tokens = Annotated[int, Field(le=8192)]
+from pipeline.settings.layers import parse_layers
+from pipeline.settings.part import Part, Tokens, Width
 
 AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3"]
 
 
-class AdapterSettings(BaseModel):
-    """The settings of all kinds; a recipe ignores those of other kinds than its own."""
+class AdapterSettings(Part):
+    flags = {"kind": "adapter", "drop_layers": "drop_layers"}
 
-    bottleneck: Width = Field(64, ge=1, description="adapter width m")
+    kind: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds, ...")
+    drop_layers: tuple[int, ...] = Field((), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)")
+
+    @field_validator("drop_layers", mode="before")
+    @classmethod
+    def _parse_layers(cls, value: Any) -> tuple[int, ...]:
+        return parse_layers(value)
+
+
+class Bottleneck(Part):
+    flags = {"width": "bottleneck", "train_layernorm": "train_layernorm"}
+
+    width: Width = Field(64, ge=1, description="adapter width m")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
-    pal_size: Width = Field(204, ge=1, description="width s of a projected attention layer")
-    pal_heads: Width = Field(12, ge=1, description="its attention heads; they divide pal_size")
-    prefix_length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
-    lora_rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
+
+
+class Pal(Part):
+    model_config = ConfigDict(validate_default=True)
+
+    size: Width = Field(204, ge=1, description="width s of a projected attention layer")
+    heads: Width = Field(12, ge=1, description="its attention heads; they divide the size")
+
+    @field_validator("heads")
+    @classmethod
+    def _divide_the_size(cls, heads: int, info: ValidationInfo) -> int:
+        size = info.data.get("size")
+        if size is not None and size % heads:
+            raise ValueError(f"each head has as many numbers, so give a divisor of pal_size ({size})")
+        return heads
+
+
+class Prefix(Part):
+    length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
+
+
+class Lora(Part):
+    rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
 
 
 @dataclass(frozen=True)
 class KindSettings:
-    keys: tuple[str, ...] = ()
-    """Fields of :class:`AdapterSettings`."""
+    part: str = ""
+    """The part of a recipe that holds the settings of this kind alone; empty: it has none."""
     can_be_fused: bool = False
 
 
 ADAPTER_KINDS: dict[AdapterKind, KindSettings] = {
-    "houlsby": KindSettings(("bottleneck", "train_layernorm"), can_be_fused=True),
-    "pfeiffer": KindSettings(("bottleneck", "train_layernorm"), can_be_fused=True),
-    "pal": KindSettings(("pal_size", "pal_heads")),
-    "prefix": KindSettings(("prefix_length",)),
-    "prefix-tuning": KindSettings(("prefix_length",)),
-    "lora": KindSettings(("lora_rank",)),
+    "houlsby": KindSettings("bottleneck", can_be_fused=True),
+    "pfeiffer": KindSettings("bottleneck", can_be_fused=True),
+    "pal": KindSettings("pal"),
+    "prefix": KindSettings("prefix"),
+    "prefix-tuning": KindSettings("prefix"),
+    "lora": KindSettings("lora"),
     "ia3": KindSettings(),
 }
 

@@ -4,6 +4,7 @@ import itertools
 import math
 from typing import Any
 
+from pipeline.settings.recipe import layered
 from pipeline.system.errors import shortened
 
 Table = dict[str, Any]
@@ -69,7 +70,7 @@ def _cells(name: str, row: Table) -> Table:
         cells[f"{name}-{number}"] = {
             **_without_grid(row),
             "title": f"{row.get('title') or name}, {', '.join(values)}",
-            "recipe": {**row.get("recipe", {}), **picked},
+            "recipe": layered(row.get("recipe", {}), picked),
             "published": (published[number - 1] or None) if isinstance(published, list | tuple) else published,
         }
     return cells

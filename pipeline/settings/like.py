@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from pipeline.settings.part import table
+from pipeline.settings.recipe import layered
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import shortened
 
 _NOT_COPIED = ("title", "published")
-_MERGED = {"recipe": 1, "tasks": 2}
-"""The tables of a row that are merged key by key, and how many levels deep."""
 
 
 def expand_likes(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str], list[str]]:
@@ -47,11 +47,13 @@ def expand_likes(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, s
 
 def _over(base: Any, row: dict[str, Any]) -> dict[str, Any]:
     copied = {key: value for key, value in base.items() if key not in _NOT_COPIED} if isinstance(base, dict) else {}
-    tables = {key: _merged(copied.get(key), row[key], levels) for key, levels in _MERGED.items() if key in row}
-    return {**copied, **row, **tables}
-
-
-def _merged(base: Any, own: Any, levels: int) -> Any:
-    if levels == 0 or not isinstance(base, dict) or not isinstance(own, dict):
-        return own
-    return {**base, **{key: _merged(base.get(key), value, levels - 1) for key, value in own.items()}}
+    if isinstance(row.get("recipe"), dict):
+        row = {**row, "recipe": layered(table(copied.get("recipe")), row["recipe"])}
+    if isinstance(row.get("tasks"), dict):
+        tasks = table(copied.get("tasks"))
+        own = {
+            task: layered(table(tasks.get(task)), recipe) if isinstance(recipe, dict) else recipe
+            for task, recipe in row["tasks"].items()
+        }
+        row = {**row, "tasks": {**tasks, **own}}
+    return {**copied, **row}

@@ -3,16 +3,12 @@
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.part import table
+from pipeline.settings.recipe import Recipe, layered
 
 Values = Mapping[str, Any]
 
 _TASK_LISTS = ("targets", "sources", "order", "after")
-
-
-def table(value: Any) -> dict[str, Any]:
-    """``value`` where it is a table; else nothing, since validation reports it."""
-    return value if isinstance(value, dict) else {}
 
 
 def listed(value: Any) -> list[Any]:
@@ -39,7 +35,7 @@ def recipe_problems(values: Values, bases: Mapping[str, str]) -> list[str]:
     mistakes: list[tuple[str, str, str]] = []
 
     def report(row: str, where: str, *layers: Values, known: Collection[str] = ()) -> set[str]:
-        problems = Recipe.problems({key: value for layer in layers for key, value in layer.items()})
+        problems = Recipe.problems(layered(*layers))
         mistakes.extend((row, where, problem) for problem in problems if problem not in known)
         return {*known, *problems}
 

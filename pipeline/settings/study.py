@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline.settings.grid import expand_grids
 from pipeline.settings.like import expand_likes
-from pipeline.settings.mistakes import listed, parts, recipe_problems, stray_tasks, table
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.mistakes import listed, parts, recipe_problems, stray_tasks
+from pipeline.settings.part import table
+from pipeline.settings.recipe import Recipe, layered
 from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
@@ -161,7 +162,7 @@ class Study(BaseModel):
         """The recipe of a row on a task, in the main table or on the curve."""
         own, trains = self.row(row), METHODS[self.row(row).method].trains
         on_curve = self.curve.recipe if curve and self.curve else {}
-        values = {**self.recipe, **self.tasks.get(task, {}), **own.recipe, **own.tasks.get(task, {}), **on_curve}
+        values = layered(self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve)
         if values.get("trainable") not in trains[1:]:
             values["trainable"] = trains[0]
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
@@ -175,9 +176,8 @@ class Study(BaseModel):
         changed = self.model_dump()
         for part in parts(changed).values():
             for recipe in (part["recipe"], *part.get("tasks", {}).values()):
-                for key in values.keys() & recipe.keys():
-                    del recipe[key]
-        changed["recipe"] |= values
+                recipe.update(layered(recipe, values) if recipe else {})
+        changed["recipe"] = layered(changed["recipe"], values)
         return self.parse(changed, f"study {self.name}", known_tasks=None)
 
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipeline.data.batches import Piece
-from pipeline.settings.recipe import Mixing, Recipe
+from pipeline.settings.parts import Mixing
+from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import TrainingData
 
 _SAMPLED, _SHUFFLED = 1, 2
@@ -138,7 +139,7 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
     each = {task: part.batches_per_epoch for task, part in parts.items()}
     steps = recipe.joint_steps(each.values())
     epochs = recipe.epochs_of(steps)
-    draws = _draws(RULES[recipe.mixing](Joint(each, rows, steps, epochs, seed, recipe.temperature)), each)
+    draws = _draws(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)), each)
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         running: dict[str, tuple[Draw, Iterator[list[Piece]]]] = {}

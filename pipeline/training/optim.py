@@ -53,8 +53,8 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
     """
     assert recipe.learning_rate is not None
     depth = 1 + max((layer for name, _ in model.named_parameters() if (layer := _layer(name)) is not None), default=-1)
-    backbone = recipe.backbone_learning_rate or recipe.learning_rate
-    embeddings = recipe.embedding_learning_rate or backbone * recipe.layer_decay**depth
+    backbone = recipe.pretrained.learning_rate or recipe.learning_rate
+    embeddings = recipe.pretrained.embedding_learning_rate or backbone * recipe.pretrained.layer_decay**depth
     rates = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -65,7 +65,7 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
         elif not is_pretrained(name, own):
             rates[name] = recipe.learning_rate
         elif layer is not None:
-            rates[name] = backbone * recipe.layer_decay ** (depth - 1 - layer)
+            rates[name] = backbone * recipe.pretrained.layer_decay ** (depth - 1 - layer)
         else:
             rates[name] = embeddings if inner.startswith("embeddings.") else backbone
     return rates

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torchjd.aggregation import PCGradWeighting, UPGradWeighting
 from torchjd.linalg import DualConeProjector
 
-from pipeline.settings.recipe import GradientSurgery
+from pipeline.settings.parts import GradientSurgery
 
 Weighting = Callable[[Tensor], Tensor]
 """From inner products of N gradients (N, N) to the weight of each in their combination (N,)."""

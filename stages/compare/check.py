@@ -89,8 +89,8 @@ def _job_problems(job: Job, workspace: Workspace) -> Iterator[str]:
 def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
     """Adapters wider than the backbone, and those that a fusion cannot take."""
     width = workspace.backbone.hidden_size
-    if job.kind == "adapter" and recipe.adapter in BOTTLENECKS and recipe.bottleneck > width:
-        yield f"{job.row} on {job.task}: bottleneck {recipe.bottleneck} is wider than the backbone ({width})"
+    if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
+        yield f"{job.row} on {job.task}: bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
     if job.kind == "adapter":
         for need in job.needs:
             source = workspace.task(need.task)
@@ -104,6 +104,6 @@ def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
         (part,) = need.parts
         task = workspace.task(part.task)
         adapters[task.name] = part.recipe.resolve(task, "fp32")
-        if why := why_recipe_not_fused(adapters[task.name], task.is_pair, encoding, recipe.adapter):
+        if why := why_recipe_not_fused(adapters[task.name], task.is_pair, encoding, recipe.adapter.kind):
             yield f"{job.row} on {job.task}: the adapter of {task.name} (row {need.row}) {why}"
     dropped_layers(recipe, adapters)

@@ -127,7 +127,7 @@ def _work(record: RunRecord) -> _Work:
 
 def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     steps = recipe.joint_steps([recipe.steps_over(rows) for rows in train])
-    batches = steps * (len(train) if recipe.mixing == "simultaneous" else 1)
+    batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
     epochs = recipe.epochs_of(steps)
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
     # Batches are full but for a pass's last one.

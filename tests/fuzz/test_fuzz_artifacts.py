@@ -110,7 +110,7 @@ def test_an_artifact_of_any_content_is_loaded_or_refused(room: Any, trained: Wor
         task = trained.task(manifest.task)
         with suppress(PipelineError):
             model = restore(Artifact(folder=artifact.folder, manifest=manifest), task, backbone, store, trained.ledger)
-            if not manifest.recipe.train_layernorm:
+            if not manifest.recipe.bottleneck.train_layernorm:
                 state = model.backbone.state_dict()
                 own = {name: state[_found(name, state)] for name in backbone.tensor_names}
                 assert hash_tensors(own) == backbone.weights_hash

@@ -59,7 +59,7 @@ def test_fusion_leaves_out_what_its_adapters_leave_out(workspace: Workspace, qui
     for task in ("films", "meals"):
         extract(task, quick("adapter", drop_layers="0"), workspace, seed=0)
     record = fuse("films", quick("fusion"), workspace, seed=0)
-    assert record.recipe.drop_layers == (0,)
+    assert record.recipe.adapter.drop_layers == (0,)
     assert record.cost.trainable_parameters == 2 * (4 * 16 * 32 + 16 + 2) + 2 * 32 + 2
     assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).run == record.run
 
@@ -69,11 +69,11 @@ def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace
     extract("meals", quick("adapter"), workspace, seed=0)
     with pytest.raises(PipelineError, match=r"different layers \(films: 0, meals: none\): give --drop-layers 0,"):
         fuse("films", quick("fusion"), workspace, seed=0)
-    assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).recipe.drop_layers == (0,)
+    assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).recipe.adapter.drop_layers == (0,)
     # With an adapter that leaves nothing out there is one for each wish.
     whole = extract("films", quick("adapter"), workspace, seed=3)
     record = fuse("films", quick("fusion"), dataclasses.replace(workspace), seed=0)
-    assert (record.recipe.drop_layers, record.sources[0].run) == ((), whole.run)
+    assert (record.recipe.adapter.drop_layers, record.sources[0].run) == ((), whole.run)
 
 
 def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]

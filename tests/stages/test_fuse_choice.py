@@ -55,7 +55,7 @@ def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_p
         {"drop": (0, 1), "seed": 1, "dev": 0.97},
         {"drop": (1,), "seed": 2, "dev": 0.99},
     ]
-    recipe = FUSION.model_copy(update={"drop_layers": (0,)})
+    recipe = FUSION.changed({"drop_layers": (0,)})
     ranked = dict(zip("fedcba98", best_first, strict=True))
     for number, pair in enumerate(itertools.combinations(ranked, 2)):
         place = Workspace(workspace.backbone_name, workspace.data, tmp_path / str(number), tmp_path)
@@ -196,14 +196,14 @@ def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspa
         keep(workspace, run, task, recipe={"drop_layers": (1,)})
     listed = artifacts(workspace)
     run = fusion_run("films", FUSION, workspace, listed, seed=3, limit=7)
-    assert run.recipe.drop_layers == (1,)
+    assert run.recipe.adapter.drop_layers == (1,)
     request = run.request
     (part,) = request.parts
     assert (request.kind, part.task, request.seed, part.limit) == ("fusion", "films", 3, 7)
     assert request == fusion_run("films", FUSION, workspace, tuple(listed), seed=3, limit=7).request
     assert list(request.adapters) == listed
     with pytest.raises(PipelineError) as raised:
-        fusion_run("films", FUSION.model_copy(update={"adapter": "pfeiffer"}), workspace, listed, seed=3, limit=7)
+        fusion_run("films", FUSION.changed({"adapter": "pfeiffer"}), workspace, listed, seed=3, limit=7)
     assert str(raised.value) == f"fuse: adapter {named('a')} of films is of kind houlsby, not pfeiffer (--adapter)"
 
 

@@ -101,7 +101,7 @@ def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore
 
 
 def test_lower_layers_learn_more_slowly(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    recipe = QUICK.model_copy(update={"layer_decay": 1e-6, "epochs": 1, "max_grad_norm": 1e9, "weight_decay": 0.0})
+    recipe = QUICK.changed({"layer_decay": 1e-6, "epochs": 1, "max_grad_norm": 1e9, "weight_decay": 0.0})
     pretrain(["films"], tmp_path / "read", recipe, workspace, seed=0)
     before, after = workspace.backbone.load().state_dict(), open_backbone(str(tmp_path / "read")).load().state_dict()
     moved = {name: (after[name] - before[name]).abs().max().item() for name in before}

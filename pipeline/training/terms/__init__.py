@@ -58,4 +58,5 @@ def loss_with(
 
 
 def _kinds(recipe: Recipe) -> list[TermKind]:
-    return [kind for kind in TERMS if getattr(recipe, kind.key)]
+    values = recipe.flat()
+    return [kind for kind in TERMS if values[kind.key]]

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.settings.recipe import SmartDirection
+from pipeline.settings.parts import SmartDirection
 from pipeline.training.divergence import Divergence
 from pipeline.training.terms.term import Forward, Regularised, TermKind
 
@@ -90,7 +90,7 @@ class Smoothness:
         return {"smart_cosine": total / count if count else None}
 
     def state(self) -> dict[str, Tensor]:
-        return {"cosines": self._cosines.clone()}
+        return {"cosines": self._cosines}
 
 
 def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, radius: float = 1.0) -> Tensor:
@@ -126,14 +126,12 @@ def perturbed(embeddings: nn.Module, delta_for: Callable[[Tensor], Tensor]) -> I
 
 
 def _from_recipe(run: Regularised) -> Smoothness:
-    recipe = run.recipe
+    smart = run.recipe.smart
 
     def embeddings(task: str) -> nn.Module:
         return run.backbone(task).get_submodule("embeddings")
 
-    return Smoothness(
-        recipe.smart, run.forward, run.divergence, embeddings, recipe.smart_direction, recipe.smart_radius
-    )
+    return Smoothness(smart.weight, run.forward, run.divergence, embeddings, smart.direction, smart.radius)
 
 
 # The direction takes a forward pass and a backward pass to the embeddings, without gradients of weights: 1 + 1. The

@@ -176,3 +176,13 @@ def test_stock_adapterhub_gives_the_same_hidden_states(backbone, backbone_folder
     stock.set_active_adapters(Fuse(*names))
     assert names == ["films", "meals"]
     torch.testing.assert_close(hidden(stock), hidden(fused), atol=1e-5, rtol=1e-5)
+
+
+def test_a_fresh_adapter_has_the_weights_of_houlsby(backbone: Backbone) -> None:
+    """Normal with a deviation of 0.01, cut at two of them (section 3.2); AdapterHub's own default has 0.02."""
+    encoder = backbone.load()
+    torch.manual_seed(0)
+    add_adapter(encoder, "films", "houlsby", 32)
+    weights = torch.cat([p.detach().flatten() for n, p in encoder.named_parameters() if "films" in n and p.dim() == 2])
+    assert weights.abs().max() <= 0.02
+    assert weights.std() == pytest.approx(0.0088, abs=5e-4)  # of a normal cut so

@@ -61,7 +61,7 @@ def test_it_has_two_matrices_per_projection(rank: int) -> None:
 
 def test_dropped_layers_have_none(backbone: Backbone) -> None:
     encoder = backbone.load()
-    add_modules(encoder, ["films"], RECIPE.model_copy(update={"drop_layers": (0,)}))
+    add_modules(encoder, ["films"], RECIPE.changed({"drop_layers": (0,)}))
     names = [name for name, parameter in encoder.named_parameters() if parameter.requires_grad]
     assert len(names) == 4
     assert all(".layer.1." in name for name in names)

@@ -438,10 +438,10 @@ SIAMESE = Recipe(encoding="siamese")
         ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, False),
         ({"task": "sts", "recipe": Recipe(encoding="cross")}, False),
         ({"task": "sst", "recipe": Recipe(encoding="cross")}, True),
-        ({"task": "sts", "recipe": SIAMESE.model_copy(update={"adapter": "pfeiffer"})}, False),
-        ({"task": "sts", "recipe": SIAMESE.model_copy(update={"train_layernorm": True})}, False),
+        ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, False),
+        ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, False),
         ({"task": "sts", "recipe": SIAMESE, "kind": "fusion"}, False),
-        ({"task": "sts", "recipe": SIAMESE.model_copy(update={"bottleneck": 8})}, True),
+        ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, True),
     ],
 )
 def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(

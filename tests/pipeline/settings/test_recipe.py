@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.ledger import SCHEMA
-from pipeline.settings.adapter_kinds import AdapterSettings
-from pipeline.settings.recipe import EPOCHS, LEARNING_RATES, Recipe
+from pipeline.settings.adapter_kinds import ADAPTER_KINDS, Pal
+from pipeline.settings.recipe import EPOCHS, FLAGS, LEARNING_RATES, PARTS, Recipe, composed, layered
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError
 
@@ -338,7 +338,7 @@ def test_equal_learning_rates_are_equal_however_they_are_written(
     trainable: str, given: dict[str, Any], expected: tuple[float, ...]
 ) -> None:
     recipe = resolved(STS, trainable=trainable, **given)
-    assert (recipe.learning_rate, recipe.backbone_learning_rate, recipe.head_learning_rate) == expected
+    assert (recipe.learning_rate, recipe.pretrained.learning_rate, recipe.head_learning_rate) == expected
     assert recipe.resolve(STS, "fp32") == recipe
 
 
@@ -519,15 +519,15 @@ def test_where_all_trains_only_several_tasks_can_have_layernorms_of_their_own() 
 def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
     with pytest.raises(PipelineError) as told:
         Recipe.parse({"pal_size": 10, "pal_heads": 4, "prefix_length": 0}, "test")
-    assert "pal_size: 10 does not divide by pal_heads (4)" in str(told.value)
+    assert "pal_heads: each head has as many numbers, so give a divisor of pal_size (10) (got 4)" in str(told.value)
     assert "prefix_length: Input should be greater than or equal to 1 (got 0)" in str(told.value)
-    with pytest.raises(PipelineError, match=r"does not divide by pal_heads \(5\)"):
+    with pytest.raises(PipelineError, match=r"pal_heads: .* divisor of pal_size \(204\)"):
         Recipe.parse({"pal_heads": 5}, "test")
     recipe = Recipe(adapter="prefix", prefix_length=64)
-    assert recipe.resolve(STS, "fp32", 64).prefix_length == 64
+    assert recipe.resolve(STS, "fp32", 64).prefix.length == 64
     with pytest.raises(PipelineError, match=r"prefix_length 64 is more than the backbone can read \(63\)"):
         recipe.resolve(STS, "fp32", 63)
-    assert Recipe(adapter="pal", prefix_length=64).resolve(STS, "fp32", 63).prefix_length == 10
+    assert Recipe(adapter="pal", prefix_length=64).resolve(STS, "fp32", 63).prefix.length == 10
 
 
 @pytest.mark.parametrize("kind", ["pal", "prefix", "prefix-tuning"])
@@ -599,10 +599,68 @@ DEFAULTS = {
 
 def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
     assert SCHEMA == 3
-    dumped = Recipe().model_dump(mode="json")
-    assert {key: dumped[key] for key in DEFAULTS} == DEFAULTS
+    flat = Recipe().flat()
+    assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
     # An adapter kind that comes later brings settings of its own, whose defaults its tests know.
-    assert dumped.keys() - DEFAULTS.keys() <= AdapterSettings.model_fields.keys()
+    assert {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys()} <= {kind.part for kind in ADAPTER_KINDS.values()}
+
+
+def test_a_key_may_be_written_flat_or_in_its_part() -> None:
+    flat = {
+        "adapter": "pal",
+        "pal_size": 24,
+        "smart": 1.0,
+        "smart_radius": 0.5,
+        "backbone_learning_rate": 1e-5,
+        "anchor": 2,
+    }
+    parts = {
+        "adapter": {"kind": "pal"}, "pal": {"size": 24}, "smart": {"weight": 1.0, "radius": 0.5},
+        "pretrained": {"learning_rate": 1e-5}, "anchor": {"score": 2},
+    }  # fmt: skip
+    mixed = {"pal": {"heads": 6}, "pal_size": 24}
+    assert Recipe.parse(flat, "test") == Recipe.parse(parts, "test")
+    assert Recipe.parse(mixed, "test").pal == Pal(size=24, heads=6)
+    assert Recipe(pal=Pal(size=24)) == Recipe(pal_size=24)  # type: ignore[call-arg]
+    assert Recipe.model_validate_json(Recipe.parse(flat, "test").model_dump_json()) == Recipe.parse(parts, "test")
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flat_key_is_a_key_of_its_part(flag: str) -> None:
+    value = Recipe().flat()[flag]
+    part, key = FLAGS[flag]
+    assert composed({flag: value}) == {part: {key: value}}
+    assert Recipe.parse({flag: value}, "test") == Recipe.parse({part: {key: value}}, "test") == Recipe()
+    assert flag not in PARTS or next(iter(PARTS[flag].model_fields)) == key
+
+
+def test_a_later_layer_changes_the_keys_that_it_names() -> None:
+    below = {"smart": 1.0, "epochs": 3, "pal": {"size": 24, "heads": 6}}
+    assert layered(below, {"smart_radius": 0.5, "pal_size": 12}, {"epochs": 4}) == {
+        "smart": {"weight": 1.0, "radius": 0.5},
+        "pal": {"size": 12, "heads": 6},
+        "epochs": 4,
+    }
+    changed = resolved(STS, trainable="full", smart=1.0).changed({"smart_radius": 0.5})
+    assert (changed.smart.weight, changed.smart.radius) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"pal": {"width": 3}}, "pal.width: unknown key"),
+        ({"pal": 3}, "pal: Input should be"),
+        ({"lora": {"rank": 0}}, "lora_rank: Input should be greater"),
+        ({"smart": {"weight": -1}}, "smart: Input should be greater"),
+        ({"adapter": ["pal"]}, "adapter: Input should be"),
+        ({"joint": {"mixing": "shuffled", "gradient_surgery": "pcgrad"}}, "gradient_surgery: 'pcgrad' combines"),
+    ],
+    ids=str,
+)
+def test_a_bad_part_is_told_with_its_key(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=r"^test: 1 mistake\n") as caught:
+        Recipe.parse(values, "test")
+    assert f"  {message}" in str(caught.value)
 
 
 def test_a_recipe_is_told_apart_by_what_is_not_at_its_default() -> None:

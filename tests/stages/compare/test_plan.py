@@ -155,7 +155,7 @@ def test_a_row_is_built_on_the_row_it_names() -> None:
     }
     of = study(methods=["full", "fusion", "sequential"], rows=rows)
     fused = job_of(of, Cell("fusion", "sst", 1))
-    assert {need.parts[0].recipe.bottleneck for need in fused.needs} == {4}
+    assert {need.parts[0].recipe.bottleneck.width for need in fused.needs} == {4}
     assert job_of(of, Cell("sequential", "sst", 1, "sts")).needs[0].parts[0].recipe.pooling == "cls"
 
 

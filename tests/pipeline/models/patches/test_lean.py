@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.models.backbone import open_backbone
-from pipeline.models.patches.lean import Dropout, dropout, make_lean
+from pipeline.models.patches.lean import Dropout, _attend, dropout, make_lean
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 
@@ -205,3 +205,17 @@ def test_dropout_follows_the_seed_and_its_gradient_its_mask() -> None:
         masks.append(values.grad)
     assert torch.equal(masks[0], masks[1])
     assert not torch.equal(masks[0], masks[2])
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_a_gpu_is_asked_for_dropout_in_attention(probability: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, **settings: Any) -> Tensor:
+        asked.append(settings)
+        return query
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    states, mask = torch.empty(2, 2, 5, 8, device="meta"), torch.empty(2, 1, 1, 5, device="meta")
+    _attend(states, states, states, mask, probability, None)
+    assert asked == [{"attn_mask": mask, "dropout_p": probability}]
