@@ -60,8 +60,8 @@ class Scored:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """The recipe for the target: a model of several tasks has one for each."""
-        return (self.score.recipe or self.record.recipe).model_dump(mode="json")
+        """The recipe for the target, flat: a model of several tasks has one for each."""
+        return (self.score.recipe or self.record.recipe).flat()
 
     @property
     def epochs(self) -> int:

@@ -102,5 +102,5 @@ def test_it_cannot_be_fused() -> None:
 def test_its_rank_identifies_a_run_of_its_own_kind_alone() -> None:
     sts = find_task("sts")
     assert RECIPE.resolve(sts, "fp32").identity["lora_rank"] == RANK
-    assert Recipe().lora_rank == 8  # a default is no part of a run's name: another one needs another SCHEMA
+    assert Recipe().lora.rank == 8  # a default is no part of a run's name: another one needs another SCHEMA
     assert "lora_rank" not in Recipe(lora_rank=RANK).resolve(sts, "fp32").identity
