@@ -15,7 +15,7 @@ from pipeline.reporting.forgetting import forgetting_table
 from pipeline.reporting.fusion_gain import fusion_gain_table
 from pipeline.reporting.low_resource import low_resource_table
 from pipeline.reporting.main_table import main_table
-from pipeline.reporting.notes import NOTES, missing
+from pipeline.reporting.notes import missing, notes
 from pipeline.reporting.published import published_settings_table, published_table
 from pipeline.reporting.report import Report, Table
 from pipeline.reporting.results import results_table
@@ -56,7 +56,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         summary=tuple(sentence for say in SENTENCES for sentence in say(runs)),
         tables=tables,
         figures=write_figures(runs, folder / "figures"),
-        notes=tuple(note for say in NOTES for note in say(runs)),
+        notes=tuple(notes(runs)),
         missing=tuple(missing(runs)),
         results=results_table(runs),
         records=records,

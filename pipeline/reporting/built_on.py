@@ -11,10 +11,8 @@ from pipeline.reporting.cells import count_cell, difference_cell, group_cell, li
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, once, runs_of
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison
-
-TITLE = "Beside the row it is built on"
 
 
 @dataclass(frozen=True)
@@ -75,17 +73,5 @@ def built_on_table(runs: StudyRuns) -> Table | None:
         "difference, points": difference,
     }
     unequal = sum(steps(one.base, one.target) != steps(one.line, one.target) for one in all_contrasts)
-    notes = (
-        "Base row: fine-tuning on the target alone for sequential and joint training, the row of adapters for what is"
-        " built on adapters. Steps: optimiser steps on the target's rows, mean over seeds; a fusion's include those of"
-        " the target's own adapter that it reads, joint training's are all of its steps.",
-        *([_UNEQUAL.format(unequal=unequal, total=len(all_contrasts))] if unequal else []),
-        *short_test_note("the base row", all_contrasts),
-    )
-    return Table.of("built-on", TITLE, all_contrasts, columns, notes)
-
-
-_UNEQUAL = (
-    "In {unequal} of {total} lines the two sides trained for different numbers of steps: such a difference may come"
-    " from the steps as well as from the other tasks, and does not show that these help."
-)
+    marks = marks_note("the base row", all_contrasts)
+    return Table.of("built-on", all_contrasts, columns, unequal=unequal, total=len(all_contrasts), marks=marks)

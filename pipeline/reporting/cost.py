@@ -87,14 +87,7 @@ def cost_table(runs: StudyRuns) -> Table:
         "examples/s": lambda row: count_cell(mean_of(one.cost.examples_per_second or None for one in records(row))),
         "peak memory, MB": lambda row: count_cell(max(record.cost.peak_memory_mb for record in records(row))),
     }
-    notes = (
-        "Stored: parameters to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
-        " whole model per task, joint training one for all tasks. Adapters keep the backbone once and few parameters"
-        " per task. A fusion also keeps the adapters that it reads, and its own layers for each target.",
-        "Seconds are means over targets and seeds; they count training and scoring on dev, without start-up. Examples"
-        " per second count training steps alone. Peak memory is the highest of all runs.",
-    )
-    return Table.of("cost", "Cost", [row for row in runs.rows if runs.all(row)], columns, notes)
+    return Table.of("cost", [row for row in runs.rows if runs.all(row)], columns)
 
 
 def _one_run_a_target(runs: StudyRuns, row: str) -> list[RunRecord]:

@@ -5,7 +5,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison
 
 _READINGS = {
@@ -36,23 +36,13 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
             for target in targets
         }
     )
-    rows = tuple(
-        (
-            line_cell(runs, line),
-            text_cell(task),
-            *(_cell(runs, line, task, target, verdicts.get((line, task, target))) for target in targets),
-        )
-        for line, task in lines
-    )
+    rows = []
+    for line, task in lines:
+        scores = (_cell(runs, line, task, target, verdicts.get((line, task, target))) for target in targets)
+        rows.append((line_cell(runs, line), text_cell(task), *scores))
     columns = ("method", "trained on", *map(runs.column, targets))
-    notes = (
-        "A model trained on one task is scored on dev of the others without more training. It is read as it is where"
-        " both tasks have as many texts and the same classes or range. Between tasks on pairs, a probability of class 1"
-        " of two is rescaled to the range of a score, and a score above the middle of its range counts as class 1."
-        " Elsewhere the outputs mean nothing: a dash.",
-        *short_test_note("the same row trained on that column's task", verdicts),
-    )
-    return Table("cross-task", "Trained on one task, scored on all", columns, rows, notes)
+    marks = marks_note("the same row trained on that column's task", verdicts)
+    return Table.named("cross-task", columns, rows, marks=marks)
 
 
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:

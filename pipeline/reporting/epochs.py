@@ -33,9 +33,7 @@ def epoch_table(runs: StudyRuns) -> Table | None:
         values = [means.get((line, target, epoch)) for epoch in shown]
         cells = [Cell(number(value), value) for value in values]
         rows.append((line_cell(runs, line), Cell(target, target, runs_of(group)), *cells))
-    notes = ("Means over seeds. Epoch 0, where there is one, is the score before any training step.",)
-    columns = ("method", "task", *(f"epoch {epoch}" for epoch in shown))
-    return Table("epochs", "Dev score by epoch", columns, tuple(rows), notes)
+    return Table.named("epochs", ("method", "task", *(f"epoch {epoch}" for epoch in shown)), rows)
 
 
 def _curve(scored: Scored, runs: StudyRuns) -> pd.DataFrame:

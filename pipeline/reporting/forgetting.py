@@ -9,7 +9,7 @@ from pipeline.reporting.cells import difference_cell, line_cell, scores_cell, te
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison, Resampled
 
 
@@ -64,13 +64,8 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
         ),
         "unchanged (sha256)": lambda change: text_cell(change.proof),
     }
-    notes = (
-        "Scores on dev of the task learned first, with its own head, before and after training on the second.",
-        *short_test_note("the score before", [change for change in all_changes if change.comparison is not None]),
-        "Adapters and fusion: the first task is answered by the frozen backbone and its own adapter; both have the same"
-        " sha256 after training on the second task as before, so every prediction is the same.",
-    )
-    return Table.of("forgetting", "Forgetting", all_changes, columns, notes)
+    marks = marks_note("the score before", [change for change in all_changes if change.comparison is not None])
+    return Table.of("forgetting", all_changes, columns, marks=marks)
 
 
 def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
 from pipeline.reporting.text import listed
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison, Resampled
 
 
@@ -29,59 +29,43 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Seed:
-    """A fusion of one seed, what it was initialised to, and the best of its adapters on the target."""
-
-    scored: Scored
-    began: str
-    start: float | None
-    """The score before any step; None where the start was not scored."""
-    best: Adapter | None
-    steps: int
-
-
-@dataclass(frozen=True)
 class FusionGain:
-    """A row of fusion on one target over its seeds."""
+    """A row of fusion on one target, with a value a seed."""
 
     line: Line
     target: str
-    seeds: tuple[Seed, ...]
+    group: list[Scored]
+    starts: list[float | None]
+    """The scores before any step; None where the start was not scored."""
+    best: list[Adapter | None]
+    """On the target, of those that the fusion reads."""
+    steps_added: float
+    """On top of those of the adapters; mean over seeds."""
     comparison: Comparison | None = None
     """Against the best adapters, where their predictions are kept."""
 
     @property
-    def epochs(self) -> list[int]:
-        """The epochs that were kept; 0 is the start."""
-        return [seed.scored.record.best_epoch for seed in self.seeds]
-
-    @property
-    def best(self) -> list[Adapter]:
-        return [seed.best for seed in self.seeds if seed.best is not None]
-
-    @property
     def over_start(self) -> float | None:
-        return mean_of(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
+        return self._over(self.starts)
 
     @property
     def over_best(self) -> float | None:
-        return mean_of(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
+        return self._over([adapter.dev if adapter else None for adapter in self.best])
 
-    @property
-    def steps_added(self) -> float:
-        """On top of those of the adapters; mean over seeds."""
-        return statistics.mean(seed.steps for seed in self.seeds)
+    def _over(self, scores: list[float | None]) -> float | None:
+        pairs = zip(self.group, scores, strict=True)
+        return mean_of(scored.value - score for scored, score in pairs if score is not None)
 
     @property
     def starts_kept(self) -> int:
-        return self.epochs.count(0)
+        return sum(scored.record.best_epoch == 0 for scored in self.group)
 
 
 @once
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     """Every row of fusion on every target, in the order of the study."""
     gains = [
-        FusionGain(line, target, tuple(_seed(runs, scored) for scored in group))
+        _gain(runs, line, target, group)
         for line, target, group in runs.cells()
         if runs.study.row(line.row).method == "fusion"
     ]
@@ -89,17 +73,13 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     return [replace(gain, comparison=verdicts.get(number)) for number, gain in enumerate(gains)]
 
 
-def _seed(runs: StudyRuns, scored: Scored) -> Seed:
-    curve = runs.curve(scored.record.run)
-    start = curve.loc[curve["epoch"] == 0, "dev"]
-    return Seed(
-        scored,
-        began=_beginning(scored.record),
-        start=None if start.empty else float(start.iloc[0]),
-        # Of equal ones the target's own.
-        best=max(_adapters(runs, scored.record), key=lambda adapter: (adapter.dev, adapter.own), default=None),
-        steps=runs.steps(scored.record),
-    )
+def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> FusionGain:
+    records = [scored.record for scored in group]
+    curves = [runs.curve(record.run) for record in records]
+    # Of equal ones the target's own.
+    best = [max(_adapters(runs, one), key=lambda adapter: (adapter.dev, adapter.own), default=None) for one in records]
+    starts = [next(iter(curve["dev"][curve["epoch"] == 0]), None) for curve in curves]
+    return FusionGain(line, target, group, starts, best, statistics.mean(map(runs.steps, records)))
 
 
 def _beginning(record: RunRecord) -> str:
@@ -122,8 +102,9 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
-    pairs = [(seed.scored.record.run, seed.best.run) for seed in gain.seeds if seed.best is not None and seed.best.own]
-    if len(pairs) < len(gain.seeds):
+    seeds = zip(gain.group, gain.best, strict=True)
+    pairs = [(scored.record.run, best.run) for scored, best in seeds if best is not None and best.own]
+    if len(pairs) < len(gain.group):
         return None
     return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
 
@@ -133,29 +114,21 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
     gains = fusion_gains(runs)
     if not gains:
         return None
-    unscored = list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None))
-    notes = (
-        "Start: the fusion before its first step, which is nearly the adapter named with that adapter's head. It"
-        " competes with the epochs for the best dev score, so a fusion never ends below it, and a test of the gain over"
-        " it would mean nothing.",
-        *([f"{listed(unscored)}: not scored before training, so there is no gain over the start."] if unscored else []),
-        "Best adapter: the best on dev of those that the fusion reads and that can answer the target: the target's own,"
-        " and any of a task with the same labels. Not tested where the latter is best, since its predictions on the"
-        " target are not kept. The fusion trained for the steps added on top of the adapter's, which was not trained"
-        " any longer.",
-        *short_test_note("the best adapter", [gain for gain in gains if gain.comparison is not None]),
-    )
+
+    def best(gain: FusionGain) -> list[Adapter]:
+        return [adapter for adapter in gain.best if adapter is not None]
+
     columns: dict[str, Callable[[FusionGain], Cell]] = {
         "method": lambda gain: line_cell(runs, gain.line),
         "target": lambda gain: text_cell(gain.target),
-        "start": lambda gain: _names(seed.began for seed in gain.seeds),
-        "start score": lambda gain: scores_cell([seed.start for seed in gain.seeds if seed.start is not None]),
-        "best adapter": lambda gain: _names(adapter.task for adapter in gain.best),
+        "start": lambda gain: _names(_beginning(scored.record) for scored in gain.group),
+        "start score": lambda gain: scores_cell([start for start in gain.starts if start is not None]),
+        "best adapter": lambda gain: _names(adapter.task for adapter in best(gain)),
         "its score": lambda gain: scores_cell(
-            [a.dev for a in gain.best], tuple(dict.fromkeys(a.run for a in gain.best))
+            [adapter.dev for adapter in best(gain)], tuple(dict.fromkeys(adapter.run for adapter in best(gain)))
         ),
-        "its steps": lambda gain: count_cell(mean_of(adapter.steps for adapter in gain.best)),
-        "fusion": lambda gain: group_cell([seed.scored for seed in gain.seeds]),
+        "its steps": lambda gain: count_cell(mean_of(adapter.steps for adapter in best(gain))),
+        "fusion": lambda gain: group_cell(gain.group),
         "steps added": lambda gain: count_cell(gain.steps_added),
         "epoch kept": lambda gain: text_cell(_kept(gain)),
         "over start, points": lambda gain: difference_cell(gain.over_start),
@@ -163,7 +136,9 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
             gain.over_best, (), gain.comparison, "the best adapter", "not tested"
         ),
     }
-    return Table.of("fusion-gain", "What fusion training added", gains, columns, notes)
+    unscored = listed(list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None)))
+    marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
+    return Table.of("fusion-gain", gains, columns, unscored=unscored, marks=marks)
 
 
 def _names(names: Iterable[str]) -> Cell:
@@ -173,6 +148,6 @@ def _names(names: Iterable[str]) -> Cell:
 
 
 def _kept(gain: FusionGain) -> str:
-    if gain.starts_kept == len(gain.seeds):
+    if gain.starts_kept == len(gain.group):
         return "start kept"
-    return ", ".join(str(epoch) if epoch else "start" for epoch in gain.epochs)
+    return ", ".join(str(scored.record.best_epoch or "start") for scored in gain.group)

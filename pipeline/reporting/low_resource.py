@@ -8,7 +8,7 @@ from pipeline.reporting.cells import line_cell, mean_cell, mean_of, target_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, once
-from pipeline.reporting.verdicts import Verdicts, against_reference, short_test_note
+from pipeline.reporting.verdicts import Verdicts, against_reference, marks_note
 
 
 class LowResource:
@@ -68,12 +68,8 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
             cells.append(mean_cell(runs, place, curve.targets, curve.mean(row, None, point), over_all))
         rows.append(tuple(cells))
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
-    notes = (
-        f"Training rows are those of the target; other tasks keep {sources}.",
-        "Sequential tuning is the mean over its sources. Rows select on these dev rows as they do in the main table.",
-        *short_test_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts),
-    )
-    return Table("low-resource", "Few training rows", columns, tuple(rows), notes)
+    marks = marks_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts)
+    return Table.named("low-resource", columns, rows, sources=sources, marks=marks)
 
 
 def _size_cell(curve: LowResource, point: int | None) -> Cell:

@@ -9,8 +9,9 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, once, records_of
 from pipeline.reporting.text import MISSING
-from pipeline.reporting.verdicts import Verdicts, against_reference, full_test_note
+from pipeline.reporting.verdicts import Verdicts, against_reference, comparisons
 from pipeline.stats.metrics import overall
+from pipeline.stats.paired import LEVEL
 
 
 @once
@@ -45,13 +46,8 @@ def main_table(runs: StudyRuns) -> Table:
         "peak memory, MB": lambda line: count_cell(max((r.cost.peak_memory_mb for r in records(line)), default=None)),
         "epochs": lambda line: _epochs(runs, line),
     }
-    notes = (
-        *full_test_note(runs.title(runs.reference), verdicts),
-        "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
-        " runs that it is built on.",
-        "The next table lists what each row selected on these dev rows, such as its epoch.",
-    )
-    return Table.of("main", "Scores on dev", runs.lines, columns, notes)
+    against = runs.title(runs.reference)
+    return Table.of("main", runs.lines, columns, against=against, level=LEVEL, comparisons=comparisons(verdicts))
 
 
 def _means(runs: StudyRuns, line: Line) -> tuple[float | None, float | None]:

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 import pandas as pd
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.text import TEXTS, paragraphs
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Verdict
 
@@ -42,14 +43,19 @@ class Table:
     def of(
         cls,
         name: str,
-        title: str,
         items: Iterable[Item],
         columns: Mapping[str, Callable[[Item], Cell]],
-        notes: tuple[str, ...] = (),
+        **values: object,
     ) -> Self:
-        """A row an item; each column says how it shows one."""
-        rows = tuple(tuple(show(item) for show in columns.values()) for item in items)
-        return cls(name, title, tuple(columns), rows, notes)
+        """A row an item; each column says how it shows one. Title and notes are those of the name, with ``values``."""
+        rows = (tuple(show(item) for show in columns.values()) for item in items)
+        return cls.named(name, columns, rows, **values)
+
+    @classmethod
+    def named(cls, name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **values: object) -> Self:
+        """With title and notes of ``texts.toml``."""
+        texts = TEXTS["tables"][name]
+        return cls(name, texts["title"], tuple(columns), tuple(rows), paragraphs(texts["notes"], **values))
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,13 @@ class Figure:
     name: str
     title: str
     caption: str
+
+    @classmethod
+    def of(cls, name: str, **values: object) -> Self:
+        """Name, title and caption of ``texts.toml`` with ``values``."""
+        texts = TEXTS["figures"][name]
+        caption = " ".join(paragraphs(texts["caption"], **values))
+        return cls(name.format(**values), texts["title"].format(**values), caption)
 
 
 @dataclass(frozen=True)

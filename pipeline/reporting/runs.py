@@ -1,9 +1,10 @@
 """The finished runs of a study, found by row, target and seed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, wraps
-from typing import Any, TypeVar
+from functools import cache, cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +15,8 @@ from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Resampled, resample_paired
 from pipeline.system.errors import PipelineError
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Key = tuple[Line | str, str, int | None]
-"""A line, or a row with all its sources, on a target at a point of the low-resource curve."""
+once = lru_cache(maxsize=1)
+"""Compute once for a study: tables, figures and sentences share the result."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Scored:
 
     @property
     def score(self) -> TaskScore:
-        """Of the run's model on the target."""
         return self.record.score(self.entry.target)
 
     @property
@@ -80,11 +78,15 @@ class StudyRuns:
 
     def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
         self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
-        self.scored = tuple(self._scored(entry, entry.run) for entry in result.entries if entry.run is not None)
-        self.predictions = cache(ledger.predictions)
-        self.curve = cache(ledger.curve)
-        self.computed: dict[Callable[[StudyRuns], Any], Any] = {}
-        """What functions marked with :func:`once` returned."""
+        self.predictions, self.curve = cache(ledger.predictions), cache(ledger.curve)
+        self.scored = tuple(Scored(entry, self._record(entry.run)) for entry in result.entries if entry.run is not None)
+        self._entries, self._cells = defaultdict[Any, list[Entry]](list), defaultdict[Any, list[Scored]](list)
+        for entry in result.entries:
+            for line in (entry.line, entry.line.row):
+                self._entries[line, entry.target, entry.rows].append(entry)
+        for scored in sorted(self.scored, key=lambda scored: scored.entry.seed):
+            for line in (scored.entry.line, scored.entry.line.row):
+                self._cells[line, scored.entry.target, scored.entry.rows].append(scored)
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
@@ -186,34 +188,13 @@ class StudyRuns:
             total += steps
         return total
 
-    @cached_property
-    def _cells(self) -> dict[Key, list[Scored]]:
-        return _indexed(sorted(self.scored, key=lambda scored: scored.entry.seed), lambda scored: scored.entry)
-
-    @cached_property
-    def _entries(self) -> dict[Key, list[Entry]]:
-        return _indexed(self.result.entries, lambda entry: entry)
-
-    def _scored(self, entry: Entry, run: str) -> Scored:
+    def _record(self, run: str) -> RunRecord:
         record = self.ledger.find(run)
         if record is None:
             raise PipelineError(
                 f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
-        return Scored(entry, record)
-
-
-def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
-    """Call ``compute`` once for a study: tables, figures and sentences share the result, which the runs keep."""
-
-    @wraps(compute)
-    def kept(runs: StudyRuns) -> Result:
-        if compute not in runs.computed:
-            runs.computed[compute] = compute(runs)
-        result: Result = runs.computed[compute]
-        return result
-
-    return kept
+        return record
 
 
 def continued(record: RunRecord) -> Sequence[SourceRun]:
@@ -237,12 +218,3 @@ def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
 def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     """The runs' records, each once."""
     return list({scored.record.run: scored.record for scored in group}.values())
-
-
-def _indexed(items: Iterable[Item], entry_of: Callable[[Item], Entry]) -> dict[Key, list[Item]]:
-    index: dict[Key, list[Item]] = {}
-    for item in items:
-        entry = entry_of(item)
-        for line in (entry.line, entry.line.row):
-            index.setdefault((line, entry.target, entry.rows), []).append(item)
-    return index

@@ -78,8 +78,8 @@ def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
 
 
 def _added(gain: FusionGain) -> str:
-    kept = f"{gain.starts_kept} of {len(gain.seeds)} {'seeds' if len(gain.seeds) > 1 else 'seed'}"
-    if gain.starts_kept == len(gain.seeds):
+    kept = f"{gain.starts_kept} of {len(gain.group)} {'seeds' if len(gain.group) > 1 else 'seed'}"
+    if gain.starts_kept == len(gain.group):
         return f"on {gain.target} nothing, the start was kept in {kept}"
     if gain.over_start is None:
         added = "unknown, since its start was not scored"

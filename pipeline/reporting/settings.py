@@ -36,8 +36,7 @@ def settings_table(runs: StudyRuns) -> Table | None:
     if not columns:
         return None
     columns = {"method": lambda row: line_cell(runs, Line(row), runs_of(runs.all(row)))} | columns
-    notes = ("Settings that are the same in all runs are left out; a key without effect on a row has its default.",)
-    return Table.of("settings", "How the rows were trained", groups, columns, notes)
+    return Table.of("settings", groups, columns)
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:

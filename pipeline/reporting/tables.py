@@ -1,9 +1,9 @@
 """results.csv, tables.md, tables.tex and tables/*.csv of a report."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from pipeline.data.tables import write_table
 from pipeline.reporting.report import Cell, Report, Table
@@ -47,31 +47,11 @@ def plain_table(table: Table) -> pd.DataFrame:
 
 
 def markdown(report: Report) -> str:
-    blocks = [f"# {_flat(report.study.name)}"]
-    blocks += [_bullets(report.summary)] if report.summary else []
-    for table in report.tables:
-        blocks += [f"## {_flat(table.title)}", _markdown_table(table)]
-        blocks += [_bullets(table.notes)] if table.notes else []
-    notes = [*report.notes, *(f"Missing: {reason}" for reason in report.missing)]
-    blocks += ["## Notes", _bullets(notes)] if notes else []
-    return "\n\n".join(blocks) + "\n"
+    return TEMPLATES.get_template("tables.md").render(report=report)
 
 
 def latex(report: Report) -> str:
-    return "\n".join(["% needs \\usepackage{booktabs}", *(_latex_table(table) for table in report.tables)])
-
-
-def _markdown_table(table: Table) -> str:
-    lines = [_markdown_row(table.columns), "| --- |" + " ---: |" * (len(table.columns) - 1)]
-    return "\n".join([*lines, *(_markdown_row([marked(cell) for cell in row]) for row in table.rows)])
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_flat(cell).replace("|", r"\|") for cell in cells) + " |"
-
-
-def _bullets(texts: Sequence[str]) -> str:
-    return "\n".join(f"- {_flat(text)}" for text in texts)
+    return TEMPLATES.get_template("tables.tex").render(report=report)
 
 
 def _flat(text: str) -> str:
@@ -79,19 +59,20 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _latex_table(table: Table) -> str:
-    lines = [
-        f"\n% {_flat(table.title)}",
-        f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        "\\toprule",
-        " & ".join(_escape(column) for column in table.columns) + r" \\",
-        "\\midrule",
-        *(" & ".join(_escape(marked(cell)) for cell in row) + r" \\" for row in table.rows),
-        "\\bottomrule",
-        "\\end{tabular}\n",
-    ]
-    return "\n".join(lines)
+def _markdown_text(text: str) -> str:
+    return _flat(text).replace("|", r"\|")
 
 
 def _escape(text: str) -> str:
     return _flat(text).translate(_TEX)
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=select_autoescape(["html"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {"marked": marked, "flat": _flat, "markdown": _markdown_text, "latex": _escape}

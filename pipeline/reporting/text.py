@@ -1,12 +1,24 @@
-"""Numbers as a reader of tables and sentences says them."""
+"""Numbers as a reader of tables and sentences says them, and the texts of ``texts.toml``."""
 
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from string import Formatter
 
 from pipeline.stats.paired import LEVEL, Comparison
+from pipeline.system.reading import read_toml
 
 MISSING = "-"
+TEXTS = read_toml(Path(__file__).with_name("texts.toml"))
+
+
+def paragraphs(text: str, **values: object) -> tuple[str, ...]:
+    """The paragraphs of a text, each on one line, with ``values``; one that names an empty value is left out."""
+    lines = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+    named = [[name for _, name, *_ in Formatter().parse(line) if name] for line in lines]
+    return tuple(
+        line.format(**values) for line, names in zip(lines, named, strict=True) if all(values[name] for name in names)
+    )
 
 
 def score_text(values: Sequence[float], planned: int | None = None) -> str:

@@ -1,11 +1,11 @@
 """Which differences of a table are significant: one reading of its paired tests, corrected together."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Sized
 from typing import TypeVar
 
 from pipeline.reporting.entries import Line
 from pipeline.reporting.runs import StudyRuns
-from pipeline.stats.paired import LEVEL, Comparison, Resampled, mean_difference
+from pipeline.stats.paired import Comparison, Resampled, mean_difference
 
 Key = TypeVar("Key", bound=Hashable)
 Place = tuple[Line | str, int | None]
@@ -35,27 +35,13 @@ def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequenc
     return judge(family)
 
 
-def full_test_note(against: str, family: Collection[object]) -> tuple[str, ...]:
-    """What marks and intervals mean in a table with these comparisons; nothing where there is none."""
+def marks_note(against: str, family: Sized) -> str:
+    """What the marks of a table with these comparisons mean, where the main table has said how they are tested."""
     if not family:
-        return ()
-    return (
-        f"Against {against}: ↑ better, ↓ worse, → not significant. Marks, intervals and p-values come from paired"
-        " randomisation tests on the same dev rows over the seeds (McNemar's test for the accuracy of one seed), at"
-        f" level {LEVEL} for the {_comparisons(family)} of this table together (Bonferroni). A difference is"
-        " better or worse exactly where its interval excludes 0. The 95 % confidence intervals (CI) are simultaneous:"
-        " for at least 95 of 100 draws of dev rows, every interval of the table holds the true difference between these"
-        " models.",
-    )
+        return ""
+    together = f"the {comparisons(family)} of this table together"
+    return f"Marks: against {against}; tests and intervals as in the main table, for {together}."
 
 
-def short_test_note(against: str, family: Collection[object]) -> tuple[str, ...]:
-    """The same for the tables after the main one."""
-    if not family:
-        return ()
-    together = f"the {_comparisons(family)} of this table together"
-    return (f"Marks: against {against}; tests and intervals as in the main table, for {together}.",)
-
-
-def _comparisons(family: Collection[object]) -> str:
-    return "1 comparison" if len(family) == 1 else f"{len(family)} comparisons"
+def comparisons(family: Sized) -> str:
+    return "1 comparison" if len(family) == 1 else f"{len(family)} comparisons" if family else ""

@@ -54,11 +54,7 @@ def _confusion(runs: StudyRuns, target: str, lines: Sequence[Line], classes: Seq
             for true, guess in np.ndindex(counts.shape)
         ]
     table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
-    caption = (
-        f"What the dev examples of each class of {target} are taken for, in percent of the class, all seeds together:"
-        f" {_named(runs, lines)}."
-    )
-    return Drawing(Figure(f"confusion-{target}", f"Confusion on {target}", caption), canvas, table)
+    return Drawing(Figure.of("confusion-{target}", target=target, lines=_named(runs, lines)), canvas, table)
 
 
 def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
@@ -86,11 +82,7 @@ def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
     bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     bar.ax.yaxis.set_minor_locator(NullLocator())
-    caption = (
-        f"Predictions of the first seed against labels of {target} on dev, darker where few examples fall:"
-        f" {_named(runs, lines)}. The ring marks the example with the largest error ({'; '.join(worst)})."
-    )
-    figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
+    figure = Figure.of("scatter-{target}", target=target, lines=_named(runs, lines), worst="; ".join(worst))
     return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
 
 

@@ -1,7 +1,6 @@
 """Which adapters a fusion listens to, layer by layer."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pandas as pd
 
@@ -26,20 +25,13 @@ def _drawn(runs: StudyRuns, line: Line, target: str, table: pd.DataFrame) -> Dra
     adapters = list(dict.fromkeys(table["adapter"]))
     layers = sorted(means["layer"].unique())
     canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
-    image: Any = None
     for axis, site in zip(axes, sites, strict=True):
         matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
         values = matrix.reindex(index=layers, columns=adapters).to_numpy()
         texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
-        image = heat_map(
-            axis, values, [str(layer) for layer in layers], adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1
-        )
+        image = heat_map(axis, values, list(map(str, layers)), adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
         axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
     axes[0].set_ylabel("layer")
     canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
-    caption = (
-        f"Attention of {runs.title(line)} for {target} over its adapters, by layer and site: means over dev tokens and"
-        " seeds. Each row sums to one."
-    )
-    figure = Figure(f"attention-{line}-{target}", f"What {runs.title(line)} for {target} listens to", caption)
+    figure = Figure.of("attention-{line}-{target}", line=line, target=target, title=runs.title(line))
     return Drawing(figure, canvas, means)

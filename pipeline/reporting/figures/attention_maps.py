@@ -1,7 +1,6 @@
 """Where the tokens of a sentence look, model by model and layer by layer."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,6 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
     size = 1.2 + 0.13 * longest
     canvas, axes = panels(columns * len(maps), height=size, width=max(size, 2.4), columns=columns)
     highest = max(float(values.max()) for shown in maps for values in shown.layers.values())
-    image: Any = None
     for line, shown in enumerate(maps):
         for axis, layer in zip(axes[line * columns :], shown.layers, strict=False):
             image = axis.imshow(shown.layers[layer], cmap=SEQUENTIAL_MAP, vmin=0, vmax=highest, aspect="auto")
@@ -36,12 +34,8 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
         if not axis.has_data():
             axis.remove()
     canvas.colorbar(image, ax=[axis for axis in axes if axis.has_data()], label="attention", shrink=0.6)
-    texts = list(dict.fromkeys(shown.text for shown in maps))
-    caption = (
-        f"Attention for {'; '.join(f'“{text}”' for text in texts)}, after the softmax and averaged over heads: each"
-        " token (left) looks at those below, and its row adds up to one. Layers are counted from 1, the lowest."
-    )
-    return Drawing(Figure("attention-maps", "Where the models look", caption), canvas, _numbers(maps))
+    texts = "; ".join(dict.fromkeys(f"“{shown.text}”" for shown in maps))
+    return Drawing(Figure.of("attention-maps", texts=texts), canvas, _numbers(maps))
 
 
 def _numbers(maps: Sequence[AttentionMap]) -> pd.DataFrame:

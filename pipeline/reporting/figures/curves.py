@@ -25,9 +25,8 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
             own = scores[(scores["target"] == target) & (row == name)]
             if own.empty:
                 continue
-            look, means = look_of(name, runs.rows), own.groupby("epoch")["dev"].mean()
-            axis.plot(means.index, means, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
-                      label=runs.study.title(name))  # fmt: skip
+            means = own.groupby("epoch")["dev"].mean()
+            axis.plot(means.index, means, **look_of(name, runs.rows), markersize=4, label=runs.study.title(name))
         epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
         if len(epochs) <= 6:
             axis.set_xticks(epochs)
@@ -36,8 +35,7 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    caption = "Mean over seeds (of sequential tuning also over its sources) of the dev score after each epoch."
-    yield Drawing(Figure("learning-curves", "Learning curves", caption), canvas, scores)
+    yield Drawing(Figure.of("learning-curves"), canvas, scores)
 
 
 def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
@@ -56,8 +54,7 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
             if not points:
                 continue
             look = look_of(name, runs.rows)
-            axis.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker,
-                      markersize=5, label=runs.study.title(name))  # fmt: skip
+            axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
             numbers += [(name, scope or "mean", size, score) for size, score in points]
             sizes += [size for size, _ in points]
         ticks = sorted(set(sizes))
@@ -67,9 +64,5 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=scope or "mean", xlabel="training rows of the target", ylabel="score on dev")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    caption = (
-        "Mean dev score over seeds (of sequential tuning also over its sources) against the training rows of the"
-        " target; the other tasks keep theirs."
-    )
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
-    yield Drawing(Figure("low-resource", "Few training rows", caption), canvas, table)
+    yield Drawing(Figure.of("low-resource"), canvas, table)

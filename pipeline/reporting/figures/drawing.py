@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -30,12 +30,6 @@ _PANEL = 2.7
 """Width of a panel in inches: two beside each other, at half a page's width, still have text of 6 points."""
 
 
-class Look(NamedTuple):
-    colour: str
-    marker: str
-    line: str
-
-
 @dataclass(frozen=True)
 class Drawing:
     """A figure before it is written: the picture, and every number in it."""
@@ -45,12 +39,14 @@ class Drawing:
     numbers: pd.DataFrame
 
 
-def look_of(name: str, names: Sequence[str]) -> Look:
+def look_of(name: str, names: Sequence[str]) -> dict[str, Any]:
     """Colour, marker and line style of one of ``names``: the same in every figure, and no two alike up to 40."""
     index = list(names).index(name)
-    return Look(
-        _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)], _LINES[index // len(_COLOURS) % len(_LINES)]
-    )
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "linestyle": _LINES[index // len(_COLOURS) % len(_LINES)],
+    }
 
 
 def panels(
