@@ -4,13 +4,13 @@ The two sides differ in more than the other tasks: a fusion, for one, comes afte
 for more steps. A difference here does not show what the other tasks are worth.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once, runs_of
+from pipeline.reporting.runs import Scored, StudyRuns, once, runs_of
 from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison
 
@@ -52,26 +52,29 @@ def built_on_table(runs: StudyRuns) -> Table | None:
     if not all_contrasts:
         return None
 
-    def steps(line: Line, target: str) -> float | None:
-        """Optimiser steps on the target's rows, mean over seeds; None where they are not known of all."""
-        numbers = [runs.steps_on(scored.record, target) for scored in runs.cell(line, target)]
-        return None if None in numbers else mean_of(numbers)
-
-    def difference(one: Contrast) -> Cell:
-        both = runs_of((*runs.cell(one.line, one.target), *runs.cell(one.base, one.target)))
-        return difference_cell(one.comparison.difference, both, one.comparison, runs.title(one.base))
-
-    columns: dict[str, Callable[[Contrast], Cell]] = {
-        "method": lambda one: line_cell(runs, one.line),
-        "base row": lambda one: line_cell(runs, one.base),
-        "other tasks": lambda one: text_cell(one.sources),
-        "target": lambda one: text_cell(one.target),
-        "base score": lambda one: group_cell(runs.cell(one.base, one.target)),
-        "base steps": lambda one: count_cell(steps(one.base, one.target)),
-        "score": lambda one: group_cell(runs.cell(one.line, one.target)),
-        "steps": lambda one: count_cell(steps(one.line, one.target)),
-        "difference, points": difference,
-    }
-    unequal = sum(steps(one.base, one.target) != steps(one.line, one.target) for one in all_contrasts)
+    rows = [_row(runs, one) for one in all_contrasts]
+    unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
     marks = marks_note("the base row", all_contrasts)
-    return Table.of("built-on", all_contrasts, columns, unequal=unequal, total=len(all_contrasts), marks=marks)
+    return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
+
+
+def _row(runs: StudyRuns, one: Contrast) -> dict[str, Cell]:
+    base, group = runs.cell(one.base, one.target), runs.cell(one.line, one.target)
+    both = runs_of((*group, *base))
+    return {
+        "method": line_cell(runs, one.line),
+        "base row": line_cell(runs, one.base),
+        "other tasks": text_cell(one.sources),
+        "target": text_cell(one.target),
+        "base score": group_cell(base),
+        "base steps": _steps_cell(runs, base),
+        "score": group_cell(group),
+        "steps": _steps_cell(runs, group),
+        "difference, points": difference_cell(one.comparison.difference, both, one.comparison, runs.title(one.base)),
+    }
+
+
+def _steps_cell(runs: StudyRuns, group: Sequence[Scored]) -> Cell:
+    """Optimiser steps on the target's rows, mean over seeds; none where they are not known of all."""
+    steps = [runs.steps_on(scored.record, scored.entry.target) for scored in group]
+    return count_cell(None if None in steps else mean_of(steps))

@@ -1,7 +1,7 @@
 """Cells that several tables share: names, scores, counts, and differences with their verdict."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pipeline.reporting.entries import Line
@@ -70,26 +70,30 @@ def difference_cell(
     return judged(Cell(points(difference), difference, used, detail=detail), comparison, against)
 
 
-def target_cell(runs: StudyRuns, place: Place, target: str, planned: int, verdicts: Verdicts) -> Cell:
-    """The mean score of a place on a target against the reference, and what is missing of ``planned`` runs."""
+def score_cells(
+    runs: StudyRuns,
+    place: Place,
+    targets: Sequence[str],
+    planned: Mapping[str, int],
+    mean: float | None,
+    verdicts: Verdicts,
+) -> dict[str, Cell]:
+    """The mean score of a place on each target, and what is missing of the ``planned`` runs; of several their mean."""
     line, rows = place
-    group, comparison = runs.cell(line, target, rows), verdicts.get((place, target))
-    details = [comparison_text(comparison, runs.title(runs.reference))] if comparison else []
-    if planned > 1:
-        details.append(f"{len(group)} of {planned} runs")
-    for entry in runs.entries(line, target, rows):
-        if entry.error is not None:
-            source = "" if entry.line == line else f"{entry.method} "
-            details.append(f"{source}seed {entry.seed} failed: {entry.error}")
-    values = [scored.value for scored in group]
-    verdict = comparison.verdict if comparison else None
-    return Cell(score_text(values, planned), mean_of(values), runs_of(group), verdict, "; ".join(details))
-
-
-def mean_cell(
-    runs: StudyRuns, place: Place, targets: Sequence[str], mean: float | None, comparison: Comparison | None
-) -> Cell:
-    """A mean over targets against the reference's."""
-    groups = [runs.cell(place[0], target, place[1]) for target in targets] if mean is not None else []
-    used = runs_of(scored for group in groups for scored in group)
-    return judged(Cell(number(mean), mean, used), comparison, runs.title(runs.reference))
+    cells, against = {}, runs.title(runs.reference)
+    for target in targets:
+        group, comparison = runs.cell(line, target, rows), verdicts.get((place, target))
+        details = [comparison_text(comparison, against)] if comparison else []
+        if planned[target] > 1:
+            details.append(f"{len(group)} of {planned[target]} runs")
+        for entry in runs.entries(line, target, rows):
+            if entry.error is not None:
+                source = "" if entry.line == line else f"{entry.method} "
+                details.append(f"{source}seed {entry.seed} failed: {entry.error}")
+        values, verdict = [scored.value for scored in group], comparison.verdict if comparison else None
+        text = score_text(values, planned[target])
+        cells[runs.column(target)] = Cell(text, mean_of(values), runs_of(group), verdict, "; ".join(details))
+    if len(targets) > 1:
+        used = dict.fromkeys(run for cell in cells.values() for run in cell.runs) if mean is not None else ()
+        cells["mean"] = judged(Cell(number(mean), mean, tuple(used)), verdicts.get((place, None)), against)
+    return cells

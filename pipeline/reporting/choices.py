@@ -14,9 +14,8 @@ from pipeline.reporting.text import MISSING
 
 
 def choices_table(runs: StudyRuns) -> Table:
-    columns = ("method", "choices, and from how many")
     rows = ((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
-    return Table.named("choices", columns, rows)
+    return Table.named("choices", ("method", "choices, and from how many"), rows)
 
 
 def _text(runs: StudyRuns, line: Line) -> str:

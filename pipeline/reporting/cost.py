@@ -1,7 +1,6 @@
 """What every row costs: what is trained, what must be stored for one task and for all, time and memory."""
 
-import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.cells import count_cell, line_cell, mean_of, share_cell
@@ -53,41 +52,34 @@ def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
 
 
 def cost_table(runs: StudyRuns) -> Table:
-    tasks = len(runs.study.targets)
+    rows = {row: _row(runs, row) for row in runs.rows}
+    columns = next(iter(rows.values()), {})
+    return Table.named("cost", columns, (tuple(cells.values()) for row, cells in rows.items() if runs.all(row)))
 
-    def records(row: str) -> list[RunRecord]:
-        return records_of(runs.all(row))
 
-    def trained(row: str) -> float:
-        return statistics.mean(record.cost.trainable_parameters for record in records(row))
-
-    def backbone(row: str) -> int | None:
-        return next((record.parameters.backbone for record in records(row) if record.parameters), None)
-
-    def every(row: str) -> int | None:
-        chosen = _one_run_a_target(runs, row)
-        return stored(chosen, runs.ledger) if chosen else None
-
-    columns: dict[str, Callable[[str], Cell]] = {
-        "method": lambda row: line_cell(runs, Line(row)),
-        "trainable parameters": lambda row: count_cell(trained(row), runs_of(runs.all(row))),
-        "of the backbone": lambda row: share_cell(trained(row), backbone(row)),
-        "stored, one task": lambda row: count_cell(mean_of(stored([one], runs.ledger) for one in records(row))),
+def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
+    group, tasks = runs.all(row), len(runs.study.targets)
+    records = records_of(group)
+    costs = [record.cost for record in records]
+    trained = mean_of(cost.trainable_parameters for cost in costs)
+    backbone = next((record.parameters.backbone for record in records if record.parameters), None)
+    chosen = _one_run_a_target(runs, row)
+    every = stored(chosen, runs.ledger) if chosen else None
+    together = {
+        f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
+        "stored a task, of the backbone": share_cell(every, backbone, tasks),
     }
-    if tasks > 1:
-        columns |= {
-            f"stored, {tasks} tasks": lambda row: count_cell(
-                every(row), tuple(dict.fromkeys(record.run for record in _one_run_a_target(runs, row)))
-            ),
-            "stored a task, of the backbone": lambda row: share_cell(every(row), backbone(row), tasks),
-        }
-    columns |= {
-        "seconds": lambda row: count_cell(mean_of(record.cost.seconds for record in records(row))),
-        "with sources": lambda row: count_cell(mean_of(scored.total_seconds for scored in runs.all(row))),
-        "examples/s": lambda row: count_cell(mean_of(one.cost.examples_per_second or None for one in records(row))),
-        "peak memory, MB": lambda row: count_cell(max(record.cost.peak_memory_mb for record in records(row))),
+    return {
+        "method": line_cell(runs, Line(row)),
+        "trainable parameters": count_cell(trained, runs_of(group)),
+        "of the backbone": share_cell(trained, backbone),
+        "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
+        **(together if tasks > 1 else {}),
+        "seconds": count_cell(mean_of(cost.seconds for cost in costs)),
+        "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
+        "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
     }
-    return Table.of("cost", [row for row in runs.rows if runs.all(row)], columns)
 
 
 def _one_run_a_target(runs: StudyRuns, row: str) -> list[RunRecord]:

@@ -38,11 +38,10 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
     )
     rows = []
     for line, task in lines:
-        scores = (_cell(runs, line, task, target, verdicts.get((line, task, target))) for target in targets)
-        rows.append((line_cell(runs, line), text_cell(task), *scores))
-    columns = ("method", "trained on", *map(runs.column, targets))
-    marks = marks_note("the same row trained on that column's task", verdicts)
-    return Table.named("cross-task", columns, rows, marks=marks)
+        cells = {t: _cell(runs, line, task, t, verdicts.get((line, task, t))) for t in targets}
+        scores = {runs.column(target): cell for target, cell in cells.items()}
+        rows.append({"method": line_cell(runs, line), "trained on": text_cell(task), **scores})
+    return Table.of("cross-task", rows, marks=marks_note("the same row trained on that column's task", verdicts))
 
 
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:

@@ -30,10 +30,10 @@ def epoch_table(runs: StudyRuns) -> Table | None:
     shown = [epoch for epoch in epochs if epoch % step == 0 or epoch == epochs[-1]]
     rows = []
     for line, target, group in runs.cells():
-        values = [means.get((line, target, epoch)) for epoch in shown]
-        cells = [Cell(number(value), value) for value in values]
-        rows.append((line_cell(runs, line), Cell(target, target, runs_of(group)), *cells))
-    return Table.named("epochs", ("method", "task", *(f"epoch {epoch}" for epoch in shown)), rows)
+        values = {f"epoch {epoch}": means.get((line, target, epoch)) for epoch in shown}
+        cells = {name: Cell(number(value), value) for name, value in values.items()}
+        rows.append({"method": line_cell(runs, line), "task": Cell(target, target, runs_of(group)), **cells})
+    return Table.of("epochs", rows)
 
 
 def _curve(scored: Scored, runs: StudyRuns) -> pd.DataFrame:

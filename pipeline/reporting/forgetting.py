@@ -1,13 +1,13 @@
 """Forgetting: how well a model still answers its first task after training on a second."""
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.cells import difference_cell, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
-from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.report import Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
 from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison, Resampled
@@ -53,19 +53,22 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
     all_changes = changes(runs)
     if not all_changes:
         return None
-    columns: dict[str, Callable[[Change], Cell]] = {
-        "method": lambda change: line_cell(runs, Line(change.row)),
-        "learned first": lambda change: text_cell(change.source),
-        "then": lambda change: text_cell(change.target),
-        "before": lambda change: scores_cell(change.before, change.runs),
-        "after": lambda change: scores_cell(change.after, change.runs),
-        "change, points": lambda change: difference_cell(
-            change.difference, change.runs, change.comparison, "before", change.proof
-        ),
-        "unchanged (sha256)": lambda change: text_cell(change.proof),
-    }
+    rows = [
+        {
+            "method": line_cell(runs, Line(change.row)),
+            "learned first": text_cell(change.source),
+            "then": text_cell(change.target),
+            "before": scores_cell(change.before, change.runs),
+            "after": scores_cell(change.after, change.runs),
+            "change, points": difference_cell(
+                change.difference, change.runs, change.comparison, "before", change.proof
+            ),
+            "unchanged (sha256)": text_cell(change.proof),
+        }
+        for change in all_changes
+    ]
     marks = marks_note("the score before", [change for change in all_changes if change.comparison is not None])
-    return Table.of("forgetting", all_changes, columns, marks=marks)
+    return Table.of("forgetting", rows, marks=marks)
 
 
 def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
@@ -115,30 +115,29 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
     if not gains:
         return None
 
-    def best(gain: FusionGain) -> list[Adapter]:
-        return [adapter for adapter in gain.best if adapter is not None]
-
-    columns: dict[str, Callable[[FusionGain], Cell]] = {
-        "method": lambda gain: line_cell(runs, gain.line),
-        "target": lambda gain: text_cell(gain.target),
-        "start": lambda gain: _names(_beginning(scored.record) for scored in gain.group),
-        "start score": lambda gain: scores_cell([start for start in gain.starts if start is not None]),
-        "best adapter": lambda gain: _names(adapter.task for adapter in best(gain)),
-        "its score": lambda gain: scores_cell(
-            [adapter.dev for adapter in best(gain)], tuple(dict.fromkeys(adapter.run for adapter in best(gain)))
-        ),
-        "its steps": lambda gain: count_cell(mean_of(adapter.steps for adapter in best(gain))),
-        "fusion": lambda gain: group_cell(gain.group),
-        "steps added": lambda gain: count_cell(gain.steps_added),
-        "epoch kept": lambda gain: text_cell(_kept(gain)),
-        "over start, points": lambda gain: difference_cell(gain.over_start),
-        "over best adapter, points": lambda gain: difference_cell(
-            gain.over_best, (), gain.comparison, "the best adapter", "not tested"
-        ),
-    }
     unscored = listed(list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None)))
     marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
-    return Table.of("fusion-gain", gains, columns, unscored=unscored, marks=marks)
+    return Table.of("fusion-gain", [_row(runs, gain) for gain in gains], unscored=unscored, marks=marks)
+
+
+def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
+    best = [adapter for adapter in gain.best if adapter is not None]
+    used = tuple(dict.fromkeys(adapter.run for adapter in best))
+    against = (gain.comparison, "the best adapter", "not tested")
+    return {
+        "method": line_cell(runs, gain.line),
+        "target": text_cell(gain.target),
+        "start": _names(_beginning(scored.record) for scored in gain.group),
+        "start score": scores_cell([start for start in gain.starts if start is not None]),
+        "best adapter": _names(adapter.task for adapter in best),
+        "its score": scores_cell([adapter.dev for adapter in best], used),
+        "its steps": count_cell(mean_of(adapter.steps for adapter in best)),
+        "fusion": group_cell(gain.group),
+        "steps added": count_cell(gain.steps_added),
+        "epoch kept": text_cell(_kept(gain)),
+        "over start, points": difference_cell(gain.over_start),
+        "over best adapter, points": difference_cell(gain.over_best, (), *against),
+    }
 
 
 def _names(names: Iterable[str]) -> Cell:

@@ -1,14 +1,12 @@
 """The main table: every row on every target, tested against the reference, with its cost beside it."""
 
 import statistics
-from collections.abc import Callable
 
-from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import count_cell, line_cell, mean_cell, mean_of, target_cell
+from pipeline.reporting.cells import count_cell, line_cell, mean_of, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, once, records_of
-from pipeline.reporting.text import MISSING
+from pipeline.reporting.text import MISSING, number
 from pipeline.reporting.verdicts import Verdicts, against_reference, comparisons
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL
@@ -20,44 +18,28 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
 
 
 def main_table(runs: StudyRuns) -> Table:
-    targets, verdicts = runs.study.targets, main_verdicts(runs)
+    against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
+    rows = [_row(runs, line) for line in runs.lines]
+    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family)
 
-    def records(line: Line) -> list[RunRecord]:
-        return records_of(runs.all(line))
 
-    def score(target: str) -> Callable[[Line], Cell]:
-        return lambda line: target_cell(runs, (line, None), target, len(runs.study.seeds), verdicts)
-
-    columns: dict[str, Callable[[Line], Cell]] = {
-        "method": lambda line: line_cell(runs, line),
-        **{runs.column(target): score(target) for target in targets},
-    }
+def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
+    targets, group = runs.study.targets, runs.all(line)
+    costs, epochs = [record.cost for record in records_of(group)], sorted({scored.epochs for scored in group})
+    mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
+    scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
+    if len(scores) == len(targets):
+        mean, rescaled = overall(scores, runs.metrics)
+    planned = dict.fromkeys(targets, len(runs.study.seeds))
+    cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
     if len(targets) > 1:
-        columns |= {
-            "mean": lambda line: mean_cell(
-                runs, (line, None), targets, _means(runs, line)[0], verdicts.get(((line, None), None))
-            ),
-            "mean, (r+1)/2": lambda line: mean_cell(runs, (line, None), targets, _means(runs, line)[1], None),
-        }
-    columns |= {
-        "trainable parameters": lambda line: count_cell(mean_of(r.cost.trainable_parameters for r in records(line))),
-        "seconds": lambda line: count_cell(mean_of(record.cost.seconds for record in records(line))),
-        "with sources": lambda line: count_cell(mean_of(scored.total_seconds for scored in runs.all(line))),
-        "peak memory, MB": lambda line: count_cell(max((r.cost.peak_memory_mb for r in records(line)), default=None)),
-        "epochs": lambda line: _epochs(runs, line),
+        cells["mean, (r+1)/2"] = Cell(number(rescaled), rescaled, cells["mean"].runs)
+    return {
+        "method": line_cell(runs, line),
+        **cells,
+        "trainable parameters": count_cell(mean_of(cost.trainable_parameters for cost in costs)),
+        "seconds": count_cell(mean_of(cost.seconds for cost in costs)),
+        "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
+        "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     }
-    against = runs.title(runs.reference)
-    return Table.of("main", runs.lines, columns, against=against, level=LEVEL, comparisons=comparisons(verdicts))
-
-
-def _means(runs: StudyRuns, line: Line) -> tuple[float | None, float | None]:
-    """The mean over the targets, plain and with r rescaled to (r+1)/2; None where a target has no run."""
-    groups = runs.groups(line)
-    if len(groups) < len(runs.study.targets):
-        return None, None
-    return overall({target: statistics.mean(s.value for s in group) for target, group in groups.items()}, runs.metrics)
-
-
-def _epochs(runs: StudyRuns, line: Line) -> Cell:
-    epochs = sorted({scored.epochs for scored in runs.all(line)})
-    return Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None))

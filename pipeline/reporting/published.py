@@ -136,5 +136,5 @@ def published_settings_table(runs: StudyRuns) -> Table | None:
         for part, known, sizes in zip(("training", "dev"), theirs, ours, strict=True):
             shown = " / ".join(f"{size:,}" for size in sorted(sizes)) or MISSING
             rows.append((f"{task}, {part} rows", known, shown))
-    cells = (tuple(map(Cell, row)) for row in rows)
-    return Table.named("published-setting", ("setting", source.report, "ours"), cells)
+    columns = ("setting", source.report, "ours")
+    return Table.named("published-setting", columns, (tuple(map(Cell, row)) for row in rows))

@@ -1,8 +1,8 @@
 """Report: what a study came to, ready to be written as tables and as a page."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 import pandas as pd
 
@@ -10,8 +10,6 @@ from pipeline.records.ledger import RunRecord
 from pipeline.reporting.text import TEXTS, paragraphs
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Verdict
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -40,20 +38,13 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        items: Iterable[Item],
-        columns: Mapping[str, Callable[[Item], Cell]],
-        **values: object,
-    ) -> Self:
-        """A row an item; each column says how it shows one. Title and notes are those of the name, with ``values``."""
-        rows = (tuple(show(item) for show in columns.values()) for item in items)
-        return cls.named(name, columns, rows, **values)
+    def of(cls, name: str, rows: Sequence[Mapping[str, Cell]], **values: object) -> Self:
+        """A table of cells by column, with title and notes of ``texts.toml``."""
+        return cls.named(name, rows[0] if rows else (), (tuple(row.values()) for row in rows), **values)
 
     @classmethod
     def named(cls, name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **values: object) -> Self:
-        """With title and notes of ``texts.toml``."""
+        """The same where several columns have one name, or where there may be no rows."""
         texts = TEXTS["tables"][name]
         return cls(name, texts["title"], tuple(columns), tuple(rows), paragraphs(texts["notes"], **values))
 

@@ -1,6 +1,6 @@
 """How every row was trained, where rows differ."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
@@ -24,19 +24,19 @@ def settings_table(runs: StudyRuns) -> Table | None:
         if key not in _LEFT_OUT and len({str(recipe[key]) for recipe in recipes}) > 1
     ]
 
-    def backbone(row: str) -> str:
-        return runs.study.row(row).backbone or runs.result.backbone
-
-    def setting(key: str) -> Callable[[str], Cell]:
-        return lambda row: Cell(_value(groups[row], key))
-
-    columns: dict[str, Callable[[str], Cell]] = {key.replace("_", " "): setting(key) for key in keys}
-    if len({backbone(row) for row in groups}) > 1:
-        columns = {"backbone": lambda row: Cell(backbone_text(backbone(row)))} | columns
-    if not columns:
+    backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row in groups}
+    differ = len(set(backbones.values())) > 1
+    if not keys and not differ:
         return None
-    columns = {"method": lambda row: line_cell(runs, Line(row), runs_of(runs.all(row)))} | columns
-    return Table.of("settings", groups, columns)
+    rows = [
+        {
+            "method": line_cell(runs, Line(row), runs_of(runs.all(row))),
+            **({"backbone": Cell(backbone_text(backbones[row]))} if differ else {}),
+            **{key.replace("_", " "): Cell(_value(group, key)) for key in keys},
+        }
+        for row, group in groups.items()
+    ]
+    return Table.of("settings", rows)
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:

@@ -43,25 +43,26 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
     curve = low_resource(runs)
     if curve is None:
         return
-    scopes: list[str | None] = [*([None] if len(curve.targets) > 1 else []), *curve.targets]
+    scopes = {"mean": curve.targets} if len(curve.targets) > 1 else {}
+    scopes |= {target: [target] for target in curve.targets}
     canvas, axes = panels(len(scopes))
     numbers = []
-    for axis, scope in zip(axes, scopes, strict=True):
+    for axis, (title, targets) in zip(axes, scopes.items(), strict=True):
         sizes = []
         for name in curve.rows:
-            scored = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
+            scored = [(curve.train_rows(point, targets), curve.mean(name, targets, point)) for point in curve.points]
             points = [(size, score) for size, score in scored if size is not None and score is not None]
             if not points:
                 continue
             look = look_of(name, runs.rows)
             axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
-            numbers += [(name, scope or "mean", size, score) for size, score in points]
+            numbers += [(name, title, size, score) for size, score in points]
             sizes += [size for size, _ in points]
         ticks = sorted(set(sizes))
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
         axis.set_xticks([], minor=True)
-        axis.set(title=scope or "mean", xlabel="training rows of the target", ylabel="score on dev")
+        axis.set(title=title, xlabel="training rows of the target", ylabel="score on dev")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
