@@ -11,17 +11,16 @@ from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.epochs import epoch_table
 from pipeline.reporting.figures import write_figures
-from pipeline.reporting.forgetting import forgetting_table
-from pipeline.reporting.fusion_gain import fusion_gain_table
-from pipeline.reporting.low_resource import low_resource_table
-from pipeline.reporting.main_table import main_table
-from pipeline.reporting.notes import missing, notes
+from pipeline.reporting.forgetting import forgetting_sentences, forgetting_table
+from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
+from pipeline.reporting.low_resource import low_resource_sentences, low_resource_table
+from pipeline.reporting.main_table import main_sentences, main_table
+from pipeline.reporting.notes import failure_sentences, missing, notes
 from pipeline.reporting.published import published_settings_table, published_table
 from pipeline.reporting.report import Report, Table
-from pipeline.reporting.results import results_table
 from pipeline.reporting.runs import AttentionMap, StudyRuns
-from pipeline.reporting.sentences import SENTENCES
 from pipeline.reporting.settings import settings_table
+from pipeline.reporting.tables import results_table
 from pipeline.reporting.text import backbone_text
 
 TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
@@ -39,6 +38,8 @@ TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
     epoch_table,
 )
 """In the order of the report; one returns None where the study has nothing for it."""
+
+SENTENCES = (main_sentences, low_resource_sentences, fusion_sentences, forgetting_sentences, failure_sentences)
 
 
 def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> Report:

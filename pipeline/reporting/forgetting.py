@@ -1,7 +1,7 @@
 """Forgetting: how well a model still answers its first task after training on a second."""
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
@@ -9,8 +9,9 @@ from pipeline.reporting.cells import difference_cell, line_cell, scores_cell, te
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
+from pipeline.reporting.text import capital, interval_text, listed, points
 from pipeline.reporting.verdicts import judge, marks_note
-from pipeline.stats.paired import Comparison, Resampled
+from pipeline.stats.paired import Comparison
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,9 @@ def changes(runs: StudyRuns) -> list[Change]:
     measured = [
         change for line in runs.lines for source in _before(runs, line) for change in _measured(runs, line, source)
     ]
-    verdicts = judge({number: _resampled(runs, change) for number, change in enumerate(measured)})
-    tested = [replace(change, comparison=verdicts.get(number)) for number, change in enumerate(measured)]
+    pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
+    verdicts = judge({c: runs.resampled_pairs(own, c.source, seed=0) for c, own in pairs.items()})
+    tested = [replace(change, comparison=verdicts.get(change)) for change in measured]
     return tested + [change for name in runs.rows for change in _proven(runs, name)]
 
 
@@ -90,19 +92,8 @@ def _measured(runs: StudyRuns, line: Line, source: str) -> Iterable[Change]:
             yield Change(line.row, source, target, before, after, used)
 
 
-def _resampled(runs: StudyRuns, change: Change) -> Resampled | None:
-    """After against before on the same examples; None where the run that came first is gone."""
-    pairs = []
-    for name in change.runs:
-        start = _learned(runs, name, change.source)
-        if start is None:
-            return None
-        pairs.append((name, start))
-    return runs.resampled_pairs(pairs, change.source, seed=0)
-
-
 def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
-    """The run among the ancestors of ``run`` that was trained on ``task``."""
+    """The run among the ancestors of ``run`` that was trained on ``task``; None where it is gone."""
     record = runs.ledger.find(run)
     while record is not None and record.task != task:
         record = runs.ledger.find(record.sources[0].run) if record.sources else None
@@ -119,9 +110,9 @@ def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
             known = [(scored, first, proof) for scored in group for first, proof in _kept(runs, name, scored, source)]
             if known:
                 scores = tuple(first.dev for _, first, _ in known)
-                used = tuple(run for scored, first, _ in known for run in (first.run, scored.record.run))
-                shown = ", ".join(dict.fromkeys(proof for *_, proof in known))
-                yield Change(name, source, target, scores, scores, tuple(dict.fromkeys(used)), None, shown)
+                used = dict.fromkeys(run for scored, first, _ in known for run in (first.run, scored.record.run))
+                proofs = ", ".join(dict.fromkeys(proof for *_, proof in known))
+                yield Change(name, source, target, scores, scores, tuple(used), proof=proofs)
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
@@ -140,3 +131,27 @@ def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[t
         first, digest = runs.ledger.find(used.run), record.unchanged.get(used.task)
         if used.task == source and first is not None and digest is not None:
             yield first, f"backbone {backbone[:12]}, adapter {digest[:12]}"
+
+
+def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
+    """The worst loss that was measured, how many were real, and what cannot forget."""
+    measured = [(change, change.comparison) for change in changes(runs) if change.comparison is not None]
+    for row in dict.fromkeys(change.row for change, _ in measured):
+        own = [(change, comparison) for change, comparison in measured if change.row == row]
+        lost = [(change, comparison) for change, comparison in own if comparison.verdict == "worse"]
+        title, pairs = capital(runs.study.title(row)), "1 pair" if len(own) == 1 else f"{len(own)} pairs"
+        if not lost:
+            yield f"{title}: no significant forgetting in {pairs} of tasks."
+            continue
+        worst, comparison = min(lost, key=lambda pair: pair[0].difference)
+        yield (
+            f"{title}: training on a second task lowered the score on the first in {len(lost)} of {pairs}, most on"
+            f" {worst.source} after {worst.target}: {points(worst.difference)} points ({interval_text(comparison)})."
+        )
+    proven = list(dict.fromkeys(runs.study.title(change.row) for change in changes(runs) if change.proof))
+    if proven:
+        verb = "forgets" if len(proven) == 1 else "forget"
+        yield (
+            f"{capital(listed(proven))} {verb} nothing: after every such run the backbone and the other tasks'"
+            " adapters had the same hash as before."
+        )

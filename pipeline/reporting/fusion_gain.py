@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
@@ -10,7 +10,7 @@ from pipeline.reporting.cells import count_cell, difference_cell, group_cell, li
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import listed
+from pipeline.reporting.text import count, interval_text, listed, points
 from pipeline.reporting.verdicts import judge, marks_note
 from pipeline.stats.paired import Comparison, Resampled
 
@@ -39,26 +39,13 @@ class FusionGain:
     """The scores before any step; None where the start was not scored."""
     best: list[Adapter | None]
     """On the target, of those that the fusion reads."""
+    over_start: float | None
+    over_best: float | None
+    starts_kept: int
     steps_added: float
     """On top of those of the adapters; mean over seeds."""
     comparison: Comparison | None = None
     """Against the best adapters, where their predictions are kept."""
-
-    @property
-    def over_start(self) -> float | None:
-        return self._over(self.starts)
-
-    @property
-    def over_best(self) -> float | None:
-        return self._over([adapter.dev if adapter else None for adapter in self.best])
-
-    def _over(self, scores: list[float | None]) -> float | None:
-        pairs = zip(self.group, scores, strict=True)
-        return mean_of(scored.value - score for scored, score in pairs if score is not None)
-
-    @property
-    def starts_kept(self) -> int:
-        return sum(scored.record.best_epoch == 0 for scored in self.group)
 
 
 @once
@@ -69,17 +56,27 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         for line, target, group in runs.cells()
         if runs.study.row(line.row).method == "fusion"
     ]
-    verdicts = judge({number: _resampled(runs, gain) for number, gain in enumerate(gains)})
-    return [replace(gain, comparison=verdicts.get(number)) for number, gain in enumerate(gains)]
+    verdicts = judge({(gain.line, gain.target): _resampled(runs, gain) for gain in gains})
+    return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
 
 
 def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> FusionGain:
+    def over(scores: Iterable[float | None]) -> float | None:
+        pairs = zip(group, scores, strict=True)
+        return mean_of(scored.value - score for scored, score in pairs if score is not None)
+
     records = [scored.record for scored in group]
     curves = [runs.curve(record.run) for record in records]
     # Of equal ones the target's own.
     best = [max(_adapters(runs, one), key=lambda adapter: (adapter.dev, adapter.own), default=None) for one in records]
     starts = [next(iter(curve["dev"][curve["epoch"] == 0]), None) for curve in curves]
-    return FusionGain(line, target, group, starts, best, statistics.mean(map(runs.steps, records)))
+    return FusionGain(
+        line, target, group, starts, best,
+        over_start=over(starts),
+        over_best=over(adapter.dev if adapter else None for adapter in best),
+        starts_kept=sum(record.best_epoch == 0 for record in records),
+        steps_added=statistics.mean(map(runs.steps, records)),
+    )  # fmt: skip
 
 
 def _beginning(record: RunRecord) -> str:
@@ -102,10 +99,8 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
-    seeds = zip(gain.group, gain.best, strict=True)
-    pairs = [(scored.record.run, best.run) for scored, best in seeds if best is not None and best.own]
-    if len(pairs) < len(gain.group):
-        return None
+    partners = (adapter.run if adapter is not None and adapter.own else None for adapter in gain.best)
+    pairs = list(zip((scored.record.run for scored in gain.group), partners, strict=True))
     return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
 
 
@@ -150,3 +145,29 @@ def _kept(gain: FusionGain) -> str:
     if gain.starts_kept == len(gain.group):
         return "start kept"
     return ", ".join(str(scored.record.best_epoch or "start") for scored in gain.group)
+
+
+def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What training added to each row of fusion, target by target."""
+    gains = fusion_gains(runs)
+    for line in dict.fromkeys(gain.line for gain in gains):
+        clauses = [_added(gain) for gain in gains if gain.line == line]
+        yield f"What training added to {runs.title(line)}: {'; '.join(clauses)}."
+
+
+def _added(gain: FusionGain) -> str:
+    kept = f"{gain.starts_kept} of {len(gain.group)} {'seeds' if len(gain.group) > 1 else 'seed'}"
+    if gain.starts_kept == len(gain.group):
+        return f"on {gain.target} nothing, the start was kept in {kept}"
+    if gain.over_start is None:
+        added = "unknown, since its start was not scored"
+    else:
+        added = f"{points(gain.over_start, sign=False)} points over its start"
+        added += f" (kept in {kept})" if gain.starts_kept else ""
+    if gain.over_best is None:
+        return f"on {gain.target} {added}"
+    tested = f"{interval_text(gain.comparison)}, {gain.comparison.verdict}" if gain.comparison else "not tested"
+    return (
+        f"on {gain.target} {added}, and {points(gain.over_best)} points against its best adapter ({tested}) in"
+        f" {count(gain.steps_added)} more optimiser steps"
+    )

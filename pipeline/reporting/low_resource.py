@@ -1,7 +1,7 @@
 """Low-resource curves: every row on few training rows of the target, its sources at full size."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 
@@ -9,6 +9,7 @@ from pipeline.reporting.cells import line_cell, mean_of, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, once
+from pipeline.reporting.text import amount_text, listed
 from pipeline.reporting.verdicts import Verdicts, against_reference, marks_note
 
 
@@ -70,3 +71,24 @@ def _size_cell(curve: LowResource, point: int | None) -> Cell:
     sizes = [size for target in curve.targets if (size := curve.train_rows(None, [target])) is not None]
     same = len(set(sizes)) == 1
     return Cell(f"{sizes[0]:,.0f}" if same else "all", max(sizes, default=None))
+
+
+def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What the tests say of every row at every point, on the mean over the targets."""
+    curve = low_resource(runs)
+    if curve is None:
+        return
+    scope = None if len(curve.targets) > 1 else curve.targets[0]
+    where, against = f"the mean of {listed(curve.targets)}" if scope is None else scope, runs.title(runs.reference)
+    for point in curve.points[:-1]:
+        parts, same = [], []
+        for row in curve.rows:
+            title, comparison = runs.study.title(row), curve.verdicts.get(((row, point), scope))
+            if comparison is not None and comparison.significant:
+                parts.append(f"{title} is {comparison.verdict} by {amount_text(comparison)}")
+            elif comparison is not None:
+                same.append(title)
+        if same:
+            parts.append(f"the difference is not significant for {listed(same)}")
+        if parts:
+            yield f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}."

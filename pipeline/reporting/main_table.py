@@ -1,12 +1,13 @@
 """The main table: every row on every target, tested against the reference, with its cost beside it."""
 
 import statistics
+from collections.abc import Iterator
 
 from pipeline.reporting.cells import count_cell, line_cell, mean_of, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, once, records_of
-from pipeline.reporting.text import MISSING, number
+from pipeline.reporting.text import MISSING, amount_text, interval_text, listed, number, percent, points
 from pipeline.reporting.verdicts import Verdicts, against_reference, comparisons
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL
@@ -43,3 +44,33 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
         "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
         "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     }
+
+
+def main_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What the tests say on the mean and on every target: each better or worse line, and the rest in one sentence.
+
+    Sequential tuning has a line a source, which would drown the others: it is left to the tables.
+    """
+    targets, verdicts, against = runs.study.targets, main_verdicts(runs), runs.title(runs.reference)
+    scopes: dict[str | None, str] = {None: f"the mean of {listed(targets)}"} if len(targets) > 1 else {}
+    for scope, where in (scopes | {target: target for target in targets}).items():
+        lines = [line for line in runs.lines if not line.source and ((line, None), scope) in verdicts]
+        same = []
+        for line in lines:
+            title, comparison = runs.title(line), verdicts[(line, None), scope]
+            if comparison.significant:
+                amount = f"{amount_text(comparison)}{_share(runs, line)}"
+                yield f"On {where}, {title} is {comparison.verdict} than {against} by {amount}."
+            else:
+                same.append(f"{title} ({points(comparison.difference)} points, {interval_text(comparison)})")
+        if same:
+            yield f"On {where}, the difference from {against} is not significant for {listed(same)}."
+
+
+def _share(runs: StudyRuns, line: Line) -> str:
+    """``, training 24 % of the parameters`` where it trains fewer than the reference."""
+    trained = [[scored.record.cost.trainable_parameters for scored in runs.all(one)] for one in (line, runs.reference)]
+    if not all(trained):
+        return ""
+    ours, theirs = (statistics.mean(numbers) for numbers in trained)
+    return f", training {percent(ours / theirs)} of the parameters" if ours < 0.995 * theirs else ""

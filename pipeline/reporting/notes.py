@@ -79,6 +79,12 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
         yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
 
 
+def failure_sentences(runs: StudyRuns) -> Iterator[str]:
+    failed = sum(entry.error is not None for entry in runs.result.entries)
+    if failed:
+        yield f"{failed} of {len(runs.result.entries)} cells have no run: see the notes."
+
+
 def missing(runs: StudyRuns) -> Iterator[str]:
     """The cells without a run, each with the reason."""
     for entry in runs.result.entries:

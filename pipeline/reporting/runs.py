@@ -146,24 +146,28 @@ class StudyRuns:
         """
         by_seed = {scored.entry.seed: scored.record.run for scored in theirs}
         pairs = [(s.record.run, by_seed[s.entry.seed]) for s in ours if s.entry.seed in by_seed]
-        return self.resampled_pairs(pairs, target, seed=self.study.targets.index(target)) if pairs else None
+        return self.resampled_pairs(pairs, target, seed=self.study.targets.index(target))
 
-    def resampled_pairs(self, pairs: Sequence[tuple[str, str]], task: str, seed: int) -> Resampled:
+    def resampled_pairs(self, pairs: Sequence[tuple[str, str | None]], task: str, seed: int) -> Resampled | None:
         """The paired difference of runs on a task: pairs of a system's and a reference's run, one a seed.
+
+        None without any pair, or where one lacks the reference.
 
         Raises:
             PipelineError: they were not scored on the same examples in the same order.
         """
-        system, reference = ([self.predictions(pair[side], task) for pair in pairs] for side in (0, 1))
-        first = system[0]
-        for table in (*system, *reference):
+        sides = [[self.predictions(run, task) for run in side if run is not None] for side in zip(*pairs, strict=True)]
+        if not pairs or len(sides[1]) < len(pairs):
+            return None
+        first = sides[0][0]
+        for table in (*sides[0], *sides[1]):
             if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
                 raise PipelineError(
                     "runs of this study were scored on different dev rows, so they cannot be paired: compare again"
                 )
         record = self.ledger.find(pairs[0][0])
         assert record is not None
-        ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in (system, reference))
+        ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in sides)
         return resample_paired(record.score(task).metric, ours, theirs, first["label"].to_numpy(), seed=seed)
 
     def steps(self, record: RunRecord) -> int:
@@ -177,16 +181,15 @@ class StudyRuns:
 
         None if such a run is no longer in the ledger.
         """
-        total = self.steps(record) if target in record.trained_on else 0
+        steps: list[int | None] = [self.steps(record) if target in record.trained_on else 0]
         for source in continued(record):
             before = self.ledger.find(source.run)
-            if before is None and source.task != target:
-                continue
-            steps = self.steps_on(before, target) if before is not None else None
-            if steps is None:
+            if before is not None:
+                steps.append(self.steps_on(before, target))
+            elif source.task == target:
                 return None
-            total += steps
-        return total
+        known = [number for number in steps if number is not None]
+        return sum(known) if len(known) == len(steps) else None
 
     def _record(self, run: str) -> RunRecord:
         record = self.ledger.find(run)

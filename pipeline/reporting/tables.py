@@ -6,7 +6,10 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from pipeline.data.tables import write_table
+from pipeline.records.ledger import Cost
+from pipeline.reporting.cost import stored
 from pipeline.reporting.report import Cell, Report, Table
+from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder, write_text
 from pipeline.system.printable import printable
 
@@ -29,6 +32,31 @@ def write_tables(report: Report, folder: Path) -> None:
     with new_folder(folder / "tables") as fresh:
         for table in report.tables:
             write_table(plain_table(table), fresh / f"{table.name}.csv")
+
+
+def results_table(runs: StudyRuns) -> pd.DataFrame:
+    """A row a finished cell: the main table's runs and then the curve's, with fewer ``train_rows`` of the target.
+
+    ``method`` holds the :class:`Line`, which a file shows as text.
+    ``stored_parameters`` are those to keep to answer this target; ``total_seconds`` counts the runs it is built on.
+    """
+    group = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
+    return pd.DataFrame(
+        {
+            "method": [scored.entry.line for scored in group],
+            "target": [scored.entry.target for scored in group],
+            "seed": [scored.entry.seed for scored in group],
+            "split": ["dev"] * len(group),
+            "metric": [scored.score.metric for scored in group],
+            "value": [scored.value for scored in group],
+            **{name: [getattr(scored.record.cost, name) for scored in group] for name in Cost.model_fields},
+            "run": [scored.record.run for scored in group],
+            # Whole numbers stay whole beside empty fields.
+            "train_rows": pd.array([scored.score.train_rows or None for scored in group], "Int64"),
+            "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
+            "total_seconds": [scored.entry.total_seconds for scored in group],
+        }
+    )
 
 
 def plain_table(table: Table) -> pd.DataFrame:

@@ -56,6 +56,12 @@ def interval_text(comparison: Comparison) -> str:
     return f"95 % CI {points(low, sign=False)} to {points(high, sign=False)}"
 
 
+def amount_text(comparison: Comparison) -> str:
+    """``1.3 points (95 % CI 0.4 to 2.1)``, of a loss too: amount and interval are then those of the reversed test."""
+    amount = comparison if comparison.difference >= 0 else comparison.reversed()
+    return f"{points(amount.difference, sign=False)} points ({interval_text(amount)})"
+
+
 def comparison_text(comparison: Comparison, against: str) -> str:
     """``+1.3 points against full fine-tuning, 95 % CI 0.4 to 2.1, p = 0.003``."""
     shown = f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}"
@@ -87,3 +93,7 @@ def backbone_text(name: str) -> str:
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
