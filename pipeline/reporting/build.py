@@ -1,9 +1,9 @@
 """From a study's runs to its report: every table, figure and sentence."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
 from pipeline.reporting.built_on import built_on_table
 from pipeline.reporting.choices import choices_table
 from pipeline.reporting.cost import cost_table
@@ -18,7 +18,7 @@ from pipeline.reporting.main_table import main_sentences, main_table
 from pipeline.reporting.notes import failure_sentences, missing, notes
 from pipeline.reporting.published import published_settings_table, published_table
 from pipeline.reporting.report import Report, Table
-from pipeline.reporting.runs import AttentionMap, StudyRuns
+from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
 from pipeline.reporting.settings import settings_table
 from pipeline.reporting.tables import results_table
 from pipeline.reporting.text import backbone_text
@@ -50,7 +50,10 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     """
     runs = StudyRuns(result, ledger, maps)
     tables = tuple(table for make in TABLES if (table := make(runs)) is not None)
-    records = {record.run: record for record in _records(runs, tables)}
+    # The study's runs, and those that cells name beside them: adapters of sources, first steps.
+    named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
+    found = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))
+    records = {run: record for run, record in found if record is not None}
     return Report(
         study=result.study,
         backbone=backbone_text(result.backbone),
@@ -63,12 +66,3 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         records=records,
         curves={run: runs.curve(run) for run in records},
     )
-
-
-def _records(runs: StudyRuns, tables: Sequence[Table]) -> Iterator[RunRecord]:
-    """The study's runs, and those that cells name beside them: adapters of sources, first steps."""
-    yield from (scored.record for scored in runs.scored)
-    for name in dict.fromkeys(run for table in tables for row in table.rows for cell in row for run in cell.runs):
-        record = runs.ledger.find(name)
-        if record is not None:
-            yield record

@@ -1,17 +1,16 @@
 """Every row that is built on another, beside that row on the target alone.
 
-The two sides differ in more than the other tasks: a fusion, for one, comes after its adapter's training and so trains
-for more steps. A difference here does not show what the other tasks are worth.
+The two sides differ in more than the other tasks: a fusion, for one, trains for more steps than the adapter it reads.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, once, runs_of
-from pipeline.reporting.verdicts import judge, marks_note
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of
+from pipeline.reporting.text import marks_note
 from pipeline.stats.paired import Comparison
 
 
@@ -29,7 +28,12 @@ class Contrast:
 @once
 def contrasts(runs: StudyRuns) -> list[Contrast]:
     """Every line that is built on another row, and joint training beside fine-tuning on the target alone."""
-    bases = {line: Line(base) for line in runs.lines if (base := _base(runs, line)) is not None}
+    bases = {}
+    for line in runs.lines:
+        row = runs.study.row(line.row)
+        base = "full" if row.method == "multitask" else row.of
+        if base is not None:
+            bases[line] = Line(base)
     family = {
         (line, target): runs.resampled(runs.cell(line, target), runs.cell(base, target), target)
         for line, base in bases.items()
@@ -41,17 +45,9 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     ]
 
 
-def _base(runs: StudyRuns, line: Line) -> str | None:
-    row = runs.study.row(line.row)
-    return "full" if row.method == "multitask" else row.of
-
-
 def built_on_table(runs: StudyRuns) -> Table | None:
     """One line a contrast; None where no row is built on another."""
     all_contrasts = contrasts(runs)
-    if not all_contrasts:
-        return None
-
     rows = [_row(runs, one) for one in all_contrasts]
     unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
     marks = marks_note("the base row", all_contrasts)

@@ -1,21 +1,20 @@
-"""Cells that several tables share: names, scores, counts, and differences with their verdict."""
+"""What several tables share: cells of names, scores, counts and differences, and the verdicts on these."""
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
-from pipeline.reporting.verdicts import Place, Verdicts
-from pipeline.stats.paired import Comparison
+from pipeline.stats.paired import Comparison, Resampled, mean_difference
 
-
-def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known; None without any."""
-    known = [value for value in values if value is not None]
-    return statistics.mean(known) if known else None
+Key = TypeVar("Key", bound=Hashable)
+Place = tuple[Line | str, int | None]
+"""A line, or a row over all its sources, at a point of the low-resource curve; None: in the main table."""
+Verdicts = Mapping[tuple[Place, str | None], Comparison]
+"""By place and target; None for the mean over all targets."""
 
 
 def line_cell(runs: StudyRuns, line: Line, used: tuple[str, ...] = ()) -> Cell:
@@ -97,3 +96,24 @@ def score_cells(
         used = dict.fromkeys(run for cell in cells.values() for run in cell.runs) if mean is not None else ()
         cells["mean"] = judged(Cell(number(mean), mean, tuple(used)), verdicts.get((place, None)), against)
     return cells
+
+
+def judge(family: Mapping[Key, Resampled | None]) -> dict[Key, Comparison]:
+    """The comparisons of one table, corrected for how many there are; what could not be paired is left out."""
+    known = {key: resampled for key, resampled in family.items() if resampled is not None}
+    return {key: resampled.comparison(len(known)) for key, resampled in known.items()}
+
+
+def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
+    """Every place against the study's reference on each target, and on the mean where it has them all."""
+    family: dict[tuple[Place, str | None], Resampled | None] = {}
+    for place in places:
+        line, rows = place
+        if str(line) == runs.study.reference:
+            continue
+        parts = {t: runs.resampled(runs.cell(line, t, rows), runs.cell(runs.reference, t, rows), t) for t in targets}
+        family |= {(place, target): resampled for target, resampled in parts.items()}
+        known = [resampled for resampled in parts.values() if resampled is not None]
+        if len(known) == len(targets) > 1:
+            family[place, None] = mean_difference(known)
+    return judge(family)

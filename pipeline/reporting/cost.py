@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.reporting.cells import count_cell, line_cell, mean_of, share_cell
+from pipeline.reporting.cells import count_cell, line_cell, share_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, records_of, runs_of
+from pipeline.reporting.runs import StudyRuns, mean_of, records_of, runs_of
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -42,13 +42,10 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
 
 def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
     """Parameters to store for the models of all these runs together."""
-    together: Parts = {}
-    for record in records:
-        parts = stored_parts(record, ledger)
-        if parts is None:
-            return None
-        together |= parts
-    return sum(together.values())
+    parts = [stored_parts(record, ledger) for record in records]
+    known = [part for part in parts if part is not None]
+    together = {name: size for part in known for name, size in part.items()}
+    return sum(together.values()) if len(known) == len(parts) else None
 
 
 def cost_table(runs: StudyRuns) -> Table:

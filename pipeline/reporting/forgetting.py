@@ -3,14 +3,14 @@
 import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import difference_cell, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import difference_cell, judge, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import capital, interval_text, listed, points
-from pipeline.reporting.verdicts import judge, marks_note
+from pipeline.reporting.text import capital, interval_text, listed, marks_note, points
 from pipeline.stats.paired import Comparison
 
 
@@ -41,9 +41,7 @@ def changes(runs: StudyRuns) -> list[Change]:
     the first task's adapter, so the score stays the same. Such a row is listed only if the hashes taken after training
     prove it.
     """
-    measured = [
-        change for line in runs.lines for source in _before(runs, line) for change in _measured(runs, line, source)
-    ]
+    measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
     verdicts = judge({c: runs.resampled_pairs(own, c.source, seed=0) for c, own in pairs.items()})
     tested = [replace(change, comparison=verdicts.get(change)) for change in measured]
@@ -53,8 +51,6 @@ def changes(runs: StudyRuns) -> list[Change]:
 def forgetting_table(runs: StudyRuns) -> Table | None:
     """One line a row of the study and an ordered pair of tasks; None where nothing was measured."""
     all_changes = changes(runs)
-    if not all_changes:
-        return None
     rows = [
         {
             "method": line_cell(runs, Line(change.row)),
@@ -73,14 +69,11 @@ def forgetting_table(runs: StudyRuns) -> Table | None:
     return Table.of("forgetting", rows, marks=marks)
 
 
-def _before(runs: StudyRuns, line: Line) -> tuple[str, ...]:
-    """The tasks that a line of sequential tuning is trained on before its last."""
+def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
+    """What a line of sequential tuning scores on the tasks that it was trained on before its last."""
     order = runs.study.row(line.row).order
-    return order[:-1] if order is not None else (line.source,) if line.source else ()
-
-
-def _measured(runs: StudyRuns, line: Line, source: str) -> Iterable[Change]:
-    for target, group in runs.groups(line).items():
+    sources = order[:-1] if order is not None else (line.source,) if line.source else ()
+    for source, (target, group) in product(sources, runs.groups(line).items()):
         trained = [scored.record for scored in group if scored.record.trained_on == (target,)]
         known = [
             (score.before, score.dev, record.run)
@@ -101,18 +94,15 @@ def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
 
 
 def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
-    for target, group in runs.groups(Line(name)).items():
-        if any(scored.record.kind not in ("adapter", "fusion") for scored in group):
+    for (target, group), source in product(runs.groups(Line(name)).items(), runs.study.all_tasks):
+        if source == target or any(scored.record.kind not in ("adapter", "fusion") for scored in group):
             continue
-        for source in runs.study.all_tasks:
-            if source == target:
-                continue
-            known = [(scored, first, proof) for scored in group for first, proof in _kept(runs, name, scored, source)]
-            if known:
-                scores = tuple(first.dev for _, first, _ in known)
-                used = dict.fromkeys(run for scored, first, _ in known for run in (first.run, scored.record.run))
-                proofs = ", ".join(dict.fromkeys(proof for *_, proof in known))
-                yield Change(name, source, target, scores, scores, tuple(used), proof=proofs)
+        known = [(scored, first, proof) for scored in group for first, proof in _kept(runs, name, scored, source)]
+        if known:
+            scores = tuple(first.dev for _, first, _ in known)
+            used = dict.fromkeys(run for scored, first, _ in known for run in (first.run, scored.record.run))
+            proofs = ", ".join(dict.fromkeys(proof for *_, proof in known))
+            yield Change(name, source, target, scores, scores, tuple(used), proof=proofs)
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, scores_cell, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import count, interval_text, listed, points
-from pipeline.reporting.verdicts import judge, marks_note
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
+from pipeline.reporting.text import count, interval_text, listed, marks_note, points
 from pipeline.stats.paired import Comparison, Resampled
 
 
@@ -80,10 +79,8 @@ def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> Fusi
 
 
 def _beginning(record: RunRecord) -> str:
-    if record.recipe.fusion == "standard" or record.anchor is None or not record.recipe.anchor:
-        began = "mean of all"
-    else:
-        began = record.anchor
+    anchored = record.recipe.fusion != "standard" and record.recipe.anchor
+    began = record.anchor if anchored and record.anchor is not None else "mean of all"
     return began if record.recipe.head_start else f"{began}, new head"
 
 
@@ -99,17 +96,14 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
-    partners = (adapter.run if adapter is not None and adapter.own else None for adapter in gain.best)
-    pairs = list(zip((scored.record.run for scored in gain.group), partners, strict=True))
+    seeds = zip(gain.group, gain.best, strict=True)
+    pairs = [(scored.record.run, best.run if best is not None and best.own else None) for scored, best in seeds]
     return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
 
 
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line a row of fusion and target; None in a study without fusion."""
     gains = fusion_gains(runs)
-    if not gains:
-        return None
-
     unscored = listed(list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None)))
     marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
     return Table.of("fusion-gain", [_row(runs, gain) for gain in gains], unscored=unscored, marks=marks)
@@ -118,6 +112,7 @@ def fusion_gain_table(runs: StudyRuns) -> Table | None:
 def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
     best = [adapter for adapter in gain.best if adapter is not None]
     used = tuple(dict.fromkeys(adapter.run for adapter in best))
+    kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
     against = (gain.comparison, "the best adapter", "not tested")
     return {
         "method": line_cell(runs, gain.line),
@@ -129,7 +124,7 @@ def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
         "its steps": count_cell(mean_of(adapter.steps for adapter in best)),
         "fusion": group_cell(gain.group),
         "steps added": count_cell(gain.steps_added),
-        "epoch kept": text_cell(_kept(gain)),
+        "epoch kept": text_cell("start kept" if set(kept) == {"start"} else ", ".join(kept)),
         "over start, points": difference_cell(gain.over_start),
         "over best adapter, points": difference_cell(gain.over_best, (), *against),
     }
@@ -139,12 +134,6 @@ def _names(names: Iterable[str]) -> Cell:
     """One name, or each with the number of seeds it holds for."""
     counts = Counter(names)
     return text_cell(", ".join(f"{name} ({n})" if len(counts) > 1 else name for name, n in counts.most_common()))
-
-
-def _kept(gain: FusionGain) -> str:
-    if gain.starts_kept == len(gain.group):
-        return "start kept"
-    return ", ".join(str(scored.record.best_epoch or "start") for scored in gain.group)
 
 
 def fusion_sentences(runs: StudyRuns) -> Iterator[str]:

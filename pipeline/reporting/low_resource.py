@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 
-from pipeline.reporting.cells import line_cell, mean_of, score_cells
+from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once
-from pipeline.reporting.text import amount_text, listed
-from pipeline.reporting.verdicts import Verdicts, against_reference, marks_note
+from pipeline.reporting.runs import StudyRuns, mean_of, once
+from pipeline.reporting.text import amount_text, count, listed, marks_note
 
 
 class LowResource:
@@ -68,9 +67,9 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
 def _size_cell(curve: LowResource, point: int | None) -> Cell:
     if point is not None:
         return Cell(f"{point:,}", point)
-    sizes = [size for target in curve.targets if (size := curve.train_rows(None, [target])) is not None]
-    same = len(set(sizes)) == 1
-    return Cell(f"{sizes[0]:,.0f}" if same else "all", max(sizes, default=None))
+    sizes = {size for target in curve.targets if (size := curve.train_rows(None, [target])) is not None}
+    largest = max(sizes, default=None)
+    return Cell(count(largest) if len(sizes) == 1 else "all", largest)
 
 
 def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:

@@ -3,12 +3,11 @@
 import statistics
 from collections.abc import Iterator
 
-from pipeline.reporting.cells import count_cell, line_cell, mean_of, score_cells
+from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once, records_of
-from pipeline.reporting.text import MISSING, amount_text, interval_text, listed, number, percent, points
-from pipeline.reporting.verdicts import Verdicts, against_reference, comparisons
+from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of
+from pipeline.reporting.text import MISSING, amount_text, comparisons, interval_text, listed, number, percent, points
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL
 
@@ -18,7 +17,7 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
     return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
 
 
-def main_table(runs: StudyRuns) -> Table:
+def main_table(runs: StudyRuns) -> Table | None:
     against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
     rows = [_row(runs, line) for line in runs.lines]
     return Table.of("main", rows, against=against, level=LEVEL, comparisons=family)
@@ -69,8 +68,8 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
 
 def _share(runs: StudyRuns, line: Line) -> str:
     """``, training 24 % of the parameters`` where it trains fewer than the reference."""
-    trained = [[scored.record.cost.trainable_parameters for scored in runs.all(one)] for one in (line, runs.reference)]
-    if not all(trained):
+    trained = ((s.record.cost.trainable_parameters for s in runs.all(one)) for one in (line, runs.reference))
+    ours, theirs = map(mean_of, trained)
+    if ours is None or theirs is None or ours >= 0.995 * theirs:
         return ""
-    ours, theirs = (statistics.mean(numbers) for numbers in trained)
-    return f", training {percent(ours / theirs)} of the parameters" if ours < 0.995 * theirs else ""
+    return f", training {percent(ours / theirs)} of the parameters"

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Line
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import TEXTS, backbone_text, paragraphs
@@ -31,19 +30,17 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
             leaks[target] = max(leaks.get(target, 0), score.dev_in_train)
     own = ((runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows)
     others = "; ".join(f"{title}: {backbone_text(backbone)}" for title, backbone in own if backbone is not None)
+    # ``auto`` may mean another precision elsewhere, and seconds are those of the hardware.
+    records = [scored.record for scored in main]
+    places = {f"{one.recipe.precision} by {one.provenance.get('hardware') or 'unknown hardware'}" for one in records}
     yield from paragraphs(
         _NOTES["data"],
         backbone=backbone_text(runs.result.backbone) + (f" ({others})" if others else ""),
         train=_sizes(train),
         dev=_sizes(dev),
-        places="; in ".join(sorted({_place(scored.record) for scored in main})),
+        places="; in ".join(sorted(places)),
         leaks=", ".join(f"{target} {rows}" for target, rows in leaks.items()),
     )
-
-
-def _place(record: RunRecord) -> str:
-    """Precision and hardware: ``auto`` may mean another precision elsewhere, and seconds are those of the hardware."""
-    return f"{record.recipe.precision} by {record.provenance.get('hardware') or 'unknown hardware'}"
 
 
 def _added(runs: StudyRuns) -> Iterator[str]:

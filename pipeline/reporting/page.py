@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from pipeline.reporting.entries import Line
-from pipeline.reporting.provenance import number_text, run_view, value_text
+from pipeline.reporting.provenance import run_view, value_text
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS, TEMPLATES
 from pipeline.system.atomic import write_text
@@ -75,19 +75,15 @@ def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
     box = re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     return {
         "figure": figure,
-        "image": _data_address("image/svg+xml", svg),
+        "image": f"data:image/svg+xml;base64,{_base64(svg)}",
         # So that nothing moves while the page loads. Matplotlib's units are points, 72 an inch; CSS has 96 pixels.
         "size": [round(float(length) * 4 / 3) for length in box.groups()] if box else None,
-        "numbers": _data_address("text/csv", numbers.read_bytes()) if numbers.is_file() else None,
+        "numbers": f"data:text/csv;base64,{_base64(numbers.read_bytes())}" if numbers.is_file() else None,
     }
 
 
-def _data_address(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _run_labels(report: Report) -> dict[str, str]:
@@ -101,8 +97,8 @@ def _run_labels(report: Report) -> dict[str, str]:
 def _results_table(report: Report) -> Table:
     columns = tuple(str(column).replace("_", " ") for column in report.results)
     rows = tuple(
-        tuple(_result_cell(report, str(name), value) for name, value in zip(report.results, row, strict=True))
-        for row in report.results.itertuples(index=False, name=None)
+        tuple(_result_cell(report, str(name), value) for name, value in row.items())
+        for row in report.results.to_dict("records")
     )
     return Table("results", "Runs", columns, rows)
 
@@ -112,14 +108,13 @@ def _result_cell(report: Report, column: str, value: Any) -> Cell:
         return Cell(report.study.title(value.row, value.source))
     if pd.isna(value):
         return Cell("-")
-    if isinstance(value, str):
-        return Cell(value, value, (value,) if column == "run" else ())
     # A seed is a name, not a quantity: no thousands separator.
-    text = str(value) if column == "seed" else number_text(value, 4 if column == "value" else None)
-    return Cell(text, float(value))
+    text = str(value) if column == "seed" else value_text(value, 4 if column == "value" else None)
+    sort = value if isinstance(value, str) else float(value)
+    return Cell(text, sort, (value,) if column == "run" else ())
 
 
-TEMPLATES.filters["sha256"] = _sha256
+TEMPLATES.filters["sha256"] = lambda text: _base64(hashlib.sha256(text.encode()).digest())
 TEMPLATES.globals |= {
     "marks": {verdict: mark for verdict, mark in MARKS.items() if verdict is not None},
     "numeric_columns": numeric_columns,

@@ -1,7 +1,7 @@
 """A run as the page shows it: its identity, result, cost and provenance."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -63,9 +63,8 @@ def number_text(value: float, digits: int | None = None) -> str:
 
 
 def _result(record: RunRecord) -> Pairs:
-    pairs = [("kept epoch", str(record.best_epoch))]
-    if record.anchor is not None:
-        pairs.append(("started from the adapter of", record.anchor))
+    start = [] if record.anchor is None else [("started from the adapter of", record.anchor)]
+    pairs = [("kept epoch", str(record.best_epoch)), *start]
     for task, score in record.scores.items():
         before = "" if score.before is None else f", before training {score.before:.4f}"
         pairs.append((f"{task}, dev {score.metric}", f"{score.dev:.4f}{before}"))
@@ -75,17 +74,12 @@ def _result(record: RunRecord) -> Pairs:
     return pairs
 
 
-def _pairs(values: Mapping[str, Any]) -> Pairs:
-    return [(name, value_text(value)) for name, value in _flat(values)]
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _pairs(values: Mapping[str, Any], before: str = "") -> Pairs:
+    pairs = []
     for key, value in values.items():
         name = f"{before}{key}".replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}, ")
-        else:
-            yield name, value
+        pairs += _pairs(value, f"{name}, ") if isinstance(value, Mapping) else [(name, value_text(value))]
+    return pairs
 
 
 def _scores(curve: pd.DataFrame) -> list[tuple[float, float, float, float]]:

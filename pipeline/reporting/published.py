@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.reporting.cells import difference_cell, group_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.text import MISSING, backbone_text, number
+from pipeline.reporting.text import MISSING, backbone_text, count, number
 from pipeline.settings.rows import Published
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
@@ -23,9 +23,7 @@ SETTINGS = read_toml(FILE.with_suffix(".toml"))
 class Value(NamedTuple):
     """A cell of a published table."""
 
-    report: str
     table: str
-    split: str
     row: str
     metric: str
     value: float | None
@@ -34,13 +32,14 @@ class Value(NamedTuple):
 
 
 @cache
-def _all_values() -> list[Value]:
-    scales = {report: 100 if setting["percent"] else 1 for report, setting in SETTINGS.items()}
+def _tables() -> dict[tuple[str, str, str], list[Value]]:
+    """The cells of every table by report, table and split, in their order."""
+    tables: dict[tuple[str, str, str], list[Value]] = {}
     with FILE.open(encoding="utf-8", newline="") as file:
-        _, *lines = csv.reader(file)
-    return [
-        Value._make([*place, float(value) / scales[place[0]] if value else None, flag]) for *place, value, flag in lines
-    ]
+        for report, table, split, row, metric, value, flag in list(csv.reader(file))[1:]:
+            known = float(value) / (100 if SETTINGS[report]["percent"] else 1) if value else None
+            tables.setdefault((report, table, split), []).append(Value(table, row, metric, known, flag))
+    return tables
 
 
 def published_values(source: Published) -> list[Value]:
@@ -49,15 +48,13 @@ def published_values(source: Published) -> list[Value]:
     Raises:
         PipelineError: there is no such table.
     """
-    chosen = []
-    for table in source.tables:
-        values = [v for v in _all_values() if (v.report, v.table, v.split) == (source.report, table, source.split)]
-        if not values:
-            known = "; ".join(sorted({f"{v.report}, {v.table} ({v.split})" for v in _all_values()}))
-            wanted = f"'{table}' ({source.split}) of '{source.report}'"
+    tables, places = _tables(), [(source.report, table, source.split) for table in source.tables]
+    for place in places:
+        if place not in tables:
+            known = "; ".join(sorted(f"{report}, {table} ({split})" for report, table, split in tables))
+            wanted = f"'{place[1]}' ({source.split}) of '{source.report}'"
             raise PipelineError(f"published: no table {wanted}: there are {known}")
-        chosen += values
-    return chosen
+    return [value for place in places for value in tables[place]]
 
 
 def published_mistakes(study: Study) -> list[str]:
@@ -130,11 +127,13 @@ def published_settings_table(runs: StudyRuns) -> Table | None:
         ("seeds", setting["seeds"], str(len(runs.study.seeds))),
     ]
     for task in _tasks(runs, source):
-        group = [scored.score for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
-        theirs = [f"{size:,}" for size in setting["rows"].get(task, ())] or [MISSING] * 2
-        ours = [{score.train_rows for score in group}, {score.rows for score in group}]
-        for part, known, sizes in zip(("training", "dev"), theirs, ours, strict=True):
-            shown = " / ".join(f"{size:,}" for size in sorted(sizes)) or MISSING
-            rows.append((f"{task}, {part} rows", known, shown))
+        scores = [scored.score for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
+        theirs = setting["rows"].get(task, (None, None))
+        for part, known, ours in (
+            ("training", theirs[0], {score.train_rows for score in scores}),
+            ("dev", theirs[1], {score.rows for score in scores}),
+        ):
+            shown = " / ".join(map(count, sorted(ours))) or MISSING
+            rows.append((f"{task}, {part} rows", count(known), shown))
     columns = ("setting", source.report, "ours")
     return Table.named("published-setting", columns, (tuple(map(Cell, row)) for row in rows))

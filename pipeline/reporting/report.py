@@ -38,9 +38,9 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, rows: Sequence[Mapping[str, Cell]], **values: object) -> Self:
-        """A table of cells by column, with title and notes of ``texts.toml``."""
-        return cls.named(name, rows[0] if rows else (), (tuple(row.values()) for row in rows), **values)
+    def of(cls, name: str, rows: Sequence[Mapping[str, Cell]], **values: object) -> Self | None:
+        """A table of cells by column, with title and notes of ``texts.toml``; None without rows."""
+        return cls.named(name, rows[0], (tuple(row.values()) for row in rows), **values) if rows else None
 
     @classmethod
     def named(cls, name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **values: object) -> Self:

@@ -1,5 +1,6 @@
 """The finished runs of a study, found by row, target and seed."""
 
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,11 +56,6 @@ class Scored:
     def total_seconds(self) -> float:
         """With those of the runs it is built on, where they are known."""
         return self.entry.total_seconds or self.record.cost.seconds
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """The recipe for the target: a model of several tasks has one for each."""
-        return (self.score.recipe or self.record.recipe).model_dump(mode="json")
 
     @property
     def epochs(self) -> int:
@@ -165,10 +161,9 @@ class StudyRuns:
                 raise PipelineError(
                     "runs of this study were scored on different dev rows, so they cannot be paired: compare again"
                 )
-        record = self.ledger.find(pairs[0][0])
-        assert record is not None
         ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in sides)
-        return resample_paired(record.score(task).metric, ours, theirs, first["label"].to_numpy(), seed=seed)
+        metric = self._record(pairs[0][0]).score(task).metric
+        return resample_paired(metric, ours, theirs, first["label"].to_numpy(), seed=seed)
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
@@ -221,3 +216,9 @@ def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
 def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     """The runs' records, each once."""
     return list({scored.record.run: scored.record for scored in group}.values())
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None

@@ -16,14 +16,13 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    groups = {row: group for row in runs.rows if (group := [(one, one.recipe) for one in runs.all(row)])}
+    groups = {row: [(scored, _recipe(scored)) for scored in runs.all(row)] for row in runs.rows if runs.all(row)}
     recipes = [recipe for group in groups.values() for _, recipe in group]
     keys = [
         key
         for key in (recipes[0] if recipes else ())
         if key not in _LEFT_OUT and len({str(recipe[key]) for recipe in recipes}) > 1
     ]
-
     backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row in groups}
     differ = len(set(backbones.values())) > 1
     if not keys and not differ:
@@ -37,6 +36,11 @@ def settings_table(runs: StudyRuns) -> Table | None:
         for row, group in groups.items()
     ]
     return Table.of("settings", rows)
+
+
+def _recipe(scored: Scored) -> dict[str, Any]:
+    """For the target: a model of several tasks has a recipe for each."""
+    return (scored.score.recipe or scored.record.recipe).model_dump(mode="json")
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:

@@ -87,14 +87,6 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _markdown_text(text: str) -> str:
-    return _flat(text).replace("|", r"\|")
-
-
-def _escape(text: str) -> str:
-    return _flat(text).translate(_TEX)
-
-
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
     autoescape=select_autoescape(["html"]),
@@ -103,4 +95,9 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.filters |= {"marked": marked, "flat": _flat, "markdown": _markdown_text, "latex": _escape}
+TEMPLATES.filters |= {
+    "marked": marked,
+    "flat": _flat,
+    "markdown": lambda text: _flat(text).replace("|", r"\|"),
+    "latex": lambda text: _flat(text).translate(_TEX),
+}

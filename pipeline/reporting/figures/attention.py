@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import AttentionMap, StudyRuns
@@ -14,28 +13,25 @@ from pipeline.reporting.runs import AttentionMap, StudyRuns
 def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
     """A figure a fusion and target, a panel a site: mean over dev tokens and seeds."""
     for line, target, group in runs.cells():
-        parts = [runs.ledger.attention(scored.record.run) for scored in group]
-        known = [part for part in parts if part is not None]
-        if known:
-            yield _drawn(runs, line, target, pd.concat(known, ignore_index=True))
-
-
-def _drawn(runs: StudyRuns, line: Line, target: str, table: pd.DataFrame) -> Drawing:
-    means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
-    sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
-    adapters = list(dict.fromkeys(table["adapter"]))
-    layers = sorted(means["layer"].unique())
-    canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
-    for axis, site in zip(axes, sites, strict=True):
-        matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
-        values = matrix.reindex(index=layers, columns=adapters).to_numpy()
-        texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
-        image = heat_map(axis, values, list(map(str, layers)), adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
-        axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
-    axes[0].set_ylabel("layer")
-    canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
-    figure = Figure.of("attention-{line}-{target}", line=line, target=target, title=runs.title(line))
-    return Drawing(figure, canvas, means)
+        parts = [part for scored in group if (part := runs.ledger.attention(scored.record.run)) is not None]
+        if not parts:
+            continue
+        table = pd.concat(parts, ignore_index=True)
+        means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
+        sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
+        adapters = list(dict.fromkeys(table["adapter"]))
+        layers = sorted(means["layer"].unique())
+        canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
+        for axis, site in zip(axes, sites, strict=True):
+            matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
+            values = matrix.reindex(index=layers, columns=adapters).to_numpy()
+            texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
+            image = heat_map(axis, values, list(map(str, layers)), adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+            axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
+        axes[0].set_ylabel("layer")
+        canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
+        figure = Figure.of("attention-{line}-{target}", line=line, target=target, title=runs.title(line))
+        yield Drawing(figure, canvas, means)
 
 
 def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:
@@ -63,10 +59,6 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
             axis.remove()
     canvas.colorbar(image, ax=[axis for axis in axes if axis.has_data()], label="attention", shrink=0.6)
     texts = "; ".join(dict.fromkeys(f"“{shown.text}”" for shown in maps))
-    return Drawing(Figure.of("attention-maps", texts=texts), canvas, _numbers(maps))
-
-
-def _numbers(maps: Sequence[AttentionMap]) -> pd.DataFrame:
     rows = [
         (shown.run, shown.title, shown.text, layer, at, shown.tokens[at], to, shown.keys(layer)[to], float(value))
         for shown in maps
@@ -74,4 +66,4 @@ def _numbers(maps: Sequence[AttentionMap]) -> pd.DataFrame:
         for (at, to), value in np.ndenumerate(values)
     ]
     names = ["run", "method", "text", "layer", "position", "token", "looks_at_position", "looks_at", "attention"]
-    return pd.DataFrame(rows, columns=names)
+    return Drawing(Figure.of("attention-maps", texts=texts), canvas, pd.DataFrame(rows, columns=names))

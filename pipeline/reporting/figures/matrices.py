@@ -56,12 +56,10 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")
-    numbers = [
-        (one.line, one.base, one.sources, one.target, c.difference, *c.interval, c.p_value, c.verdict)
-        for one in all_contrasts
-        for c in [one.comparison]
-    ]
+    places = [(one.line, one.base, one.sources, one.target) for one in all_contrasts]
+    tests = [(c.difference, *c.interval, c.p_value, c.verdict) for c in compared.values()]
     columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
+    numbers = [(*place, *test) for place, test in zip(places, tests, strict=True)]
     yield Drawing(Figure.of("built-on"), canvas, pd.DataFrame(numbers, columns=columns))
 
 
@@ -74,10 +72,9 @@ def _difference_map(
     marks: Mapping[tuple[Row, str], str] = {},
 ) -> Any:
     """Differences in points, coloured by sign up to ``limit``; ``rows`` have titles."""
-    values = np.array([[differences.get((row, column), np.nan) for column in columns] for row in rows])
-    texts = [
-        [points(differences[row, c]) + marks.get((row, c), "") if (row, c) in differences else "" for c in columns]
-        for row in rows
-    ]
+    places = [[(row, column) for column in columns] for row in rows]
+    values = np.array([[differences.get(place, np.nan) for place in line] for line in places])
+    shown = {place: points(difference) + marks.get(place, "") for place, difference in differences.items()}
+    texts = [[shown.get(place, "") for place in line] for line in places]
     how = {"cmap": DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
     return heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)

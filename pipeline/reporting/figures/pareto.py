@@ -68,7 +68,5 @@ def _numbers(runs: StudyRuns) -> pd.DataFrame:
 def _beaten(point: Any, table: pd.DataFrame) -> bool:
     """Whether something trains no more and scores higher, or trains less and scores the same."""
     others = table[table["target"] == point.target]
-    trained, score = others["trainable_parameters"], others["score"]
-    cheaper = trained < point.trainable_parameters
-    no_dearer = trained <= point.trainable_parameters
-    return bool(((no_dearer & (score > point.score)) | (cheaper & (score == point.score))).any())
+    saved, gained = point.trainable_parameters - others["trainable_parameters"], others["score"] - point.score
+    return bool((((saved >= 0) & (gained > 0)) | ((saved > 0) & (gained == 0))).any())
