@@ -37,8 +37,8 @@ def write_tables(report: Report, folder: Path) -> None:
 def results_table(runs: StudyRuns) -> pd.DataFrame:
     """A row a finished cell: the main table's runs and then the curve's, with fewer ``train_rows`` of the target.
 
-    ``method`` holds the :class:`Line`, which a file shows as text.
-    ``stored_parameters`` are those to keep to answer this target; ``total_seconds`` counts the runs it is built on.
+    ``method`` holds the :class:`Line`. ``stored_parameters`` are those to keep to answer this target;
+    ``total_seconds`` counts the runs it is built on.
     """
     group = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
     return pd.DataFrame(

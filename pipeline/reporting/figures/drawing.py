@@ -49,10 +49,8 @@ def look_of(name: str, names: Sequence[str]) -> dict[str, Any]:
 def panels(
     number: int, *, height: float = 2.5, width: float = 2.7, columns: int = 2, **options: Any
 ) -> tuple[Canvas, list[Axes]]:
-    """A canvas with ``number`` panels, at most ``columns`` beside each other; sizes are in inches.
-
-    Two panels of the usual width beside each other, at half a page's width, still have text of 6 points.
-    """
+    """A canvas with ``number`` panels, at most ``columns`` beside each other; sizes are in inches."""
+    # Two panels of the usual width beside each other, at half a page's width, still have text of 6 points.
     wide = min(columns, number)
     high = -(-number // wide)
     canvas = Canvas(figsize=(max(width * wide, 3.6), height * high), layout="constrained")

@@ -56,10 +56,10 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")
-    places = [(one.line, one.base, one.sources, one.target) for one in all_contrasts]
     tests = [(c.difference, *c.interval, c.p_value, c.verdict) for c in compared.values()]
+    both = zip(all_contrasts, tests, strict=True)
+    numbers = [(one.line, one.base, one.sources, one.target, *test) for one, test in both]
     columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
-    numbers = [(*place, *test) for place, test in zip(places, tests, strict=True)]
     yield Drawing(Figure.of("built-on"), canvas, pd.DataFrame(numbers, columns=columns))
 
 
