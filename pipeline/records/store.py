@@ -14,10 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name
-from pipeline.records.source_run import SourceRun
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, raise_all, writing
@@ -36,10 +35,17 @@ LAYERNORMS = "layernorms.safetensors"
 _RUN = re.compile(r"[0-9a-f]{12}")
 
 
-class Manifest(BaseModel):
-    """What an artifact is, what it was made from, and the sha256 of each of its files."""
+class SourceRun(BaseModel, frozen=True):
+    """A run that another is built on: an adapter of a fusion, or the step before in sequential tuning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    task: Name
+    run: str
+    digest: str = Field(description="sha256 over what was taken from it")
+    tensors: str | None = Field(None, description="sha256 over an adapter's tensors as they were before training")
+
+
+class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What an artifact is, what it was made from, and the sha256 of each of its files."""
 
     schema_version: int = 1
     kind: ArtifactKind
@@ -80,21 +86,14 @@ class Manifest(BaseModel):
         return f"{self.kind}s/{self.task}/{self.run}"
 
 
-class Artifact(BaseModel):
+class Artifact(BaseModel, frozen=True):
     """A manifest and where it stands."""
-
-    model_config = ConfigDict(frozen=True)
 
     folder: Path
     manifest: Manifest
 
     def verify(self) -> None:
-        """Check every file against its sha256.
-
-        Raises:
-            PipelineError: a file is missing, its content has changed, or the manifest does not know it, though it would
-                be loaded.
-        """
+        """Raise a :class:`PipelineError` if a file is missing, has changed, or would be loaded but is not listed."""
         if not self.manifest.files:
             raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self.remedy}")
         for name, expected in self.manifest.files.items():
@@ -126,6 +125,7 @@ class Store:
         remedy = "delete its folder (python -m pipeline store remove RUN) and train it again"
         self._manifests = ModelFiles(Manifest, remedy, index=root / ".index")
         self._warnings: set[str] = set()
+        self._kinds = [root / f"{kind}s" for kind in get_args(ArtifactKind)]
 
     def check(self) -> None:
         """Raise a :class:`PipelineError` unless the store is a folder that can be read."""
@@ -145,11 +145,7 @@ class Store:
         return artifacts
 
     def current(self, chosen: Artifact) -> Artifact:
-        """``chosen`` from :meth:`artifacts`, with its manifest read from its own file.
-
-        Raises:
-            PipelineError: it is gone, damaged, or not what was chosen.
-        """
+        """``chosen`` from :meth:`artifacts`; a :class:`PipelineError` if its own file is gone, damaged or changed."""
         artifact = self._read(chosen.folder)
         if artifact != chosen:
             raise PipelineError(
@@ -159,20 +155,16 @@ class Store:
         return artifact
 
     def find(self, run: str) -> Artifact | None:
-        """The artifact of ``run``, with its manifest read from its own file.
-
-        Raises:
-            PipelineError: its manifest is damaged.
-        """
-        problems = []
+        """The artifact of ``run``, read from its own file; a :class:`PipelineError` if its manifest is damaged."""
+        problem = None
         for folder in self._places_of(run):
             try:
                 if (artifact := self._read(folder)) is not None:
                     return artifact
             except PipelineError as error:
-                problems.append(error)
-        if problems:
-            raise problems[0]
+                problem = problem or error
+        if problem is not None:
+            raise problem
         return None
 
     def find_unchanged(self, run: str, digest: str | None) -> Artifact | None:
@@ -202,11 +194,7 @@ class Store:
         return [self.source(source, fusion) for source in fusion.sources]
 
     def source(self, source: SourceRun, fusion: Manifest) -> Artifact:
-        """One of the adapters of ``fusion``.
-
-        Raises:
-            PipelineError: it is not here, or has other contents than the fusion was trained over.
-        """
+        """An adapter of ``fusion``; a :class:`PipelineError` if the one that it was trained over is not here."""
         artifact = self.find_unchanged(source.run, source.digest)
         if artifact is None:
             raise PipelineError(
@@ -218,11 +206,7 @@ class Store:
     def verify(self) -> int:
         """Check every manifest, every file against its sha256, and that fusions have their adapters.
 
-        Returns:
-            The number of artifacts.
-
-        Raises:
-            PipelineError: naming every problem.
+        Returns the number of artifacts, or raises a :class:`PipelineError` that names every problem.
         """
         self.check()
         folders, problems = self._folders()
@@ -235,11 +219,7 @@ class Store:
         return len(folders)
 
     def remove(self, run: str) -> Path:
-        """Delete an artifact, even a damaged one; returns its folder.
-
-        Raises:
-            PipelineError: there is none, there are several, or a fusion needs it.
-        """
+        """Delete an artifact, even a damaged one, unless a fusion needs it; returns its folder."""
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
         if not folders:
@@ -274,7 +254,7 @@ class Store:
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
             try:
-                artifacts.append(_artifact(file, manifest))
+                artifacts.append(_artifact(file.parent, manifest))
             except PipelineError as error:
                 problems.append(str(error))
         return artifacts, problems
@@ -290,22 +270,18 @@ class Store:
                 problems.append(str(error))
                 return []
 
-        return [run for kind in self._kinds() for task in inside(kind) for run in inside(task)], problems
+        return [run for kind in self._kinds for task in inside(kind) for run in inside(task)], problems
 
     def _places_of(self, run: str) -> list[Path]:
         """Where the artifact of ``run`` may stand."""
         if not _RUN.fullmatch(run):
             return []
-        return [task / run for kind in self._kinds() for task in _subfolders(kind) or []]
-
-    def _kinds(self) -> list[Path]:
-        return [self.root / f"{kind}s" for kind in get_args(ArtifactKind)]
+        return [task / run for kind in self._kinds for task in _subfolders(kind) or []]
 
     def _read(self, folder: Path) -> Artifact | None:
         """What stands in ``folder``; None without a manifest."""
-        file = folder / MANIFEST
-        manifest = self._manifests.read(file)
-        return None if manifest is None else _artifact(file, manifest)
+        manifest = self._manifests.read(folder / MANIFEST)
+        return None if manifest is None else _artifact(folder, manifest)
 
     def _problems(self, folder: Path) -> Iterator[str]:
         try:
@@ -372,42 +348,33 @@ def fitting_adapters(
     return found
 
 
-def _artifact(file: Path, manifest: Manifest | PipelineError) -> Artifact:
-    """The artifact of a manifest that was read from ``file``.
-
-    Raises:
-        PipelineError: it could not be, or belongs elsewhere.
-    """
+def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
+    """The artifact of a manifest that was read from ``folder``, unless that failed or it belongs elsewhere."""
     if isinstance(manifest, PipelineError):
         raise manifest
-    if file.parts[-4:-1] != tuple(manifest.place.split("/")):
-        raise PipelineError(
-            f"{file}: belongs into {manifest.place}, by what it says: move its folder there or delete it"
-        )
-    return Artifact(folder=file.parent, manifest=manifest)
+    if folder.parts[-3:] != tuple(manifest.place.split("/")):
+        what = f"belongs into {manifest.place}, by what it says"
+        raise PipelineError(f"{folder / MANIFEST}: {what}: move its folder there or delete it")
+    return Artifact(folder=folder, manifest=manifest)
 
 
 def _subfolders(folder: Path) -> list[Path] | None:
-    """The folders in ``folder`` by name, or None if there is no such folder; what is being written starts with a dot.
+    """The folders in ``folder`` by name, or None if there is no such folder; those being written start with a dot."""
 
-    Raises:
-        PipelineError: it cannot be read.
-    """
+    def is_folder(entry: os.DirEntry[str]) -> bool:
+        with suppress(OSError):  # a link that leads round in a circle
+            return entry.is_dir()
+        return False
+
     with reading(folder):
         try:
             with os.scandir(folder) as entries:
-                names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
+                names = [entry.name for entry in entries if not entry.name.startswith(".") and is_folder(entry)]
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise PipelineError(f"{folder}: a file stands where a folder is needed") from None
     return [folder / name for name in sorted(names)]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with suppress(OSError):  # a link that leads nowhere
-        return entry.is_dir()
-    return False
 
 
 def delete(folder: Path) -> None:
