@@ -5,10 +5,9 @@ from pathlib import Path
 
 from transformers import PreTrainedModel
 
-from pipeline.methods.layernorms import train_layernorms
+from pipeline.methods.layernorms import add_layernorms, replaced_norms, train_layernorms
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
-from pipeline.models.patches.norms import add_layernorms, replaced_norms
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.recipe import Recipe
 

@@ -2,7 +2,7 @@
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,9 +53,8 @@ class Backbone:
     def load(self, hidden_dropout: float | None = None) -> PreTrainedModel:
         """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself.
 
-        Args:
-            hidden_dropout: dropout on embeddings and on what each sub-layer adds; None is the backbone's own. That on
-                attention weights stays as it is.
+        ``hidden_dropout`` is that on embeddings and on what each sub-layer adds; None is the backbone's own. Dropout on
+        attention weights stays as it is.
         """
         encoder = _load_encoder(self.name)
         _set_dropout(encoder, hidden_dropout)
@@ -84,10 +83,7 @@ class Backbone:
 
 
 def open_backbone(name: str) -> Backbone:
-    """Load, check and identify a backbone.
-
-    Args:
-        name: a Hub id or a folder.
+    """Load, check and identify the backbone in a folder or of a Hub id.
 
     Raises:
         PipelineError: it cannot be reached, is of an unsupported family, lacks weights or a tokenizer, its weights do
@@ -114,13 +110,8 @@ def open_backbone(name: str) -> Backbone:
 def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreTrainedModel, bool]:
     """The encoder of a backbone with a masked-language-model head, and whether the head is pretrained too.
 
-    The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base.
-
-    Args:
-        hidden_dropout: as for :meth:`Backbone.load`.
-
-    Raises:
-        PipelineError: as :func:`open_backbone`.
+    The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base. Dropout is as
+    for :meth:`Backbone.load`, errors are as for :func:`open_backbone`.
     """
     model, info = read_pretrained(name, _ENCODER, AutoModelForMaskedLM, **_WEIGHTS)
     _set_dropout(model.base_model, hidden_dropout)
@@ -143,6 +134,26 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
         digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def adapter_hashes(encoder: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """sha256 over the tensors of each adapter in ``encoder``, named as in its file."""
+    state = encoder.state_dict()
+    return {name: hash_tensors({key: state[key] for key in state if f".adapters.{name}." in key}) for name in names}
+
+
+def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapping[str, str]) -> dict[str, str]:
+    """sha256, measured now, of the backbone if nothing of its own trains, and of each of ``adapters``.
+
+    ``adapters`` is what :func:`adapter_hashes` gave before training; that something frozen has changed is an error.
+    """
+    own = set(backbone.tensor_names)
+    trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in own)
+    hashes = {} if trains else {"backbone": backbone.check_unchanged(encoder)}
+    after = adapter_hashes(encoder, adapters)
+    if changed := [name for name in adapters if after[name] != adapters[name]]:
+        raise RuntimeError(f"frozen adapters changed during training: {', '.join(changed)}: this is a bug")
+    return hashes | after
 
 
 def _load_encoder(name: str) -> PreTrainedModel:

@@ -1,4 +1,9 @@
-"""Where BERT, RoBERTa and DistilBERT keep the parts of a layer that methods hook into."""
+"""The layers of BERT, RoBERTa and DistilBERT: where their parts are, which are frozen, and how to run some of them.
+
+The *frozen prefix* of a model is the embeddings and layers below the lowest layer that trains. It gives an input the
+same hidden states every time, so they can be cached (:mod:`prefix_cache`). It runs in evaluation mode and without
+gradients: dropout below the lowest trained layer would only blur that layer's input.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -23,8 +28,7 @@ def stack_of(backbone: nn.Module) -> Any:
 
 def layers_of(backbone: nn.Module) -> Sequence[Any]:
     """The layers from the bottom up."""
-    layers: Sequence[Any] = stack_of(backbone).layer
-    return layers
+    return stack_of(backbone).layer
 
 
 def kept_indices(backbone: nn.Module, drop_layers: Collection[int]) -> list[int]:
@@ -33,7 +37,6 @@ def kept_indices(backbone: nn.Module, drop_layers: Collection[int]) -> list[int]
 
 
 def kept_layers(backbone: nn.Module, drop_layers: Collection[int]) -> list[Any]:
-    """The layers without ``drop_layers``."""
     return [layers_of(backbone)[index] for index in kept_indices(backbone, drop_layers)]
 
 
@@ -60,3 +63,55 @@ def mask_by_query(mask: Tensor | None) -> Tensor | None:
         return mask
     mask = mask.to(torch.bool)
     return mask[:, None, None, :] if mask.ndim == 2 else mask
+
+
+def frozen_depth(backbone: Any) -> int:
+    """How many layers from the bottom hold nothing that trains; 0 if the embeddings train."""
+    layers = layers_of(backbone)
+    trains = [any(p.requires_grad for p in part.parameters()) for part in (backbone.embeddings, *layers)]
+    return 0 if trains[0] else [*trains[1:], True].index(True)
+
+
+def is_frozen(backbone: nn.Module) -> bool:
+    """Whether nothing in ``backbone`` trains."""
+    return frozen_depth(backbone) == len(layers_of(backbone))
+
+
+def frozen_parts(backbone: Any) -> list[nn.Module]:
+    """The modules of the frozen prefix; the backbone itself if nothing in it trains."""
+    if is_frozen(backbone):
+        return [backbone]
+    depth = frozen_depth(backbone)
+    return [backbone.embeddings, *layers_of(backbone)[:depth]] if depth else []
+
+
+def lower_states(backbone: Any, depth: int, inputs: dict[str, Tensor]) -> Tensor:
+    """Hidden states (B, T, d) after the embeddings and the lower ``depth`` layers."""
+    return _run_part(backbone, slice(0, depth), backbone.embeddings, inputs)
+
+
+def upper_states(backbone: nn.Module, depth: int, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+    """Last hidden states from those of :func:`lower_states`."""
+    return _run_part(backbone, slice(depth, None), _Given(states), inputs)
+
+
+def _run_part(backbone: Any, part: slice, embeddings: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+    """Run some layers of ``backbone`` over other embeddings, by transformers' own code."""
+    stack, own = stack_of(backbone), backbone.embeddings
+    layers = stack.layer
+    stack.layer, backbone.embeddings = layers[part], embeddings
+    try:
+        return backbone(**inputs).last_hidden_state
+    finally:
+        stack.layer, backbone.embeddings = layers, own
+
+
+class _Given(nn.Module):
+    """Stands in for the embeddings and returns ``states`` for any input."""
+
+    def __init__(self, states: Tensor) -> None:
+        super().__init__()
+        self.states = states
+
+    def forward(self, *_: Any, **__: Any) -> Tensor:
+        return self.states

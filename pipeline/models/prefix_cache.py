@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, Batch, collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.models.frozen_prefix import frozen_depth, is_frozen
+from pipeline.models.layout import frozen_depth, is_frozen
 from pipeline.models.transfer_model import TransferModel
 
 _NUMBER_BYTES = 4

@@ -20,19 +20,12 @@ def refused(name: str, problem: str) -> PipelineError:
 
 
 def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
-    """The result of ``auto_class.from_pretrained``, without remote code.
+    """The result of ``auto_class.from_pretrained`` for a Hub id or a folder, without remote code.
 
-    Args:
-        name: a Hub id or a folder.
-        what: it reads, for messages.
-
-    Raises:
-        PipelineError: there is no such folder, or it cannot be read.
+    ``what`` it reads is for the :class:`PipelineError` if there is no such folder or it cannot be read.
     """
     is_folder = _is_folder(name)
-    if is_folder:
-        _check_config_file(name)
-    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
+    if not is_folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
     try:
         return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
@@ -54,11 +47,7 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
 
 
 def check_config(name: str, config: PretrainedConfig) -> None:
-    """Check the sizes of an encoder before it is built.
-
-    Raises:
-        PipelineError: one of them is none, or does not fit another.
-    """
+    """Refuse an encoder, before it is built, one of whose sizes is none or does not fit another."""
     for key in _SIZES:
         size = getattr(config, key, None)
         if type(size) is not int or size < 1:
@@ -76,13 +65,10 @@ def check_config(name: str, config: PretrainedConfig) -> None:
 
 
 def check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
-    """Check that ``encoder`` has finite weights, and that it runs on inputs of up to ``max_length`` tokens.
+    """Refuse an encoder unless it has finite weights and runs on inputs of up to ``max_length`` tokens.
 
     A configuration may fit the shapes of its weights and still describe no encoder: an activation that is no function,
     an epsilon that is a text.
-
-    Raises:
-        PipelineError: it does not.
     """
     if broken := [key for key, tensor in encoder.state_dict().items() if not is_finite(tensor)]:
         raise refused(name, f"its weights hold NaN or infinity, first in {broken[0]}: copy it again")
@@ -103,18 +89,17 @@ def check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
 
 
 def _is_folder(name: str) -> bool:
+    """Whether ``name`` is a folder, which must then have a configuration that can be read."""
     try:
-        return Path(name).is_dir()
+        is_folder = Path(name).is_dir()
     except (OSError, ValueError):  # a name too long, or one with a null byte
         raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
-
-
-def _check_config_file(folder: str) -> None:
-    file = Path(folder) / "config.json"
-    if not file.exists():
-        raise refused(folder, "the folder holds no config.json: give the folder of an encoder")
-    if not isinstance(read_json(file, remedy := "copy it again"), dict):
+    file = Path(name) / "config.json"
+    if is_folder and not file.exists():
+        raise refused(name, "the folder holds no config.json: give the folder of an encoder")
+    if is_folder and not isinstance(read_json(file, remedy := "copy it again"), dict):
         raise PipelineError(f"{file}: not a configuration: {remedy}")
+    return is_folder
 
 
 def _reason(error: Exception, mark: str = "") -> str:

@@ -11,9 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.models.layout import layers_of, stack_of
-from pipeline.models.patches.cut import lower_states, upper_states
-from pipeline.models.transfer_model import JointModel, TransferModel, backbone_inputs
+from pipeline.models.layout import layers_of, lower_states, stack_of, upper_states
+from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.system.errors import PipelineError
 
 
@@ -21,9 +20,6 @@ def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[Pre
     """``branches`` encoders that share all modules of one but for their own copies of the ``top`` layers.
 
     The first is ``encoder`` itself. Call this before an encoder is made lean.
-
-    Raises:
-        PipelineError: ``top`` is more than the encoder's layers.
     """
     depth = len(layers_of(encoder))
     if not 0 <= top <= depth:
@@ -52,17 +48,14 @@ def _shallow(module: Any) -> Any:
 class SplitModel(JointModel):
     """N tasks' models over encoders of :func:`split_encoder`: one pass through the shared layers serves all.
 
-    Args:
-        top: layers that each task has for itself; 0 if only heads are task-specific.
+    Each task has the ``top`` layers for itself; with 0 only heads are task-specific.
     """
 
     def __init__(self, models: Sequence[TransferModel], top: int) -> None:
         super().__init__(models)
         self.top = top
 
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
-        inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
+    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
         shared = len(layers_of(self._each[0].backbone)) - self.top
         states = lower_states(self._each[0].backbone, shared, inputs)
-        streams = [upper_states(model.backbone, shared, states, inputs) for model in self._each]
-        return self._pooled(streams, attention_mask)
+        return [upper_states(model.backbone, shared, states, inputs) for model in self._each]

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.tasks import Encoding, Pooling
-from pipeline.models.frozen_prefix import frozen_depth, frozen_parts, is_frozen
-from pipeline.models.patches.cut import lower_states, upper_states
+from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, lower_states, upper_states
 from pipeline.models.switching import activate
 
 
@@ -28,7 +27,7 @@ class TransferModel(nn.Module):
     """``head(pool(backbone(input)))``.
 
     A siamese batch of B pairs is 2B inputs, first sentences before second ones, or each distinct sentence once and
-    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`frozen_prefix`).
+    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`layout`).
 
     Args:
         task: the task whose modules to activate, where several tasks have some in the backbone.
@@ -113,17 +112,9 @@ class TransferModel(nn.Module):
                 return self.head(*both.chunk(2))
             return self.head(vectors)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        pairs: Tensor | None = None,
-        known: Tensor | None = None,
-        absent: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, *inputs: Tensor, pairs: Tensor | None = None, **named: Tensor) -> Tensor:
         """Outputs of the head, (B, outputs); arguments as for :meth:`encode` and :meth:`decide`."""
-        return self.decide(self.encode(input_ids, attention_mask, token_type_ids, known, absent), pairs)
+        return self.decide(self.encode(*inputs, **named), pairs)
 
 
 class JointModel(nn.Module):
@@ -139,28 +130,21 @@ class JointModel(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, N, d) of inputs (B, T)."""
-        inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
-        hidden = self._each[0].backbone(**inputs).last_hidden_state  # (N B, T, d)
-        return self._pooled(hidden.chunk(len(self._each)), attention_mask)
-
-    def _pooled(self, streams: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """(B, N, d) from the hidden states (B, T, d) of each task."""
+        streams = self._streams(backbone_inputs(input_ids, attention_mask, token_type_ids))
         each = zip(self._each, streams, strict=True)
-        return torch.stack([pool(stream, mask, model.pooling) for model, stream in each], dim=1)
+        return torch.stack([pool(stream, attention_mask, model.pooling) for model, stream in each], dim=1)
+
+    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
+        """The last hidden states (B, T, d) of each task."""
+        return self._each[0].backbone(**inputs).last_hidden_state.chunk(len(self._each))  # of (N B, T, d)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of all heads, (B, sum of outputs), of vectors (B, N, d); ``pairs`` as in :class:`TransferModel`."""
         streams = zip(self._each, vectors.unbind(dim=1), strict=True)
         return torch.cat([model.decide(stream, pairs) for model, stream in streams], dim=-1)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
-        return self.decide(self.encode(input_ids, attention_mask, token_type_ids), pairs)
+    def forward(self, *inputs: Tensor, pairs: Tensor | None = None, **named: Tensor) -> Tensor:
+        return self.decide(self.encode(*inputs, **named), pairs)
 
 
 class MultitaskModel(nn.Module):
@@ -181,8 +165,7 @@ class MultitaskModel(nn.Module):
 
     def forward(self, task: str, **inputs: Any) -> Tensor:
         """Outputs of the head of ``task``, (B, outputs); ``inputs`` as :class:`TransferModel` reads them."""
-        outputs: Tensor = self._each[task](**inputs)
-        return outputs
+        return self._each[task](**inputs)
 
 
 def backbone_inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.methods.stock import begin_as
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.lean import make_lean
 from pipeline.models.split import split_encoder
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord

@@ -16,9 +16,9 @@ from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.methods.attention import attention_table, site_attention
+from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
-from pipeline.models.unchanged import adapter_hashes, unchanged_parts
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.anchoring import Anchor, choose_anchor

@@ -14,8 +14,8 @@ from pipeline.methods.modules import add_modules, load_modules, save_modules
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.frozen_prefix import frozen_depth
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.layout import frozen_depth
+from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.adapter_kinds import ADAPTER_KINDS, AdapterKind, AdapterSettings
 from pipeline.settings.recipe import Recipe
