@@ -14,8 +14,7 @@ from typing import Any
 from adapters import AdapterConfig, DoubleSeqBnConfig, SeqBnConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pipeline.methods.saved import SavedModules
-from pipeline.methods.stock import StockAdapter
+from pipeline.methods.saved import SavedModules, StockAdapter, begin_as
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -53,4 +52,6 @@ def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop
         raise PipelineError(
             f"{saved.folder}: its recipe makes {saved.recipe.adapter}, which is no bottleneck: {saved.remedy}"
         )
-    method.load_as(name, backbone, saved, drop_layers)
+    method.put_in(backbone, name, saved.recipe, {*saved.recipe.drop_layers, *drop_layers})
+    begin_as(backbone, name, saved)
+    backbone.requires_grad_(False)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.methods.sites import SiteAdapter
+from pipeline.methods.saved import SiteAdapter
 from pipeline.models.layout import kept_layers, mask_by_query, norms_of
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
@@ -99,7 +99,7 @@ def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> 
             layer.pal.tasks[task] = Pal(encode, decode, heads)
 
 
-PAL = SiteAdapter("pal", add_pal)
+PAL = SiteAdapter(add_pal)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.methods.sites import SiteAdapter
+from pipeline.methods.saved import SiteAdapter
 from pipeline.models.layout import attention_of, layers_of
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
@@ -96,4 +96,4 @@ def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> Non
         add_prefix(backbone, task, starts, recipe.drop_layers)
 
 
-PREFIX = SiteAdapter("prefix", _add)
+PREFIX = SiteAdapter(_add)

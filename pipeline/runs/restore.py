@@ -6,8 +6,8 @@ from pipeline.data.tasks import Task
 from pipeline.methods.fusion import load_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import load_layernorms
-from pipeline.methods.modules import load_modules
 from pipeline.methods.parallel import parallel_adapters
+from pipeline.methods.registry import load_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.split import SplitModel
 from pipeline.models.switching import activate
