@@ -45,7 +45,9 @@ class FusionSite(BankedSite):
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
         site = self._site
         config, _ = site.adapters_config.get_fusion(setup.name)
-        if not _is_full(config) or self._join(setup.children) is None:
+        is_full = config["query"] and config["key"] and config["value"]
+        is_other = config["residual_before"] or config["temperature"]
+        if not is_full or is_other or self._join(setup.children) is None:
             return self._stock(setup, state, lvl)
         last = site.adapters[setup.last()]
         hidden, query, residual = last.pre_forward(
@@ -250,9 +252,3 @@ def _blocks(parts: list[Tensor | None], units: int) -> Iterator[list[Any]]:
 def _precise(dtype: torch.dtype) -> torch.dtype:
     """Scores and their softmax are in fp32 at least, as under autocast."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def _is_full(config: Any) -> bool:
-    return bool(config["query"] and config["key"] and config["value"]) and not (
-        config["residual_before"] or config["temperature"]
-    )

@@ -12,7 +12,7 @@ from adapters.composition import Fuse
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.anchored import AnchoredFusion, is_anchored, load_anchored, save_anchored
+from pipeline.methods.anchored import AnchoredFusion, load_anchored, save_anchored
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.houlsby import load_adapter
@@ -30,11 +30,8 @@ def add_fusion(
 ) -> None:
     """Load the adapters ``sources``, by name, and put a fresh fusion layer over them, alone trainable and active.
 
-    The adapters stay frozen; ``drop_layers`` have neither adapters nor fusion. The order of ``sources`` matters to the
-    result.
-
-    Raises:
-        PipelineError: the files of an adapter are not what its recipe makes.
+    Neither adapters nor fusion stand in ``drop_layers``. The order of ``sources`` matters to the result. A
+    :class:`PipelineError` is raised if the files of an adapter are not what its recipe makes.
     """
     _put_in(backbone, sources, drop_layers)
     backbone.train_adapter_fusion(Fuse(*sources))
@@ -86,7 +83,7 @@ def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path)
 
     An anchored fusion has a file of its own beside them (:func:`save_anchored`).
     """
-    if is_anchored(backbone):
+    if any(isinstance(module, AnchoredFusion) for module in backbone.modules()):
         save_anchored(backbone, list(sources), folder)
     else:
         backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
@@ -100,8 +97,7 @@ def load_fusion(
 ) -> None:
     """Load adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
 
-    Raises:
-        PipelineError: the files of the fusion or of an adapter are not what the recipe makes.
+    A :class:`PipelineError` is raised if the files of one are not what its recipe makes.
     """
     recipe = saved.recipe
     _put_in(backbone, sources, {*recipe.drop_layers, *drop_layers})

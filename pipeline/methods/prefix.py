@@ -25,23 +25,14 @@ from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
 
 
-class Prefix(nn.Module):
-    """The vectors (L_p, d) of one layer and task."""
-
-    def __init__(self, vectors: Tensor) -> None:
-        super().__init__()
-        self.vectors = nn.Parameter(vectors.clone())
-
-
 class PrefixSite(TaskSite):
     """Puts the prefix before the input of the keys and values of ``layer``, and makes it visible in the mask."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        attention = attention_of(layer)
-        self._mask = attention.mask
-        attention.module.register_forward_pre_hook(self._show, with_kwargs=True)
-        for projection in (attention.key, attention.value):
+        attention, *projections, self._mask = attention_of(layer)
+        attention.register_forward_pre_hook(self._show, with_kwargs=True)
+        for projection in projections:
             projection.register_forward_pre_hook(self._put_in_front)
 
     def _show(
@@ -65,8 +56,7 @@ class PrefixSite(TaskSite):
 def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
     """Put prefixes for ``task`` into ``backbone``, except in ``drop_layers``.
 
-    Args:
-        starts: each layer's initial vectors (L_p, d), such as those of :func:`token_states`.
+    ``starts`` are each layer's initial vectors (L_p, d), such as those of :func:`token_states`.
     """
     check_task_name(task)
     for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
@@ -74,7 +64,7 @@ def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_la
             continue
         if not hasattr(layer, "prefix"):
             layer.prefix = PrefixSite(layer)
-        layer.prefix.tasks[task] = Prefix(start)
+        layer.prefix.tasks[task] = nn.ParameterDict({"vectors": start.clone()})  # (L_p, d)
 
 
 @torch.no_grad()

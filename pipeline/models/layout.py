@@ -6,19 +6,10 @@ gradients: dropout below the lowest trained layer would only blur that layer's i
 """
 
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-
-class Attention(NamedTuple):
-    """The self-attention of a layer, its key and value projections, and the name of its mask argument."""
-
-    module: nn.Module
-    key: nn.Module
-    value: nn.Module
-    mask: str
 
 
 def stack_of(backbone: nn.Module) -> Any:
@@ -47,11 +38,12 @@ def norms_of(layer: Any) -> tuple[nn.LayerNorm, nn.LayerNorm]:
     return layer.attention.output.LayerNorm, layer.output.LayerNorm
 
 
-def attention_of(layer: Any) -> Attention:
+def attention_of(layer: Any) -> tuple[Any, Any, Any, str]:
+    """The self-attention of a layer, its key and value projections, and the name of its mask argument."""
     if hasattr(layer.attention, "k_lin"):
-        return Attention(layer.attention, layer.attention.k_lin, layer.attention.v_lin, "mask")
+        return layer.attention, layer.attention.k_lin, layer.attention.v_lin, "mask"
     module = layer.attention.self
-    return Attention(module, module.key, module.value, "attention_mask")
+    return module, module.key, module.value, "attention_mask"
 
 
 def mask_by_query(mask: Tensor | None) -> Tensor | None:

@@ -24,18 +24,15 @@ def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[Pre
     depth = len(layers_of(encoder))
     if not 0 <= top <= depth:
         raise PipelineError(f"split_layers {top}: the backbone has {depth} layers; give 0 to {depth}")
-    return [encoder, *(_branch(encoder, depth - top) for _ in range(branches - 1))]
-
-
-def _branch(encoder: PreTrainedModel, shared: int) -> PreTrainedModel:
-    """An encoder with the embeddings and the lower ``shared`` layers of ``encoder``, and copies of those above."""
     stack = stack_of(encoder)
-    own_stack = _shallow(stack)
-    own_stack.layer = nn.ModuleList([*stack.layer[:shared], *copy.deepcopy(stack.layer[shared:])])
-    other = _shallow(encoder)
     name = next(name for name, module in encoder.named_children() if module is stack)
-    setattr(other, name, own_stack)
-    return other
+    encoders = [encoder]
+    for _ in range(branches - 1):
+        own_stack, other = _shallow(stack), _shallow(encoder)
+        own_stack.layer = nn.ModuleList([*stack.layer[: depth - top], *copy.deepcopy(stack.layer[depth - top :])])
+        setattr(other, name, own_stack)
+        encoders.append(other)
+    return encoders
 
 
 def _shallow(module: Any) -> Any:

@@ -82,13 +82,6 @@ class EnsembleRecord(BaseModel, frozen=True):
         }
 
 
-def name_problems(name: str) -> list[str]:
-    """What keeps ``name`` from being an ensemble's."""
-    if is_name(name):
-        return []
-    return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
-
-
 class Ensembles:
     """The ensembles of one reports folder."""
 
@@ -98,7 +91,7 @@ class Ensembles:
     def find(self, name: str) -> EnsembleRecord | None:
         """The ensemble called ``name``, or None; a :class:`PipelineError` if its file is damaged."""
         file = self.root / name / "ensemble.json"
-        if name_problems(name) or not present(file):
+        if not is_name(name) or not present(file):
             return None
         return read_model(EnsembleRecord, file, "delete it and make the ensemble again")
 

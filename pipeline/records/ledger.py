@@ -155,8 +155,7 @@ class RunRecord(BaseModel, frozen=True):
     @property
     def recipe(self) -> Recipe:
         """What the recipes of its tasks agree in: all that concerns the encoder and its training."""
-        assert self.own.recipe is not None
-        return self.own.recipe
+        return self.recipe_of(self.trained_on[0])
 
     def recipe_of(self, task: str) -> Recipe:
         """How a task of :attr:`trained_on` was trained."""
@@ -227,15 +226,14 @@ class Ledger:
         """
         record = self.find(run) if task is not None else None
         file = self._predictions_file(run, None if record and record.trained_on[0] == task else task)
-        return _with_numbers(_read(pd.read_parquet, file), file, "label", "prediction", others=("id",))
+        return _read(pd.read_parquet, file, "label", "prediction", others=("id",))
 
     def curve(self, run: str) -> pd.DataFrame:
         """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
 
         Epoch 0, where there is one, is the score before any step, and has no loss.
         """
-        file = self.folder(run) / "curve.csv"
-        return _with_numbers(_read(pd.read_csv, file), file, "epoch", "dev")
+        return _read(pd.read_csv, self.folder(run) / "curve.csv", "epoch", "dev")
 
     def attention(self, run: str) -> pd.DataFrame | None:
         """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
@@ -305,8 +303,13 @@ class Ledger:
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
 
 
-def _with_numbers(table: pd.DataFrame, file: Path, *columns: str, others: Sequence[str] = ()) -> pd.DataFrame:
-    """``table``; a :class:`PipelineError` unless it has ``columns`` of finite numbers and ``others`` of anything."""
+def _read(
+    reader: Callable[..., pd.DataFrame], file: Path, *columns: str, others: Sequence[str] = (), **options: Any
+) -> pd.DataFrame:
+    """The table in ``file``, which must have ``columns`` of finite numbers, and ``others`` of anything."""
+    with reading(file, _REMEDY):
+        check_regular(file)
+        table = reader(file, **options)
     for name in (*columns, *others):
         values = table.get(name)
         if values is None:
@@ -314,9 +317,3 @@ def _with_numbers(table: pd.DataFrame, file: Path, *columns: str, others: Sequen
         if name in columns and not (is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()):
             raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {_REMEDY}")
     return table
-
-
-def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:
-    with reading(file, _REMEDY):
-        check_regular(file)
-        return reader(file, **options)
