@@ -30,12 +30,9 @@ class SiteAttention:
 def site_attention(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> list[SiteAttention]:
-    """The attention of every fusion site, from the bottom up, over the tokens of ``batches`` without padding.
+    """The attention of every site of the active fusion, from the bottom up, over the tokens of ``batches``.
 
-    Args:
-        backbone: with the active fusion over ``sources``, in fp32: AdapterHub returns attention as numpy arrays, which
-            have no bf16.
-        batches: the backbone's inputs.
+    Padding does not count. The backbone is in fp32: AdapterHub returns attention as numpy arrays, which have no bf16.
     """
     totals: dict[tuple[int, Place], Any] = defaultdict(float)
     tokens: dict[tuple[int, Place], int] = defaultdict(int)

@@ -94,11 +94,9 @@ class FusionSite(BankedSite):
 class _Projections(NamedTuple):
     """Weights made from Q, K, V and the bank; None where the plain chain of products is cheaper."""
 
-    query: Any
-    """Folded: (N m + N', d). Half: K^T Q, (d, d)."""
+    query: Any  # folded: (N m + N', d); half: K^T Q, (d, d)
     query_bias: Tensor | None
-    value: Tensor | None
-    """(N m + N', d)."""
+    value: Tensor | None  # (N m + N', d)
     form: QueryForm
 
 

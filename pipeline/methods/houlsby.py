@@ -40,12 +40,9 @@ HOULSBY, PFEIFFER = (StockAdapter(partial(_config, stock)) for stock in (DoubleS
 
 
 def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
-    """Load a saved bottleneck adapter under ``name``, frozen, without its part in ``drop_layers``.
+    """Load a saved bottleneck adapter of this backbone under ``name``, frozen, without its part in ``drop_layers``.
 
-    The caller has checked that it was trained on this backbone.
-
-    Raises:
-        PipelineError: the files are not what the recipe makes.
+    A :class:`PipelineError` is raised if the files are not what the recipe makes.
     """
     method = {"houlsby": HOULSBY, "pfeiffer": PFEIFFER}.get(saved.recipe.adapter)
     if method is None:

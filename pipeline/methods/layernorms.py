@@ -26,10 +26,9 @@ def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> 
 def load_layernorms(
     backbone: nn.Module, file: Path, saved: SavedModules, drop_layers: Collection[int] = ()
 ) -> Collection[str]:
-    """Load trained LayerNorms; those in ``drop_layers`` stay as they were pretrained.
+    """Load trained LayerNorms, except in ``drop_layers``; returns the names of the parameters that it has replaced.
 
-    Returns the names of the parameters that are no longer as they were pretrained, or raises a :class:`PipelineError`
-    if the file is not what the recipe makes.
+    A :class:`PipelineError` is raised if the file is not what the recipe makes.
     """
     tensors = read_tensors(file, _parameters(backbone, saved.recipe.drop_layers), saved.remedy)
     kept = _parameters(backbone, {*saved.recipe.drop_layers, *drop_layers})

@@ -27,13 +27,7 @@ _STD = 0.02
 
 
 class Pal(nn.Module):
-    """TS of one layer and task.
-
-    Args:
-        encode: V_E, shared by the layers.
-        decode: V_D, shared by the layers.
-        heads: they divide s.
-    """
+    """TS of one layer and task; ``encode`` V_E and ``decode`` V_D are shared by the layers."""
 
     def __init__(self, encode: nn.Linear, decode: nn.Linear, heads: int) -> None:
         super().__init__()
@@ -44,8 +38,7 @@ class Pal(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None, asking: int) -> Tensor:
         """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which attend to all.
 
-        Args:
-            mask: additive, or true where visible; it broadcasts over (B, heads, T, T).
+        The mask is additive, or true where visible, and broadcasts over (B, heads, T, T).
         """
         narrow = self.encode(states)  # (B, T, s)
         query, key, value = (
@@ -81,11 +74,7 @@ class PalSite(TaskSite):
 
 
 def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    """Put a fresh PAL for each of ``tasks`` into every layer of ``backbone`` but ``recipe.drop_layers``.
-
-    Raises:
-        PipelineError: ``pal_heads`` does not divide ``pal_size``.
-    """
+    """See :class:`~pipeline.methods.registry.AdapterMethod`; the heads have to divide s."""
     width, size, heads = backbone.config.hidden_size, recipe.pal_size, recipe.pal_heads
     if size % heads:
         raise PipelineError(f"pal_size {size} does not divide by pal_heads ({heads})")

@@ -29,19 +29,14 @@ class AdapterMethod(Protocol):
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
         """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but ``recipe.drop_layers``.
 
-        Raises:
-            PipelineError: the backbone has no room for it, or is of a family that cannot have it.
+        A :class:`PipelineError` if the backbone has no room for it, or is of a family that cannot have it.
         """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
         """Write the adapter of ``task`` into ``folder``."""
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int], /) -> None:
-        """Load a saved adapter, without its part in ``drop_layers``.
-
-        Raises:
-            PipelineError: the files are not what the recipe makes.
-        """
+        """Load a saved adapter without its part in ``drop_layers``; the files have to be what its recipe makes."""
 
 
 METHODS: dict[AdapterKind, AdapterMethod] = {
@@ -75,10 +70,7 @@ def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe)
 
 
 def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
-    """Load a saved adapter (:meth:`AdapterMethod.load`), frozen and active.
-
-    The caller has checked that it was trained on this backbone.
-    """
+    """Load an adapter (:meth:`AdapterMethod.load`) that was trained on this backbone, frozen and active."""
     METHODS[saved.recipe.adapter].load(backbone, saved, drop_layers)
     backbone.requires_grad_(False)
     activate(backbone, saved.task)

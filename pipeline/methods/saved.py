@@ -30,12 +30,10 @@ MODULES_FILE = "modules.safetensors"
 class SavedModules:
     """A task's adapter, or the fusion trained for it, in a folder. The recipe determines what the folder must hold."""
 
-    task: str
-    """The task that it was trained for, which is its name in AdapterHub's files."""
+    task: str  # that it was trained for, which is its name in AdapterHub's files
     recipe: Recipe
     folder: Path
-    remedy: str = "train it again"
-    """What a user should do about a damaged file, for messages."""
+    remedy: str = "train it again"  # what a user should do about a damaged file, for messages
 
 
 @dataclass(frozen=True)
@@ -69,12 +67,9 @@ class StockAdapter:
 
 
 def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
-    """Give AdapterHub's adapter ``name`` the weights of a saved one, in the layers that have it.
+    """Give AdapterHub's adapter ``name`` the weights of a saved one, of the same shape, in the layers that have it.
 
     AdapterHub's own ``load_adapter`` would load every tensor of the file that the model has, the backbone's too.
-
-    Raises:
-        PipelineError: the files are not what the saved adapter's recipe makes, or the adapter has another shape.
     """
     check_saved_config(backbone, name, saved)
     places = {module.adapter_modules_name for module in backbone.modules() if isinstance(module, AdapterLayerBase)}
@@ -97,10 +92,8 @@ def check_saved_config(backbone: PreTrainedModel, name: str, saved: SavedModules
 def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str) -> None:
     """Check AdapterHub's configuration of the adapter or fusion ``name`` against what the recipe makes.
 
-    Nothing here is built from the file, but stock AdapterHub builds from it, and must get the same.
-
-    Raises:
-        PipelineError: it cannot be read, or differs from ``expected``; the first difference is named.
+    Nothing here is built from the file, but stock AdapterHub builds from it, and must get the same. The
+    :class:`PipelineError` names the first difference.
     """
     read = read_json(file, remedy)
     settings = read.get("config") if isinstance(read, dict) else None

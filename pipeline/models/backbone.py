@@ -43,8 +43,7 @@ class Backbone:
     max_length: int
     layers: int
     tensor_names: tuple[str, ...]
-    parameters: int
-    """Their number, without the pooler."""
+    parameters: int  # their number, without the pooler
 
     @property
     def identity(self) -> dict[str, str]:

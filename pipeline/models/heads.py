@@ -53,13 +53,9 @@ class CosineHead(nn.Module):
 
 
 def build_head(kind: HeadKind, width: int, outputs: int, vectors: int, dropout: float) -> nn.Module:
-    """A fresh head.
+    """A fresh head for examples of ``vectors`` sentence vectors (1, or 2 for a siamese pair) of size ``width``.
 
-    Args:
-        width: size d of a sentence vector.
-        outputs: one a class, or 1 for a score and for two classes by one logit.
-        vectors: sentence vectors an example has: 1, or 2 for a siamese pair.
-        dropout: on the features.
+    ``outputs`` is one a class, or 1 for a score and for two classes by one logit. Dropout is on the features.
     """
     if kind == "cosine":
         return CosineHead()

@@ -5,11 +5,15 @@ same hidden states every time, so they can be cached (:mod:`prefix_cache`). It r
 gradients: dropout below the lowest trained layer would only blur that layer's input.
 """
 
+import copy
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.system.errors import PipelineError
 
 
 def stack_of(backbone: nn.Module) -> Any:
@@ -107,3 +111,30 @@ class _Given(nn.Module):
 
     def forward(self, *_: Any, **__: Any) -> Tensor:
         return self.states
+
+
+def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:
+    """``branches`` encoders that share all but the ``top`` layers, of which each has its own copy (Hayes 2024).
+
+    With ``top`` 0 they share everything; with all layers, the embeddings. The first is ``encoder`` itself. Call this
+    before an encoder is made lean.
+    """
+    depth = len(layers_of(encoder))
+    if not 0 <= top <= depth:
+        raise PipelineError(f"split_layers {top}: the backbone has {depth} layers; give 0 to {depth}")
+    stack = stack_of(encoder)
+    name = next(name for name, module in encoder.named_children() if module is stack)
+    encoders = [encoder]
+    for _ in range(branches - 1):
+        own_stack, other = _shallow(stack), _shallow(encoder)
+        own_stack.layer = nn.ModuleList([*stack.layer[: depth - top], *copy.deepcopy(stack.layer[depth - top :])])
+        setattr(other, name, own_stack)
+        encoders.append(other)
+    return encoders
+
+
+def _shallow(module: Any) -> Any:
+    """A module with the same children, which may be replaced without changing the first module."""
+    other = copy.copy(module)
+    other._modules = dict(module._modules)
+    return other

@@ -1,7 +1,7 @@
 """make_lean: an encoder that computes the same function with less work.
 
-It changes two things. With CLS pooling the last layer is computed for the first token alone, since nothing reads the
-others. Attention with dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
+With CLS pooling the last layer is computed for the first token alone, since nothing reads the others. Attention with
+dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
 
 No parameter, name or random number changes: dropout draws the same masks from the same generator, also for tokens that
 nothing reads, so a seed trains the same model. For the backward pass it keeps one byte per number instead of four.
@@ -58,11 +58,8 @@ class Dropout(nn.Dropout):
 def dropout(values: Tensor, probability: float, training: bool, tokens: int | None = None) -> Tensor:
     """``values`` with each number zeroed with ``probability`` and the rest scaled to keep the mean.
 
-    On a CPU the mask is the one that ``torch.nn.functional.dropout`` draws.
-
-    Args:
-        tokens: T where the values (..., 1, n) are the first row of (..., T, n). A mask for all T is drawn and its first
-            row used, so that the random numbers that follow are the same too.
+    On a CPU the mask is the one that ``torch.nn.functional.dropout`` draws. ``tokens`` is T where the values are the
+    first row (..., 1, n) of (..., T, n): a mask for all T is drawn, so that random numbers that follow are the same.
     """
     if not training or probability == 0:
         return values
@@ -84,14 +81,10 @@ def _lean_attention(
     *args: Any,
     **keywords: Any,
 ) -> tuple[Any, ...]:
-    """``forward`` of a BERT or RoBERTa self-attention.
+    """``forward`` of a BERT or RoBERTa self-attention; with ``first_only`` for the first token alone.
 
-    What it does not cover (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own
-    forward.
-
-    Args:
-        first_only: compute the output for the first token alone.
-        dropouts: those of the layer, which are told how many tokens the first one stands for.
+    ``dropouts``, those of the layer, are then told how many tokens the first one stands for. What is not covered here
+    (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own forward.
     """
     prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
     unsupported = prefixes or any(value is not None and value is not False for value in (*args, *keywords.values()))

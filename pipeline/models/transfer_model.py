@@ -1,6 +1,7 @@
 """TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
-Several can share one backbone: JointModel answers for all tasks at once, MultitaskModel for one at a time.
+Several can share one backbone, or its lower layers: JointModel and SplitModel answer for all tasks at once,
+MultitaskModel for one at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.tasks import Encoding, Pooling
-from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, lower_states, upper_states
+from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, layers_of, lower_states, upper_states
 from pipeline.models.switching import activate
 
 
@@ -27,12 +28,9 @@ class TransferModel(nn.Module):
     """``head(pool(backbone(input)))``.
 
     A siamese batch of B pairs is 2B inputs, first sentences before second ones, or each distinct sentence once and
-    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`layout`).
-
-    Args:
-        task: the task whose modules to activate, where several tasks have some in the backbone.
-        second: another encoder, frozen or trained; the head then reads the vectors of both, joined (Hayes 2024,
-            "static + finetune" and "multi + triple").
+    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`layout`). Where several
+    tasks have modules in the backbone, those of ``task`` are activated. With a ``second`` encoder, frozen or trained,
+    the head reads the vectors of both, joined (Hayes 2024, "static + finetune" and "multi + triple").
     """
 
     def __init__(
@@ -77,9 +75,7 @@ class TransferModel(nn.Module):
     ) -> Tensor:
         """Sentence vectors, (B, d) or with two encoders (B, 2d), of inputs (B, T).
 
-        Args:
-            known: the inputs' :meth:`prefix_output`, if it was computed before.
-            absent: the numbers of inputs for which it was not.
+        ``known`` is the inputs' :meth:`prefix_output`, if it was computed before but for those numbered ``absent``.
         """
         inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         if self.task is not None:
@@ -99,9 +95,8 @@ class TransferModel(nn.Module):
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
 
-        Args:
-            vectors: one per example; of siamese pairs 2B, first sentences before second ones.
-            pairs: (2B,), where each sentence stands in ``vectors``, so that a repeated one is encoded once.
+        There is a vector per example, of siamese pairs 2B, first sentences before second ones, unless ``pairs`` (2B,)
+        says where each sentence stands in ``vectors``, so that a repeated one is encoded once.
         """
         vectors = vectors.float()
         with torch.autocast(vectors.device.type, enabled=False):
@@ -145,6 +140,22 @@ class JointModel(nn.Module):
 
     def forward(self, *inputs: Tensor, pairs: Tensor | None = None, **named: Tensor) -> Tensor:
         return self.decide(self.encode(*inputs, **named), pairs)
+
+
+class SplitModel(JointModel):
+    """N tasks' models over encoders of :func:`split_encoder`: one pass through the shared layers serves all.
+
+    Each task has the ``top`` layers for itself; with 0 only heads are task-specific.
+    """
+
+    def __init__(self, models: Sequence[TransferModel], top: int) -> None:
+        super().__init__(models)
+        self.top = top
+
+    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
+        shared = len(layers_of(self._each[0].backbone)) - self.top
+        states = lower_states(self._each[0].backbone, shared, inputs)
+        return [upper_states(model.backbone, shared, states, inputs) for model in self._each]
 
 
 class MultitaskModel(nn.Module):

@@ -213,12 +213,6 @@ class Ledger:
         """Whether a run called ``run`` left anything, finished or not."""
         return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
-    def with_weights(self, record: RunRecord, wanted: bool) -> RunRecord | None:
-        """The record, if the weights that it names, or that are ``wanted``, are there."""
-        if (wanted or record.weights_sha256 is not None) and not self.weights_file(record.run).is_file():
-            return None
-        return record
-
     def predictions(self, run: str, task: str | None = None) -> pd.DataFrame:
         """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.
 

@@ -27,12 +27,9 @@ _LARGEST_MANIFEST = 2**20
 
 
 def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
-    """Write an artifact of ``store``, checked, with the adapters of a fusion, into one zip file.
+    """Write an artifact of ``store``, checked, with the adapters of a fusion, into one zip file; returns them.
 
     A file of an artifact may be a link, since a manifest can name no content that its author did not know.
-
-    Raises:
-        PipelineError: one of them is missing or damaged, or the file cannot be written.
     """
     store.check()
     artifact = store.find(run)

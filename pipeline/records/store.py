@@ -308,8 +308,7 @@ def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, site
     """Why an adapter cannot be fused on this backbone, or None if it can.
 
     The backbone is known by the hash of its weights, never by name. A task with one text is encoded alike either way,
-    so its adapters fit any encoding; the sites (Houlsby or Pfeiffer) must agree; an adapter that trained its own
-    LayerNorms needs them and cannot share a layer.
+    so its adapters fit any encoding.
     """
     return why_other_backbone(manifest, backbone_weights) or why_recipe_not_fused(
         manifest.recipe, manifest.pair, encoding, sites

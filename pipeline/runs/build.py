@@ -13,8 +13,8 @@ from pipeline.methods.registry import add_modules
 from pipeline.methods.saved import SavedModules, begin_as
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
+from pipeline.models.layout import split_encoder
 from pipeline.models.lean import make_lean
-from pipeline.models.split import split_encoder
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
