@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +12,7 @@ from adapters.composition import Fuse
 from torch import Tensor
 from transformers import PreTrainedModel
 
-Place = Literal["attention", "ffn"]
-_PLACES: dict[str, Place] = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
+_PLACES = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class SiteAttention:
     """``total`` (N,) is the sum of the softmax over N adapters over ``tokens`` tokens, after attention or the FFN."""
 
     layer: int
-    place: Place
+    place: str
     total: np.ndarray
     tokens: int
 
@@ -34,8 +33,8 @@ def site_attention(
 
     Padding does not count. The backbone is in fp32: AdapterHub returns attention as numpy arrays, which have no bf16.
     """
-    totals: dict[tuple[int, Place], Any] = defaultdict(float)
-    tokens: dict[tuple[int, Place], int] = defaultdict(int)
+    totals: dict[tuple[int, str], Any] = defaultdict(float)
+    tokens: dict[tuple[int, str], int] = defaultdict(int)
     for inputs in batches:
         outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
         mask = inputs["attention_mask"].bool().cpu().numpy()

@@ -23,8 +23,6 @@ from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
-_STD = 0.02
-
 
 class Pal(nn.Module):
     """TS of one layer and task; ``encode`` V_E and ``decode`` V_D are shared by the layers."""
@@ -93,6 +91,6 @@ PAL = SiteAdapter(add_pal)
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
     linear = nn.Linear(inputs, outputs)
-    nn.init.normal_(linear.weight, std=_STD)
+    nn.init.normal_(linear.weight, std=0.02)
     nn.init.zeros_(linear.bias)
     return linear

@@ -54,10 +54,7 @@ class PrefixSite(TaskSite):
 
 
 def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
-    """Put prefixes for ``task`` into ``backbone``, except in ``drop_layers``.
-
-    ``starts`` are each layer's initial vectors (L_p, d), such as those of :func:`token_states`.
-    """
+    """Put a prefix for ``task`` into every layer but ``drop_layers``; ``starts`` are the initial vectors (L_p, d)."""
     check_task_name(task)
     for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
         if index in drop_layers:

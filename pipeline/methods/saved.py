@@ -38,10 +38,7 @@ class SavedModules:
 
 @dataclass(frozen=True)
 class StockAdapter:
-    """An :class:`~pipeline.methods.registry.AdapterMethod` that AdapterHub implements.
-
-    ``config`` makes its configuration of a recipe and the backbone's, or raises a :class:`PipelineError`.
-    """
+    """An :class:`~pipeline.methods.registry.AdapterMethod` of AdapterHub's, where ``config`` allows the recipe."""
 
     config: Callable[[Recipe, PretrainedConfig], AdapterConfig]
 
@@ -67,10 +64,7 @@ class StockAdapter:
 
 
 def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
-    """Give AdapterHub's adapter ``name`` the weights of a saved one, of the same shape, in the layers that have it.
-
-    AdapterHub's own ``load_adapter`` would load every tensor of the file that the model has, the backbone's too.
-    """
+    """Give AdapterHub's adapter ``name`` the weights of a saved one, of the same shape, in the layers that have it."""
     check_saved_config(backbone, name, saved)
     places = {module.adapter_modules_name for module in backbone.modules() if isinstance(module, AdapterLayerBase)}
     mark = re.compile(rf"\.({'|'.join(sorted(places))})\.{re.escape(name)}\.")

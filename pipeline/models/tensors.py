@@ -1,7 +1,7 @@
 """Tensors from a file: exactly those that a model expects, in its shapes, as finite fp32 numbers.
 
-AdapterHub and torch (``strict=False``) load every tensor of a file that the model has too, and leave the others random.
-A file could then overwrite the frozen backbone, or a model predict with random weights.
+AdapterHub (``load_adapter``) and torch (``strict=False``) load every tensor of a file that the model has too, and leave
+the others random. A file could then overwrite the frozen backbone, or a model predict with random weights.
 """
 
 import re

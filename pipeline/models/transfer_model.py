@@ -1,7 +1,6 @@
 """TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
-Several can share one backbone, or its lower layers: JointModel and SplitModel answer for all tasks at once,
-MultitaskModel for one at a time.
+Several share a backbone, or its lower layers, to answer at once (JointModel, SplitModel) or in turn (MultitaskModel).
 """
 
 from collections.abc import Mapping, Sequence

@@ -64,7 +64,13 @@ def import_artifacts(store: Store, file: Path) -> Imported:
         PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or the store
             has an artifact in it with other contents.
     """
-    with _open(file) as export:
+    with reading(file):
+        check_regular(file)
+    with ExitStack() as opened:
+        with _reading(file):
+            stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
+            archive = opened.enter_context(zipfile.ZipFile(stream))
+        export = Export(file, archive)
         _check_sources(export, store)
         here = {manifest.run: _same_here(manifest, export, store) for manifest in export.manifests}
         new = [manifest for manifest in export.manifests if here[manifest.run] is None]
@@ -125,18 +131,6 @@ def _add(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
         for place in reversed(appeared):
             delete(place)
         raise
-
-
-@contextmanager
-def _open(file: Path) -> Iterator[Export]:
-    """The export in ``file``, open for reading; refused if it holds what :func:`export_artifact` does not write."""
-    with ExitStack() as opened:
-        with reading(file):
-            check_regular(file)
-        with _reading(file):
-            stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
-            archive = opened.enter_context(zipfile.ZipFile(stream))
-        yield Export(file, archive)
 
 
 class Export:

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -156,15 +156,13 @@ class Store:
 
     def find(self, run: str) -> Artifact | None:
         """The artifact of ``run``, read from its own file; a :class:`PipelineError` if its manifest is damaged."""
-        problem = None
+        problems: list[str] = []
         for folder in self._places_of(run):
-            try:
+            with _noted(problems):
                 if (artifact := self._read(folder)) is not None:
                     return artifact
-            except PipelineError as error:
-                problem = problem or error
-        if problem is not None:
-            raise problem
+        if problems:
+            raise PipelineError(problems[0])
         return None
 
     def find_unchanged(self, run: str, digest: str | None) -> Artifact | None:
@@ -184,10 +182,10 @@ class Store:
             write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
         return Artifact(folder=target, manifest=manifest)
 
-    def users_of(self, run: str) -> list[Artifact]:
-        """The fusions that need the adapter ``run``."""
-        artifacts, _ = self._listed()
-        return [a for a in artifacts if run in {source.run for source in a.manifest.sources}]
+    def users_of(self, run: str, unless: str | None = None) -> list[str]:
+        """The fusions that need the adapter ``run``, unless with contents of this digest."""
+        manifests = [artifact.manifest for artifact in self._listed()[0]]
+        return [m.run for m in manifests if any(s.run == run and s.digest != unless for s in m.sources)]
 
     def adapters_of(self, fusion: Manifest) -> list[Artifact]:
         """The adapters of a fusion in its order; none of an adapter. See :meth:`source`."""
@@ -210,7 +208,14 @@ class Store:
         """
         self.check()
         folders, problems = self._folders()
-        problems += [problem for folder in folders for problem in self._problems(folder)]
+        for folder in folders:
+            with _noted(problems):
+                if (artifact := self._read(folder)) is None:
+                    raise PipelineError(f"{folder}: has no {MANIFEST}, so it was never finished: delete it")
+                with _noted(problems), reading(folder):
+                    artifact.verify()
+                with reading(folder):
+                    self.adapters_of(artifact.manifest)
         places = Counter(folder.name for folder in folders)
         problems += [
             f"run {run} stands in {count} folders: delete all but one" for run, count in places.items() if count > 1
@@ -228,8 +233,7 @@ class Store:
             listed = " and ".join(map(str, folders))
             raise PipelineError(f"run {run} stands in {listed}: delete the wrong one by hand")
         if users := self.users_of(run):
-            named = ", ".join(user.manifest.run for user in users)
-            raise PipelineError(f"adapter {run} is part of fusion {named}: remove that first")
+            raise PipelineError(f"adapter {run} is part of fusion {', '.join(users)}: remove that first")
         delete(folders[0])
         return folders[0]
 
@@ -237,12 +241,7 @@ class Store:
         """Refuse to put other contents in the place of an adapter that fusions are built on."""
         if not (self.root / manifest.place).is_dir():
             return
-        users = [
-            user.manifest.run
-            for user in self.users_of(manifest.run)
-            if any(source.run == manifest.run and source.digest != manifest.digest for source in user.manifest.sources)
-        ]
-        if users:
+        if users := self.users_of(manifest.run, unless=manifest.digest):
             raise PipelineError(
                 f"adapter {manifest.run} in {self.root} differs from the new one, and fusion {', '.join(users)} is"
                 " built on it: remove the fusion first (python -m pipeline store remove RUN)"
@@ -253,10 +252,8 @@ class Store:
         folders, problems = self._folders()
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
-            try:
+            with _noted(problems):
                 artifacts.append(_artifact(file.parent, manifest))
-            except PipelineError as error:
-                problems.append(str(error))
         return artifacts, problems
 
     def _folders(self) -> tuple[list[Path], list[str]]:
@@ -264,11 +261,9 @@ class Store:
         problems: list[str] = []
 
         def inside(folder: Path) -> list[Path]:
-            try:
+            with _noted(problems):
                 return _subfolders(folder) or []
-            except PipelineError as error:
-                problems.append(str(error))
-                return []
+            return []
 
         return [run for kind in self._kinds for task in inside(kind) for run in inside(task)], problems
 
@@ -282,22 +277,6 @@ class Store:
         """What stands in ``folder``; None without a manifest."""
         manifest = self._manifests.read(folder / MANIFEST)
         return None if manifest is None else _artifact(folder, manifest)
-
-    def _problems(self, folder: Path) -> Iterator[str]:
-        try:
-            artifact = self._read(folder)
-        except PipelineError as error:
-            yield str(error)
-            return
-        if artifact is None:
-            yield f"{folder}: has no {MANIFEST}, so it was never finished: delete it"
-            return
-        for check in (artifact.verify, lambda: self.adapters_of(artifact.manifest)):
-            try:
-                with reading(folder):
-                    check()
-            except PipelineError as error:
-                yield str(error)
 
     def missing(self, run: str) -> PipelineError:
         """The error that there is no artifact of ``run``."""
@@ -345,6 +324,15 @@ def fitting_adapters(
         if manifest.kind == "adapter" and why_not_fused(manifest, backbone_weights, encoding, sites) is None:
             found.setdefault(manifest.task, []).append(artifact)
     return found
+
+
+@contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Add the message of a :class:`PipelineError` to ``problems`` instead of raising it."""
+    try:
+        yield
+    except PipelineError as error:
+        problems.append(str(error))
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
