@@ -39,8 +39,8 @@ def settings_table(runs: StudyRuns) -> Table | None:
 
 
 def _recipe(scored: Scored) -> dict[str, Any]:
-    """For the target: a model of several tasks has a recipe for each."""
-    return (scored.score.recipe or scored.record.recipe).model_dump(mode="json")
+    """For the target, flat: a model of several tasks has a recipe for each."""
+    return (scored.score.recipe or scored.record.recipe).flat()
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
