@@ -35,8 +35,7 @@ from pipeline.runs.starting import choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.stats.metrics import load_metric
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, load_metric
 from pipeline.system.atomic import check_writable
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator

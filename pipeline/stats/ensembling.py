@@ -11,14 +11,13 @@
   give the lower.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from pipeline.stats.metrics import METRICS
+from pipeline.stats.metrics import METRICS, Prediction
 from pipeline.stats.names import Metric
-from pipeline.stats.prediction import Prediction
 
 Rule = Literal["mean", "weighted", "mode", "median"]
 
@@ -78,52 +77,42 @@ def choose(
         predictions: for the rows of ``labels``, on which the choice is made.
         best: how many take part under ``mode`` and ``median``.
     """
-    alone = [value_of(prediction, labels, metric) for prediction in predictions]
+
+    def value(weights: dict[int, float]) -> float:
+        members = [predictions[index] for index in weights]
+        return value_of(combine(members, list(weights.values()), rule), labels, metric)
+
     # Ties go to the first.
-    order = sorted(range(len(predictions)), key=lambda index: -alone[index])
-    if rule in ("mode", "median"):
-        return _equal(order[:best])
-    return (
-        _forward(predictions, labels, metric, order) if rule == "mean" else _added(predictions, labels, metric, order)
-    )
+    order = sorted(range(len(predictions)), key=lambda index: -value({index: 1.0}))
+    if rule == "mean":
+        return _forward(order, value)
+    return _added(order, value) if rule == "weighted" else _shares(dict.fromkeys(order[:best], 1))
 
 
-def _equal(members: Sequence[int]) -> dict[int, float]:
-    return dict.fromkeys(members, 1 / len(members))
+def _shares(counts: dict[int, int]) -> dict[int, float]:
+    return {index: count / sum(counts.values()) for index, count in counts.items()}
 
 
-def _forward(
-    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
-) -> dict[int, float]:
-    def together(members: Sequence[int]) -> float:
-        weights = list(_equal(members).values())
-        return value_of(combine([predictions[index] for index in members], weights, "mean"), labels, metric)
-
-    members = [order[0]]
-    reached = together(members)
+def _forward(order: Sequence[int], value: Callable[[dict[int, float]], float]) -> dict[int, float]:
+    weights = {order[0]: 1.0}
+    reached = value(weights)
     for index in order[1:]:
-        value = together([*members, index])
-        if value >= reached:
-            members, reached = [*members, index], value
-    return _equal(members)
+        more = _shares(dict.fromkeys([*weights, index], 1))
+        if (score := value(more)) >= reached:
+            weights, reached = more, score
+    return weights
 
 
-def _added(
-    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
-) -> dict[int, float]:
+def _added(order: Sequence[int], value: Callable[[dict[int, float]], float]) -> dict[int, float]:
     counts: dict[int, int] = {}
-    best: tuple[float, dict[int, int]] = (-np.inf, {})
+    best: tuple[float, dict[int, float]] = (-np.inf, {})
     for _ in range(ROUNDS):
-        tried = []
-        for index in order:
-            more = {**counts, index: counts.get(index, 0) + 1}
-            members = [predictions[member] for member in more]
-            weights = [count / sum(more.values()) for count in more.values()]
-            tried.append((value_of(combine(members, weights, "weighted"), labels, metric), more))
-        value, counts = max(tried, key=lambda one: one[0])
-        if value > best[0]:
-            best = value, counts
-    return {index: count / sum(best[1].values()) for index, count in best[1].items()}
+        tried = [{**counts, index: counts.get(index, 0) + 1} for index in order]
+        values = [value(_shares(more)) for more in tried]
+        counts = tried[int(np.argmax(values))]
+        if max(values) > best[0]:
+            best = max(values), _shares(counts)
+    return best[1]
 
 
 def first_half(labels: np.ndarray, seed: int) -> np.ndarray:
