@@ -18,7 +18,7 @@ from pipeline.reporting.provenance import number_text, run_view
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS
 from pipeline.system.atomic import write_text
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 _TEMPLATES = Path(__file__).with_name("templates")
 _EMPTY = {"", "-", "–", "—"}

@@ -8,7 +8,7 @@ import pandas as pd
 from pipeline.data.tables import write_table
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.system.atomic import new_folder, write_text
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
