@@ -1,15 +1,13 @@
 """Four small generated tasks, in two pairs, made so that one of each pair knows what the other needs.
 
-``reviews`` and ``gadgets`` are sentiment. Both draw on one lexicon of graded opinion words and one set of rules
-(degrees, negation, which clause of a contrast counts), but speak of different things. ``reviews`` has thousands of
-rows. ``gadgets`` has so few that it sees each opinion word a handful of times, mostly beside other causes of the
-label, while its dev and test splits use the whole lexicon: what it lacks, ``reviews`` has.
+``reviews`` and ``gadgets`` are sentiment, by one lexicon and one set of rules (degrees, negation, which clause of a
+contrast counts). ``gadgets`` has so few training rows that it sees each opinion word a handful of times, while its dev
+and test splits use the whole lexicon: what it lacks, ``reviews`` has.
 
 ``paraphrase`` and ``similarity`` are pairs of one-line reports of who did what to whom, where. Both need one table of
 synonyms and one reading of active and passive; ``paraphrase`` asks whether anything changed, ``similarity`` how much.
 
-No sentence stands twice, neither in two splits nor in two tasks, so no source has seen a row that a target is scored
-on.
+No sentence stands twice in any split of any task, so no source has seen a row that a target is scored on.
 """
 
 from __future__ import annotations
@@ -175,10 +173,9 @@ def write_tasks(folder: Path, seed: int = 0) -> list[str]:
 def corpus(folder: Path, seed: int = 0, opinions_each: int = 500, reports: int = 9000) -> list[Text]:
     """Unlabelled text to pretrain a masked language model on: single sentences, and pairs for both token types.
 
-    These are the train sentences of the sentiment tasks in ``folder``, and new ones of the same grammar: opinions on
-    the topics of each, and pairs of reports of one event. In those pairs a masked word can be read off the other
-    sentence, which is how a model comes to compare two sentences; with fewer of them, or with the labelled pairs of
-    which half differ, a short pretraining does not get that far. No sentence of a dev or test split is among them.
+    These are the train sentences of the sentiment tasks in ``folder``, new opinions, and pairs of reports of one event;
+    no sentence of a dev or test split. In those pairs a masked word can be read off the other sentence, which is how a
+    model comes to compare two; with fewer, or with the labelled pairs, a short pretraining does not get that far.
     """
     held_out, texts = set[str](), list[Text]()
     for name, task in TASKS.items():

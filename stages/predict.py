@@ -189,7 +189,7 @@ def _rows_of(tasks: Sequence[Task], file: Path) -> dict[str, pd.DataFrame]:
 
     def rows(task: Task) -> pd.DataFrame:
         where = str(file) if len(tasks) == 1 else f"task '{task.name}'"
-        return canonical_rows(task, table, where, source=None, labelled=False)
+        return canonical_rows(task, table, where, labelled=False)
 
     return dict(zip((task.name for task in tasks), _each(str(file), tasks, rows), strict=True))
 

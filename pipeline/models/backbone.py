@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
-from pipeline.data.tokens import Tokenizer, tokenizer_of
+from pipeline.data.tokens import Tokenizer
 from pipeline.models.pretrained import check_config, check_encoder, read_pretrained, refused
 from pipeline.system.atomic import canonical_json, sha256_text
 
@@ -167,4 +167,4 @@ def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
     if len(fast) > config.vocab_size:
         problem = f"its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}"
         raise refused(name, f"{problem}: they do not belong together")
-    return tokenizer_of(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
+    return Tokenizer(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)

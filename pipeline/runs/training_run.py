@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.load import TaskData
-from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit
+from pipeline.data.tokens import TokenisedSplit, joined
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel

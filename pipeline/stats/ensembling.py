@@ -2,9 +2,8 @@
 
 - ``mean``: of the unrounded predictions (probabilities of classes, scores), of members chosen by a forward pass over
   the models, best first: one is added if the score does not fall (Hayes 2024).
-- ``weighted``: the same mean with weights that add up to one. Members are added one at a time, each time the one that
-  does best with those already there, which may be one of them again; the weights are how often each was (Caruana et
-  al. 2004).
+- ``weighted``: the same mean, weighted by how often each was added. Each time the one is added that does best with
+  those already there, which may be one of them again (Caruana et al. 2004).
 - ``mode``: the class that most of the best members predict; of classes with equally many, the one with the largest sum
   of probabilities. ``torch.mode`` would take the smallest label (Wang 2024 leaves ties open).
 - ``median``: of the best members' scores; of an even number the mean of the middle two, where ``torch.median`` would
@@ -21,44 +20,29 @@ from pipeline.stats.names import Metric
 
 Rule = Literal["mean", "weighted", "mode", "median"]
 
-BEST = 5
-"""Members of ``mode`` and ``median``, as in Wang 2024."""
-ROUNDS = 50
-"""Most members of ``weighted``, counted as often as they are added: weights are multiples of at least a fiftieth."""
+BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024
+ROUNDS = 50  # most members of ``weighted``, counted as often as they are added
 
 
 def value_of(prediction: Prediction, labels: np.ndarray, metric: Metric) -> float:
-    """The score of a prediction, higher is better."""
     return METRICS[metric].score(prediction.values, labels)
 
 
 def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: Rule) -> Prediction:
-    """The ensemble's prediction; that of a single model is the model's own.
+    """The ensemble's prediction, with positive weights that add up to one; a single model's is the model's own.
 
     Of classes, the probabilities are the weighted mean whatever the rule, and under ``mode`` the class need not be the
     most probable one.
-
-    Args:
-        weights: one a model, above 0; they add up to one.
     """
     if len(predictions) == 1:
         return predictions[0]
-    probabilities = None
-    if (each := _probabilities(predictions)) is not None:
-        probabilities = np.tensordot(np.asarray(weights), each, axes=1)  # (rows, C)
-    if rule == "mode":
-        assert each is not None
-        return Prediction(_mode(np.stack([p.values for p in predictions]), each), probabilities)
-    if probabilities is not None:
-        return Prediction(probabilities.argmax(axis=-1), probabilities)
-    scores = np.stack([prediction.values for prediction in predictions])  # (models, rows)
-    return Prediction(np.median(scores, axis=0) if rule == "median" else np.asarray(weights) @ scores, None)
-
-
-def _probabilities(predictions: Sequence[Prediction]) -> np.ndarray | None:
-    """(models, rows, C) in fp64, so that their sums do not depend on their order; None for scores."""
+    values = np.stack([prediction.values for prediction in predictions])  # (models, rows)
+    # In fp64, so that sums do not depend on their order.
     each = [p.probabilities.astype(np.float64) for p in predictions if p.probabilities is not None]
-    return np.stack(each) if each else None
+    if not each:
+        return Prediction(np.median(values, axis=0) if rule == "median" else np.asarray(weights) @ values, None)
+    mean = np.tensordot(np.asarray(weights), np.stack(each), axes=1)  # (rows, C)
+    return Prediction(_mode(values, np.stack(each)) if rule == "mode" else mean.argmax(axis=-1), mean)
 
 
 def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
@@ -73,9 +57,7 @@ def choose(
 ) -> dict[int, float]:
     """The weight of each model that takes part, by its place in ``predictions``; they add up to one.
 
-    Args:
-        predictions: for the rows of ``labels``, on which the choice is made.
-        best: how many take part under ``mode`` and ``median``.
+    The choice is made on the rows of ``labels``; ``best`` models take part under ``mode`` and ``median``.
     """
 
     def value(weights: dict[int, float]) -> float:

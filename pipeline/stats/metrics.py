@@ -27,14 +27,12 @@ class Prediction:
 class Measure:
     """A metric: its score, and how the score follows from sums over rows, by which two systems are compared."""
 
-    score: Callable[[np.ndarray, np.ndarray], float]
-    """Of predictions (B,) and labels (B,)."""
+    score: Callable[[np.ndarray, np.ndarray], float]  # of predictions (B,) and labels (B,)
     parts: Callable[[np.ndarray, np.ndarray], np.ndarray]
     """What each row adds, (K, ..., B), from predictions (..., B) and labels (B,)."""
     of_sums: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
     """Scores (R, S) from labels and sums (R, K, S) of the parts; None: the mean of a single part (K = 1)."""
-    worst: float = 0.0
-    """The lowest score there is; the highest is 1."""
+    worst: float = 0.0  # the lowest score there is; the highest is 1
 
     def normalised(self, value: float) -> float:
         """The score brought to 0..1, which is (r + 1) / 2 for a correlation."""
@@ -45,15 +43,10 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(predictions == labels))
 
 
-def _matches(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return (predictions == labels)[None].astype(float)
-
-
 def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """For each of C classes whether a row is predicted rightly as it, is predicted as it, and is it: (3C, ..., B).
 
-    Args:
-        predictions: (..., B), against labels (B,). A class that occurs in neither is not counted.
+    Predictions are (..., B) and labels (B,). A class that occurs in neither is not counted.
     """
     classes = np.unique(np.concatenate([predictions.ravel(), labels]))
     predicted = predictions == classes.reshape(-1, *[1] * predictions.ndim)
@@ -135,7 +128,7 @@ def _rank_moments(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 METRICS: Mapping[Metric, Measure] = {
-    "accuracy": Measure(accuracy, _matches),
+    "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels)[None].astype(float)),
     "macro-f1": Measure(macro_f1, _class_counts, _macro_f1_of),
     "matthews": Measure(matthews, _class_counts, _matthews_of, worst=-1.0),
     "pearson": Measure(pearson, _moments, _correlation, worst=-1.0),
@@ -172,11 +165,7 @@ def load_metric(metric: Metric) -> Any:
 
 
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The score of predictions (B,) against labels (B,), higher is better.
-
-    Raises:
-        ValueError: a prediction is not a finite number.
-    """
+    """The score of predictions (B,) against labels (B,); a ValueError if a prediction is not a finite number."""
     if not np.isfinite(predictions).all():
         raise ValueError("predictions hold NaN or infinity")
     return float(load_metric(metric).compute(predictions=predictions, references=labels)[metric])

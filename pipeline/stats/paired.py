@@ -18,8 +18,7 @@ LEVEL = 0.05
 """The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
 # One comparison is tested at a fraction of LEVEL, so the smallest possible p must be far below it.
 RESAMPLES = 10_000
-_WIDEST = 2.0
-"""Scores lie between -1 and 1."""
+_WIDEST = 2.0  # scores lie between -1 and 1
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,8 @@ class Comparison:
     exactly where p is below ``LEVEL``.
     """
 
-    difference: float
-    """Mean score of the system minus the reference's."""
-    p_value: float
-    """Corrected for the family."""
+    difference: float  # mean score of the system minus the reference's
+    p_value: float  # corrected for the family
     interval: tuple[float, float]
     """95 % confidence interval, simultaneous: all intervals of the family hold their true differences at once."""
 
@@ -102,9 +99,6 @@ def resample_paired(
 
     The test generalises to other examples from the same source. How far other seeds would move the scores is what
     their deviation over seeds shows.
-
-    Raises:
-        ValueError: the two have different numbers of seeds.
     """
     if len(system) != len(reference):
         raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
@@ -139,9 +133,8 @@ def _swap_sums(
     def differences(change: np.ndarray) -> np.ndarray:
         return score(our_sums + change).mean(axis=-1) - score(their_sums - change).mean(axis=-1)
 
-    rows = parts.shape[-1]
+    rows, null = parts.shape[-1], []
     block = max(1, 2**22 // rows)  # of at most tens of megabytes
-    null = []
     for first in range(0, resamples, block):
         swaps = generator.integers(0, 2, (min(block, resamples - first), rows), dtype=np.uint8)
         change = (theirs - ours) @ swaps.astype(float).T  # (K, S, R)
@@ -151,7 +144,5 @@ def _swap_sums(
 
 def mean_difference(parts: Sequence[Resampled]) -> Resampled:
     """The mean of differences that were resampled independently, as those of several tasks with a seed each."""
-    return Resampled(
-        float(np.mean([part.difference for part in parts])),
-        np.mean([part.null for part in parts], axis=0),
-    )
+    differences, null = [part.difference for part in parts], [part.null for part in parts]
+    return Resampled(float(np.mean(differences)), np.mean(null, axis=0))
