@@ -25,15 +25,6 @@ class Piece:
         return len(self.batch["rows"])
 
 
-# Batches of inputs of like length waste little padding. But then the same rows meet again and again, and if length
-# depends on the label, the batches differ in their labels. A set of few batches is therefore only shuffled. A larger
-# one is cut into blocks that are sorted by length. A block is at most an eighth of the set, so that few rows meet again
-# in the next epoch, and at most 64 batches, since longer blocks hardly save more padding.
-_SHUFFLED_BELOW = 64
-_BLOCKS = 8
-_BATCHES_PER_BLOCK = 64
-
-
 def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Row positions of each batch of ``epoch``: every row once, in another order each epoch.
 
@@ -43,7 +34,11 @@ def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) 
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))
     count = -(-len(order) // batch_size)
-    block = batch_size * (1 if count < _SHUFFLED_BELOW else min(count // _BLOCKS, _BATCHES_PER_BLOCK))
+    # Batches of inputs of like length waste little padding. But then the same rows meet again and again, and if length
+    # depends on the label, the batches differ in their labels. A set of few batches is therefore only shuffled. A
+    # larger one is cut into blocks that are sorted by length. A block is at most an eighth of the set, so that few rows
+    # meet again in the next epoch, and at most 64 batches, since longer blocks hardly save more padding.
+    block = batch_size * (1 if count < 64 else min(count // 8, 64))
     batches: list[np.ndarray] = []
     for start in range(0, len(order), block):
         rows = order[start : start + block]

@@ -103,7 +103,6 @@ except OSError:
     _KERNEL = os.uname().nodename
 _MACHINE = sha256_text(_KERNEL)[:6]  # of the running kernel, which containers share and a reboot changes
 _STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})[0-9a-f]{8}\.tmp", re.DOTALL)
-_DAY = 24 * 60 * 60
 
 
 @contextmanager
@@ -137,7 +136,7 @@ def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
 
 def _clear(staging: Path, target: Path, same_machine: bool) -> None:
     with suppress(OSError):
-        if not same_machine and time.time() - staging.stat().st_mtime < _DAY:
+        if not same_machine and time.time() - staging.stat().st_mtime < 24 * 60 * 60:
             return
         with open_lock(staging / f"{target.name}.lock") as lock:
             if try_lock(lock):
