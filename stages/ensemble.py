@@ -15,7 +15,7 @@ from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, value_of
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, raise_all
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
-from pipeline.data.tokens import Tokenizer, tokenizer_of
+from pipeline.data.tokens import Tokenizer
 from pipeline.models.tensors import is_finite
 from pipeline.system.atomic import canonical_json, sha256_text
 from pipeline.system.errors import PipelineError, shortened
@@ -183,7 +183,7 @@ def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
     if len(fast) > config.vocab_size:
         problem = f"its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}"
         raise _refused(name, f"{problem}: they do not belong together")
-    return tokenizer_of(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
+    return Tokenizer(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
 
 
 def _refused(name: str, problem: str) -> PipelineError:

@@ -19,9 +19,8 @@ from pydantic import BaseModel, Field, field_validator
 from pipeline.data.tasks import Metric, Name
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
-from pipeline.system.errors import PipelineError, raise_all, writing
+from pipeline.system.errors import PipelineError, printable, raise_all, writing
 from pipeline.system.model_files import ModelFiles
-from pipeline.system.printable import printable
 from pipeline.system.reading import reading
 
 ArtifactKind = Literal["adapter", "fusion"]

@@ -15,7 +15,7 @@ from pipeline.reporting.provenance import run_view, value_text
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS, TEMPLATES
 from pipeline.system.atomic import write_text
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 _EMPTY = {"", "-", "–", "—"}
 

@@ -11,7 +11,7 @@ from pipeline.reporting.cost import stored
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder, write_text
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.load import TaskData
-from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit
+from pipeline.data.tokens import TokenisedSplit, joined
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
@@ -35,8 +34,7 @@ from pipeline.runs.starting import choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.stats.metrics import load_metric
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, load_metric
 from pipeline.system.atomic import check_writable
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator

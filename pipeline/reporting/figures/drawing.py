@@ -16,7 +16,7 @@ from matplotlib.figure import Figure as Canvas
 from pipeline.data.tables import write_table
 from pipeline.reporting.report import Figure
 from pipeline.system.atomic import new_file
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 # Okabe and Ito's palette: told apart under every common colour blindness; yellow, pale on white, comes last.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
