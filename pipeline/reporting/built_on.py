@@ -35,7 +35,7 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
         if base is not None:
             bases[line] = Line(base)
     family = {
-        (line, target): runs.resampled(runs.cell(line, target), runs.cell(base, target), target)
+        (line, target): runs.difference(runs.cell(line, target), runs.cell(base, target), target)
         for line, base in bases.items()
         for target in runs.study.targets
     }

@@ -8,7 +8,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
-from pipeline.stats.paired import Comparison, Resampled, mean_difference
+from pipeline.stats.paired import Comparison, Difference, mean_difference
 
 Key = TypeVar("Key", bound=Hashable)
 Place = tuple[Line | str, int | None]
@@ -98,22 +98,22 @@ def score_cells(
     return cells
 
 
-def judge(family: Mapping[Key, Resampled | None]) -> dict[Key, Comparison]:
+def judge(family: Mapping[Key, Difference | None]) -> dict[Key, Comparison]:
     """The comparisons of one table, corrected for how many there are; what could not be paired is left out."""
-    known = {key: resampled for key, resampled in family.items() if resampled is not None}
-    return {key: resampled.comparison(len(known)) for key, resampled in known.items()}
+    known = {key: difference for key, difference in family.items() if difference is not None}
+    return {key: difference.comparison(len(known)) for key, difference in known.items()}
 
 
 def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
     """Every place against the study's reference on each target, and on the mean where it has them all."""
-    family: dict[tuple[Place, str | None], Resampled | None] = {}
+    family: dict[tuple[Place, str | None], Difference | None] = {}
     for place in places:
         line, rows = place
         if str(line) == runs.study.reference:
             continue
-        parts = {t: runs.resampled(runs.cell(line, t, rows), runs.cell(runs.reference, t, rows), t) for t in targets}
-        family |= {(place, target): resampled for target, resampled in parts.items()}
-        known = [resampled for resampled in parts.values() if resampled is not None]
+        parts = {t: runs.difference(runs.cell(line, t, rows), runs.cell(runs.reference, t, rows), t) for t in targets}
+        family |= {(place, target): difference for target, difference in parts.items()}
+        known = [difference for difference in parts.values() if difference is not None]
         if len(known) == len(targets) > 1:
             family[place, None] = mean_difference(known)
     return judge(family)

@@ -43,7 +43,7 @@ def changes(runs: StudyRuns) -> list[Change]:
     """
     measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
-    verdicts = judge({c: runs.resampled_pairs(own, c.source, seed=0) for c, own in pairs.items()})
+    verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()})
     tested = [replace(change, comparison=verdicts.get(change)) for change in measured]
     return tested + [change for name in runs.rows for change in _proven(runs, name)]
 

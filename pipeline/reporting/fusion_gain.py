@@ -11,7 +11,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
 from pipeline.reporting.text import count, interval_text, listed, marks_note, points
-from pipeline.stats.paired import Comparison, Resampled
+from pipeline.stats.paired import Comparison, Difference
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
         for line, target, group in runs.cells()
         if runs.study.row(line.row).method == "fusion"
     ]
-    verdicts = judge({(gain.line, gain.target): _resampled(runs, gain) for gain in gains})
+    verdicts = judge({(gain.line, gain.target): _difference(runs, gain) for gain in gains})
     return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
 
 
@@ -94,11 +94,11 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
             yield Adapter(source.task, source.run, fusion.anchor_candidates[source.task], steps, own=False)
 
 
-def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
+def _difference(runs: StudyRuns, gain: FusionGain) -> Difference | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
     seeds = zip(gain.group, gain.best, strict=True)
     pairs = [(scored.record.run, best.run if best is not None and best.own else None) for scored, best in seeds]
-    return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
+    return runs.difference_of_pairs(pairs, gain.target)
 
 
 def fusion_gain_table(runs: StudyRuns) -> Table | None:

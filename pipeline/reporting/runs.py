@@ -13,7 +13,7 @@ from pipeline.records.ledger import Ledger, RunRecord, SourceRun, TaskScore
 from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
 from pipeline.stats.metrics import Metric
-from pipeline.stats.paired import Resampled, resample_paired
+from pipeline.stats.paired import Difference, paired_difference
 from pipeline.system.errors import PipelineError
 
 once = lru_cache(maxsize=1)
@@ -135,17 +135,17 @@ class StudyRuns:
         """What was planned for :meth:`cell`."""
         return self._entries.get((line, target, rows), [])
 
-    def resampled(self, ours: Sequence[Scored], theirs: Sequence[Scored], target: str) -> Resampled | None:
+    def difference(self, ours: Sequence[Scored], theirs: Sequence[Scored], target: str) -> Difference | None:
         """The paired difference of two groups of runs on a target over the seeds both have; None without any.
 
         ``ours`` may have several runs a seed, each of which is paired with the other's run of that seed.
         """
         by_seed = {scored.entry.seed: scored.record.run for scored in theirs}
         pairs = [(s.record.run, by_seed[s.entry.seed]) for s in ours if s.entry.seed in by_seed]
-        return self.resampled_pairs(pairs, target, seed=self.study.targets.index(target))
+        return self.difference_of_pairs(pairs, target)
 
-    def resampled_pairs(self, pairs: Sequence[tuple[str, str | None]], task: str, seed: int) -> Resampled | None:
-        """The paired difference of runs on a task: pairs of a system's and a reference's run, one a seed.
+    def difference_of_pairs(self, pairs: Sequence[tuple[str, str | None]], task: str) -> Difference | None:
+        """The paired difference of runs on a task: pairs of a system's and a reference's run.
 
         None without any pair, or where one lacks the reference.
 
@@ -163,7 +163,8 @@ class StudyRuns:
                 )
         ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in sides)
         metric = self._record(pairs[0][0]).score(task).metric
-        return resample_paired(metric, ours, theirs, first["label"].to_numpy(), seed=seed)
+        seeds = [self._record(run).seed for run, _ in pairs]
+        return paired_difference(metric, ours, theirs, first["label"].to_numpy(), seeds)
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""

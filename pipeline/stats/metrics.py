@@ -6,7 +6,7 @@ is best, for every metric.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,12 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric: its score, and how the score follows from sums over rows, by which two systems are compared."""
+    """A metric: its score, and what each row adds to it, by which two systems are compared."""
 
     score: Callable[[np.ndarray, np.ndarray], float]  # of predictions (B,) and labels (B,)
-    parts: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    """What each row adds, (K, ..., B), from predictions (..., B) and labels (B,)."""
-    of_sums: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-    """Scores (R, S) from labels and sums (R, K, S) of the parts; None: the mean of a single part (K = 1)."""
+    rows: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    """(..., B) from predictions (..., B) and labels (B,): numbers whose mean is the score and varies between samples of
+    rows as the score does, to first order (its influence function; Hampel 1974)."""
     worst: float = 0.0  # the lowest score there is; the highest is 1
 
     def normalised(self, value: float) -> float:
@@ -54,35 +53,46 @@ def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.concatenate([predicted & true, predicted, true]).astype(float)
 
 
-def _macro_f1_of(_: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Mean over classes of F1 = 2 right / (predicted + true), (R, S), from sums (R, 3C, S) of class counts.
+def _macro_f1_of(sums: np.ndarray) -> np.ndarray:
+    """Mean over classes of F1 = 2 right / (predicted + true), from sums (3C, ...) of class counts.
 
     A class that is neither predicted nor true is left out of the mean, as scikit-learn does.
     """
-    right, predicted, true = np.split(sums, 3, axis=1)
+    right, predicted, true = np.split(sums, 3)
     either = predicted + true
-    return (2 * right / np.maximum(either, 1)).sum(axis=1) / (either > 0).sum(axis=1)
+    return (2 * right / np.maximum(either, 1)).sum(axis=0) / (either > 0).sum(axis=0)
 
 
-def _matthews_of(_: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Matthews' correlation of K classes (Gorodkin 2004), (R, S), from sums (R, 3C, S) of class counts.
+def _matthews_of(sums: np.ndarray) -> np.ndarray:
+    """Matthews' correlation of K classes (Gorodkin 2004), from sums (3C, ...) of class counts.
 
     ``(c n - sum_k p_k t_k) / sqrt((n^2 - sum_k p_k^2) (n^2 - sum_k t_k^2))`` with c rows of n right, p_k predicted as
     class k and t_k of it; 0 where it is undefined, because all predictions or all labels are equal.
     """
-    right, predicted, true = np.split(sums, 3, axis=1)
-    rows = true.sum(axis=1)
-    covariance = right.sum(axis=1) * rows - (predicted * true).sum(axis=1)
-    variances = (rows**2 - (predicted**2).sum(axis=1)) * (rows**2 - (true**2).sum(axis=1))
+    right, predicted, true = np.split(sums, 3)
+    rows = true.sum(axis=0)
+    covariance = right.sum(axis=0) * rows - (predicted * true).sum(axis=0)
+    variances = (rows**2 - (predicted**2).sum(axis=0)) * (rows**2 - (true**2).sum(axis=0))
     return np.where(variances == 0, 0, covariance / np.sqrt(np.where(variances == 0, 1, variances)))
 
 
+def _jackknifed(
+    score_of: Callable[[np.ndarray], np.ndarray], predictions: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+    """What each row adds to a score of class counts: what the score loses without it, times B - 1 (Tukey 1958)."""
+    counts = _class_counts(predictions, labels)
+    sums = counts.sum(axis=-1, keepdims=True)
+    whole = score_of(sums)
+    lost = (len(labels) - 1) * (whole - score_of(sums - counts))
+    return whole + lost - lost.mean(axis=-1, keepdims=True)
+
+
 def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return float(_macro_f1_of(labels, _class_counts(predictions, labels).sum(axis=-1)[None, :, None]).item())
+    return float(_macro_f1_of(_class_counts(predictions, labels).sum(axis=-1)))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return float(_matthews_of(labels, _class_counts(predictions, labels).sum(axis=-1)[None, :, None]).item())
+    return float(_matthews_of(_class_counts(predictions, labels).sum(axis=-1)))
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -100,21 +110,12 @@ def _standardised(values: np.ndarray) -> np.ndarray:
     return centred / np.where(constant, 1, values.std(axis=-1, keepdims=True))
 
 
-def _moments(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """x, x^2 and x t of each row, (3, S, B), of standardised predictions x and labels t.
-
-    Standardising leaves r as it is. Without it, swaps between systems of different scale would lower r for both.
-    """
+def _pearson_rows(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """``r + x t - r (x^2 + t^2) / 2`` with standardised predictions x and labels t (Devlin et al. 1975)."""
     x, t = _standardised(predictions), _standardised(labels)
-    return np.stack([x, x**2, x * t])
-
-
-def _correlation(labels: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Pearson's r from sums of :func:`_moments`; 0 where the predictions do not vary."""
-    of_x, squares, products = np.moveaxis(sums / len(labels), 1, 0)
-    variances = (squares - of_x**2) * np.mean(_standardised(labels) ** 2)
-    constant = variances < 1e-12
-    return np.where(constant, 0, products / np.sqrt(np.where(constant, 1, variances)))
+    products = x * t
+    r = products.mean(axis=-1, keepdims=True)
+    return r + products - r * (x**2 + t**2) / 2
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -122,17 +123,38 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     return pearson(stats.rankdata(predictions), stats.rankdata(labels))
 
 
-def _rank_moments(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Moments of ranks within each system: swaps then compare ranks, whatever the systems' scales."""
-    return _moments(stats.rankdata(predictions, axis=-1), stats.rankdata(labels))
+def _spearman_rows(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """As Pearson's of the ranks, and what a row adds by moving the ranks of the others (Croux & Dehon 2010).
+
+    Row i adds ``k_ij`` to the rank of row j: 1 where x_j lies above x_i, 1/2 where they are equal.
+    """
+    ranks, true = stats.rankdata(predictions, axis=-1), stats.rankdata(labels)
+    moved = _moved(ranks, _standardised(true)) + _moved(np.broadcast_to(true, ranks.shape), _standardised(ranks))
+    return _pearson_rows(ranks, true) + moved
+
+
+def _moved(ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """``sum_j k_ij others_j / s`` less its mean over i, (..., B), for ranks with deviation s and others (..., B)."""
+    others = np.broadcast_to(others, ranks.shape)
+    order = np.argsort(ranks, axis=-1, kind="stable")
+    ordered, weights = np.take_along_axis(ranks, order, -1), np.take_along_axis(others, order, -1)
+    below = np.concatenate([np.zeros((*ranks.shape[:-1], 1)), weights.cumsum(axis=-1)], axis=-1)
+    moved = np.empty(ranks.shape)
+    for index in np.ndindex(ranks.shape[:-1]):
+        first, last = (np.searchsorted(ordered[index], ranks[index], side) for side in ("left", "right"))
+        sums = below[index]
+        moved[index] = sums[-1] - (sums[first] + sums[last]) / 2
+    deviation = ranks.std(axis=-1, keepdims=True)
+    moved = moved / np.where(deviation == 0, np.inf, deviation)
+    return moved - moved.mean(axis=-1, keepdims=True)
 
 
 METRICS: Mapping[Metric, Measure] = {
-    "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels)[None].astype(float)),
-    "macro-f1": Measure(macro_f1, _class_counts, _macro_f1_of),
-    "matthews": Measure(matthews, _class_counts, _matthews_of, worst=-1.0),
-    "pearson": Measure(pearson, _moments, _correlation, worst=-1.0),
-    "spearman": Measure(spearman, _rank_moments, _correlation, worst=-1.0),
+    "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels).astype(float)),
+    "macro-f1": Measure(macro_f1, partial(_jackknifed, _macro_f1_of)),
+    "matthews": Measure(matthews, partial(_jackknifed, _matthews_of), worst=-1.0),
+    "pearson": Measure(pearson, _pearson_rows, worst=-1.0),
+    "spearman": Measure(spearman, _spearman_rows, worst=-1.0),
 }
 
 

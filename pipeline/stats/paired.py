@@ -1,13 +1,11 @@
-"""Paired comparisons of systems on the same examples: verdict, interval and p-value from one randomisation test."""
+"""Paired comparisons of systems on the same examples and seeds: one t statistic gives verdict, interval and p-value."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+from scipy import stats
 
 from pipeline.stats.metrics import METRICS
 from pipeline.stats.names import Metric
@@ -16,9 +14,8 @@ Verdict = Literal["better", "worse", "not significant"]
 
 LEVEL = 0.05
 """The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
-# One comparison is tested at a fraction of LEVEL, so the smallest possible p must be far below it.
-RESAMPLES = 10_000
-_WIDEST = 2.0  # scores lie between -1 and 1
+_LEAST = 0.8
+"""The estimated variance is at least this share of the examples' part. At 1, intervals are too wide (simulated)."""
 
 
 @dataclass(frozen=True)
@@ -45,104 +42,77 @@ class Comparison:
     def significant(self) -> bool:
         return self.verdict != "not significant"
 
-    def reversed(self) -> Comparison:
+    def reversed(self) -> Self:
         """The reference against the system."""
         low, high = self.interval
-        return Comparison(-self.difference, self.p_value, (-high, -low))
+        return type(self)(-self.difference, self.p_value, (-high, -low))
 
 
 @dataclass(frozen=True)
-class Resampled:
-    """A difference between two systems, and its distribution under the null hypothesis."""
+class Difference:
+    """A difference in score between two systems, and how well it is known."""
 
-    difference: float
-    null: np.ndarray
-    """(R,) differences if the systems were exchangeable: each example's predictions swapped or not at random."""
+    value: float
+    variance: float  # of ``value``, over examples and seeds
+    freedom: float  # degrees of freedom of ``variance``
 
     def comparison(self, family: int = 1) -> Comparison:
         """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
 
-        The interval is the difference plus and minus the margin that it must exceed for the test to reject at level
-        ``LEVEL / family``: the interval leaves out 0 exactly where the test rejects. Null differences vary as much as
-        the difference does where the two are equally good, and more where they are not, so that the interval of a
-        large difference is somewhat wider than it need be.
-
         Holm's step-down correction rejects more, but has no two-sided intervals that always agree with it.
         """
-        size = abs(self.difference)
-        sizes = np.abs(self.null)
-        # Ties must survive rounding.
-        sizes = np.where(np.abs(sizes - size) < 1e-9, size, sizes)
-        # p_values[k] belongs to a size that k null sizes reach. The observed arrangement is one of the possible ones,
-        # hence + 1: p is never 0.
-        p_values = family * np.arange(1, len(sizes) + 2) / (len(sizes) + 1)
-        may_reach = int(np.sum(p_values < LEVEL))
-        margin = float(np.sort(sizes)[-may_reach]) if may_reach else _WIDEST
-        p_value = min(1.0, float(p_values[np.sum(sizes >= size)]))
-        return Comparison(self.difference, p_value, (self.difference - margin, self.difference + margin))
+        error = float(np.sqrt(self.variance))
+        if error == 0:  # the systems answer alike
+            return Comparison(0.0, 1.0, (0.0, 0.0))
+        margin = error * float(stats.t.isf(LEVEL / family / 2, self.freedom))
+        p_value = min(1.0, 2 * family * float(stats.t.sf(abs(self.value) / error, self.freedom)))
+        return Comparison(self.value, p_value, (self.value - margin, self.value + margin))
 
 
-def resample_paired(
+def paired_difference(
     metric: Metric,
     system: Sequence[np.ndarray],
     reference: Sequence[np.ndarray],
     labels: np.ndarray,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Resampled:
-    """Paired randomisation of two systems, each with predictions (S, B) on the same B examples.
+    seeds: Sequence[int] | None = None,
+) -> Difference:
+    """The difference in mean score of two systems, each with predictions (R, B) of R runs on the same B examples.
 
-    Under the null hypothesis the systems are exchangeable example by example, so each of the ``resamples`` (R) swaps
-    the two for a random half of the examples, in all S seeds at once: predictions of one example under several seeds
-    are not independent. Exact up to sampling for any metric of the whole split (Noreen 1989; Yeh 2000).
+    Examples and seeds are both samples: the interval is for other examples from the same source and for other seeds.
+    With g_si what example i adds to the difference at seed s of n, crossed random effects have a variance V + S - I::
 
-    The test generalises to other examples from the same source. How far other seeds would move the scores is what
-    their deviation over seeds shows.
+        V = mean_i((mean_s g)^2) / (B - 1)      S = var_s(mean_i g) / n      I = (mean_si(g^2) / (B - 1) - V) / (n - 1)
+
+    I, the effect of both together, is in V as well as in S. V is about 0 and not about the mean, so that a few examples
+    on which all differ alike prove little. The degrees of freedom are Satterthwaite's (1946). One seed says nothing
+    about others: then the interval is for other examples alone.
+
+    Args:
+        seeds: (R,) the seed of each pair of runs, of which those of one seed count as one; None: all differ.
     """
     if len(system) != len(reference):
         raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
-    ours, theirs, true = (np.asarray(values, dtype=np.float64) for values in (system, reference, labels))
-    generator = np.random.default_rng([seed, 0])
-    measure = METRICS[metric]
-    parts = measure.parts(np.stack([ours, theirs]), true)  # (K, 2, S, B)
-    if measure.of_sums is None:
-        return _swap_means(parts[0], resamples, generator)
-    return _swap_sums(parts, partial(measure.of_sums, true), resamples, generator)
+    rows = METRICS[metric].rows
+    true = np.asarray(labels, dtype=np.float64)
+    ours, theirs = (rows(np.asarray(values, dtype=np.float64), true) for values in (system, reference))
+    runs = ours - theirs
+    of_seed = np.arange(len(runs)) if seeds is None else np.asarray(seeds)
+    gains = np.stack([runs[of_seed == seed].mean(axis=0) for seed in np.unique(of_seed)])  # (n, B)
+    count, size = gains.shape
+    freedom = max(size - 1, 1)
+    value, by_examples = float(gains.mean()), float((gains.mean(axis=0) ** 2).mean()) / freedom
+    if count == 1 or by_examples == 0:
+        return Difference(value, by_examples, freedom)
+    by_seeds = float(gains.mean(axis=1).var(ddof=1)) / count
+    together = max(0.0, (float((gains**2).mean()) / freedom - by_examples) / (count - 1))
+    variance = max(by_examples + by_seeds - together, _LEAST * by_examples)
+    return Difference(value, variance, variance**2 / (by_examples**2 / freedom + by_seeds**2 / (count - 1)))
 
 
-def _swap_means(scores: np.ndarray, resamples: int, generator: np.random.Generator) -> Resampled:
-    """For the mean over rows of ``scores`` (2, S, B): a swap turns the sign of a row's gain.
-
-    Gains of S seeds take few values, and k random signs sum to twice a binomial number less k. The exact test of
-    McNemar (1947) for one seed whose rows are right or wrong.
-    """
-    gain = (scores[0] - scores[1]).mean(axis=0)  # (B,)
-    sizes, counts = np.unique(np.abs(gain).round(9), return_counts=True)
-    signs = [2 * generator.binomial(count, 0.5, resamples) - count for count in counts]
-    return Resampled(float(gain.mean()), np.tensordot(sizes, np.array(signs), axes=1) / len(gain))
-
-
-def _swap_sums(
-    parts: np.ndarray, score: Callable[[np.ndarray], np.ndarray], resamples: int, generator: np.random.Generator
-) -> Resampled:
-    """For a score (R, S) of sums (R, K, S) of ``parts`` (K, 2, S, B): a swap exchanges what a row adds to each sum."""
-    ours, theirs = np.moveaxis(parts, 1, 0)  # (K, S, B)
-    our_sums, their_sums = ours.sum(axis=-1), theirs.sum(axis=-1)  # (K, S)
-
-    def differences(change: np.ndarray) -> np.ndarray:
-        return score(our_sums + change).mean(axis=-1) - score(their_sums - change).mean(axis=-1)
-
-    rows, null = parts.shape[-1], []
-    block = max(1, 2**22 // rows)  # of at most tens of megabytes
-    for first in range(0, resamples, block):
-        swaps = generator.integers(0, 2, (min(block, resamples - first), rows), dtype=np.uint8)
-        change = (theirs - ours) @ swaps.astype(float).T  # (K, S, R)
-        null.append(differences(np.moveaxis(change, -1, 0)))
-    return Resampled(float(differences(np.zeros((1, *our_sums.shape)))[0]), np.concatenate(null))
-
-
-def mean_difference(parts: Sequence[Resampled]) -> Resampled:
-    """The mean of differences that were resampled independently, as those of several tasks with a seed each."""
-    differences, null = [part.difference for part in parts], [part.null for part in parts]
-    return Resampled(float(np.mean(differences)), np.mean(null, axis=0))
+def mean_difference(parts: Sequence[Difference]) -> Difference:
+    """The mean of independent differences, such as those on several tasks."""
+    variances = np.array([part.variance for part in parts]) / len(parts) ** 2
+    freedoms = np.array([part.freedom for part in parts])
+    variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
+    freedom = variance**2 / spread if spread else float(freedoms.sum())
+    return Difference(float(np.mean([part.value for part in parts])), variance, freedom)

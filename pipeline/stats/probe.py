@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pipeline.stats.metrics import score
 from pipeline.stats.names import Metric
-from pipeline.stats.paired import resample_paired
+from pipeline.stats.paired import paired_difference
 
 FOLDS = 5
 LEAST = 4 * FOLDS  # fewest rows worth probing
@@ -43,5 +43,5 @@ def most_fitting(metric: Metric, probes: Mapping[str, np.ndarray], bare: np.ndar
     All are predictions for the same rows; the probes are one family of comparisons.
     """
     best = max(probes, key=lambda name: score(metric, probes[name], labels))
-    comparison = resample_paired(metric, [probes[best]], [bare], labels).comparison(len(probes))
+    comparison = paired_difference(metric, [probes[best]], [bare], labels).comparison(len(probes))
     return best if comparison.verdict == "better" else None

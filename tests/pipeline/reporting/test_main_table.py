@@ -10,7 +10,7 @@ from pipeline.reporting.main_table import main_table, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall
-from pipeline.stats.paired import resample_paired
+from pipeline.stats.paired import paired_difference
 from pipeline.system.errors import PipelineError
 from tests.pipeline.reporting.synthetic import ROWS, Synthetic, labels_of, make, predictions_of
 
@@ -90,7 +90,7 @@ def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs
     verdicts = main_verdicts(runs)
     assert not [line for (line, _), _ in verdicts if line == Line("full")]
     singles = {}
-    for position, target in enumerate(("sst", "sts")):
+    for target in ("sst", "sts"):
         reference = {s.entry.seed: s for s in runs.cell("full", target)}
         for line in runs.lines:
             group = runs.cell(line, target)
@@ -100,8 +100,8 @@ def test_verdicts_are_paired_tests_on_common_seeds_corrected_over_the_table(runs
                 [runs.predictions(s.record.run, target)["prediction"].to_numpy() for s in side]
                 for side in (group, [reference[s.entry.seed] for s in group])
             )
-            singles[(line, None), target] = resample_paired(
-                runs.metrics[target], ours, theirs, labels_of(target), seed=position
+            singles[(line, None), target] = paired_difference(
+                runs.metrics[target], ours, theirs, labels_of(target)
             ).comparison(len(verdicts))
     assert {key for key in verdicts if key[1] is not None} == set(singles)
     for key, single in singles.items():  # one of a family that the means over targets count among

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.reporting.text import comparison_text
-from pipeline.stats.metrics import Metric, _standardised, score
-from pipeline.stats.paired import LEVEL, Comparison, Resampled, mean_difference, resample_paired
+from pipeline.stats.metrics import Metric, score
+from pipeline.stats.paired import LEVEL, Comparison, Difference, mean_difference, paired_difference
 
 Systems = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def compare_paired(*systems: Any, **settings: Any) -> Comparison:
-    return resample_paired(*systems, **settings).comparison()
+    return paired_difference(*systems, **settings).comparison()
 
 
 def classifiers(generator: np.random.Generator, rows: int = 100, seeds: int = 1) -> Systems:
@@ -45,7 +44,7 @@ SYSTEMS: dict[Metric, Callable[..., Systems]] = {"accuracy": classifiers, "pears
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_identical_systems_do_not_differ(metric: Metric, seeds: int) -> None:
     ours, _, labels = SYSTEMS[metric](np.random.default_rng(0), seeds=seeds)
-    comparison = compare_paired(metric, list(ours), list(ours), labels, resamples=50)
+    comparison = compare_paired(metric, list(ours), list(ours), labels)
     assert comparison == Comparison(0, 1, (0, 0))
     assert comparison.verdict == "not significant"
 
@@ -53,7 +52,7 @@ def test_identical_systems_do_not_differ(metric: Metric, seeds: int) -> None:
 @pytest.mark.parametrize("metric", SYSTEMS)
 def test_the_difference_is_that_of_the_mean_scores_and_turns_its_sign_with_the_systems(metric: Metric) -> None:
     ours, theirs, labels = SYSTEMS[metric](np.random.default_rng(1), seeds=3)
-    comparison = compare_paired(metric, list(ours), list(theirs), labels, resamples=50)
+    comparison = compare_paired(metric, list(ours), list(theirs), labels)
     means = [np.mean([score(metric, run, labels) for run in runs]) for runs in (ours, theirs)]
     assert comparison.difference == pytest.approx(means[0] - means[1], abs=1e-12)
     assert compare_paired(metric, list(theirs), list(ours), labels).difference == pytest.approx(-comparison.difference)
@@ -67,7 +66,7 @@ def test_five_points_of_accuracy_on_1000_examples_are_found() -> None:
     # Right on 100 examples more and wrong on 50 others.
     system[100:350] = 1 - system[100:350]
     for ours, theirs, verdict in ((system, reference, "better"), (reference, system, "worse")):
-        comparison = compare_paired("accuracy", [ours], [theirs], labels, resamples=500)
+        comparison = compare_paired("accuracy", [ours], [theirs], labels)
         assert abs(comparison.difference) == pytest.approx(0.05)
         assert comparison.verdict == verdict
 
@@ -77,38 +76,36 @@ def test_a_better_correlation_is_found_whatever_the_scales() -> None:
     labels = generator.random(800) * 5
     good = 100 * (labels + generator.normal(0, 1.0, 800))
     poor = labels + generator.normal(0, 1.6, 800)
-    assert compare_paired("pearson", [good], [poor], labels, resamples=200).verdict == "better"
-    assert compare_paired("pearson", [poor], [good], labels, resamples=200).verdict == "worse"
+    assert compare_paired("pearson", [good], [poor], labels).verdict == "better"
+    assert compare_paired("pearson", [poor], [good], labels).verdict == "worse"
 
 
 @pytest.mark.parametrize("metric", SYSTEMS)
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_of_200_pairs_of_equal_systems_few_are_called_different(metric: Metric, seeds: int) -> None:
-    # At level 0.05, with 49 resamples, about 4 % are expected, and at most 7 % are allowed.
+    # At level 0.05 about 5 % are expected, and at most 8 % are allowed.
     found = 0
     for trial in range(200):
         ours, theirs, labels = SYSTEMS[metric](np.random.default_rng(trial), seeds=seeds)
-        comparison = compare_paired(metric, list(ours), list(theirs), labels, resamples=49, seed=trial)
+        comparison = compare_paired(metric, list(ours), list(theirs), labels)
         found += comparison.significant
-    assert found <= 14
+    assert found <= 16
 
 
-def test_the_test_is_the_same_for_the_same_seed_and_never_gives_p_0() -> None:
-    labels = np.zeros(300)
-    first = compare_paired("accuracy", [labels], [labels + 1], labels, resamples=99)
-    assert first == compare_paired("accuracy", [labels], [labels + 1], labels, resamples=99)
-    assert (first.difference, first.p_value) == (1, 0.01)
+def test_few_examples_that_all_differ_alike_prove_little() -> None:
+    for rows, significant in ((1, False), (3, False), (300, True)):
+        labels = np.zeros(rows)
+        comparison = compare_paired("accuracy", [labels], [labels + 1], labels)
+        assert (comparison.difference, comparison.significant) == (1, significant)
+        assert comparison.p_value > 0
 
 
 @pytest.mark.parametrize("constant", [0.1, 1 / 3, 1e6 + 0.1])
 def test_a_system_that_always_says_the_same_is_tested_alike_whatever_it_says(constant: float) -> None:
     _, theirs, labels = regressors(np.random.default_rng(0))
-    zero, other = (
-        compare_paired("pearson", [np.full(100, value)], list(theirs), labels, resamples=50)
-        for value in (0.0, constant)
-    )
+    zero, other = (compare_paired("pearson", [np.full(100, value)], list(theirs), labels) for value in (0.0, constant))
     assert other.difference == pytest.approx(zero.difference)
-    assert other.p_value == zero.p_value
+    assert other.p_value == pytest.approx(zero.p_value)
 
 
 def test_runs_without_a_partner_are_refused() -> None:
@@ -149,16 +146,15 @@ def drawn_systems(metric: Metric, shape: str, rows: int, seeds: int, generator: 
     ),
     seeds=st.integers(1, 3),
     family=st.sampled_from([1, 2, 12, 90, 5000]),
-    resamples=st.sampled_from([19, 99, 999]),
     seed=st.integers(0, 2**16),
 )
-def test_verdict_interval_and_p_agree(parts: Any, seeds: int, family: int, resamples: int, seed: int) -> None:
+def test_verdict_interval_and_p_agree(parts: Any, seeds: int, family: int, seed: int) -> None:
     """On one task or the mean over several, with ties, one example or all alike, in numbers and as they are printed."""
     generator = np.random.default_rng(seed)
     resampled = []
-    for task, (metric, shape, rows) in enumerate(parts):
+    for metric, shape, rows in parts:
         ours, theirs, labels = drawn_systems(metric, shape, rows, seeds, generator)
-        resampled.append(resample_paired(metric, list(ours), list(theirs), labels, resamples=resamples, seed=task))
+        resampled.append(paired_difference(metric, list(ours), list(theirs), labels))
     mean = mean_difference(resampled) if len(parts) > 1 else resampled[0]
     comparison = mean.comparison(family)
     low, high = comparison.interval
@@ -166,8 +162,6 @@ def test_verdict_interval_and_p_agree(parts: Any, seeds: int, family: int, resam
     assert comparison.significant == (low > 0 or high < 0) == (comparison.p_value < LEVEL)
     expected = "not significant" if low <= 0 <= high else "better" if comparison.difference > 0 else "worse"
     assert comparison.verdict == expected
-    reached = np.sum(np.abs(mean.null) >= abs(mean.difference) - 1e-9)
-    assert comparison.p_value == pytest.approx(min(1, family * (reached + 1) / (resamples + 1)))
 
     printed = re.search(f"CI {NUMBER} to {NUMBER}, p ([<=]) {NUMBER}", comparison_text(comparison, "it"))
     assert printed
@@ -180,21 +174,10 @@ def test_verdict_interval_and_p_agree(parts: Any, seeds: int, family: int, resam
 @given(seed=st.integers(0, 2**16), few=st.integers(1, 500), more=st.integers(1, 500))
 def test_more_comparisons_widen_the_interval_and_raise_p(seed: int, few: int, more: int) -> None:
     generator = np.random.default_rng(seed)
-    resampled = Resampled(generator.uniform(-1, 1), generator.uniform(-1, 1, 999))
-    one, other = (resampled.comparison(family) for family in sorted((few, more)))
+    difference = Difference(generator.uniform(-1, 1), generator.uniform(0, 0.1), generator.uniform(1, 500))
+    one, other = (difference.comparison(family) for family in sorted((few, more)))
     assert one.p_value <= other.p_value
     assert other.interval[0] <= one.interval[0] <= one.interval[1] <= other.interval[1]
-
-
-def test_the_interval_ends_where_the_exact_test_does() -> None:
-    """All 2^14 swaps of 14 examples: what fewer than 5 % of them reach is beyond the margin."""
-    gain = np.array([1.0] * 11 + [-1.0] * 3)
-    swapped = np.array([np.dot(signs, gain) for signs in product((-1, 1), repeat=14)]) / 14
-    labels = np.zeros(14)
-    comparison = compare_paired("accuracy", [(gain < 0) * 1.0], [(gain > 0) * 1.0], labels, resamples=50_000)
-    reaching = [size for size in np.unique(np.abs(swapped)) if np.mean(np.abs(swapped) >= size - 1e-9) < LEVEL]
-    margin = comparison.difference - comparison.interval[0]
-    assert min(reaching) - 2 / 14 == pytest.approx(margin)
 
 
 @pytest.mark.parametrize("p_value", [0.04999, 0.05, 0.0504])
@@ -208,7 +191,7 @@ def test_the_reference_against_the_system_is_the_other_way_round() -> None:
     there = compare_paired("pearson", list(ours), list(theirs), labels)
     assert there.reversed() == Comparison(-there.difference, there.p_value, (-there.interval[1], -there.interval[0]))
     back = compare_paired("pearson", list(theirs), list(ours), labels)
-    assert back.interval == pytest.approx(there.reversed().interval, abs=0.01)
+    assert back.interval == pytest.approx(there.reversed().interval)
 
 
 # How often it is right.
@@ -236,11 +219,11 @@ def test_all_intervals_of_a_family_hold_in_95_of_100_studies(qualities: list[flo
     missed = 0
     for trial in range(200):
         generator = np.random.default_rng(trial)
-        family: list[tuple[Resampled, float]] = []
+        family: list[tuple[Difference, float]] = []
         tasks = [(metric, *of_quality(metric, qualities, generator, seeds)) for metric in SYSTEMS]
         for line in (3, 4):
             parts = [
-                (resample_paired(task[0], *(list(task[i][0]) for i in (line, 2)), task[1], resamples=499, seed=number),
+                (paired_difference(task[0], *(list(task[i][0]) for i in (line, 2)), task[1]),
                  task[line][1] - task[2][1])
                 for number, task in enumerate(tasks)
             ]  # fmt: skip
@@ -259,63 +242,107 @@ def test_the_interval_of_an_accuracy_is_as_wide_as_theory_says() -> None:
     error = gain.std() / np.sqrt(len(labels))
     for family in (1, 10):
         quantile = stats.norm.isf(LEVEL / family / 2)
-        interval = resample_paired("accuracy", [ours], [theirs], labels).comparison(family).interval
+        interval = paired_difference("accuracy", [ours], [theirs], labels).comparison(family).interval
         assert interval == pytest.approx((gain.mean() - quantile * error, gain.mean() + quantile * error), abs=2e-3)
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_resampled_correlations_are_those_of_the_resampled_rows(seeds: int) -> None:
-    """Sums give the same r as correlating row by row does, for known swaps."""
-    ours, theirs, labels = regressors(np.random.default_rng(3), rows=40, seeds=seeds)
-    ours, theirs, target = (_standardised(x.astype(float)) for x in (ours, theirs, labels))
-
-    def mean_r(x: np.ndarray, t: np.ndarray) -> float:
-        return float(np.mean([np.corrcoef(row, t)[0, 1] for row in x]))
-
-    swap = np.random.default_rng([5, 0]).integers(0, 2, (7, 40), dtype=np.uint8).astype(bool)
-    expected = [mean_r(np.where(s, theirs, ours), target) - mean_r(np.where(s, ours, theirs), target) for s in swap]
-    null = resample_paired("pearson", list(ours), list(theirs), labels, resamples=7, seed=5).null
-    assert null == pytest.approx(expected)
-
-
 @pytest.mark.parametrize(("ours", "theirs"), [(30, 10), (10, 30), (12, 10), (5, 0)])
-def test_for_one_seed_the_test_of_accuracy_is_mcnemars(ours: int, theirs: int) -> None:
+def test_for_one_seed_the_test_of_accuracy_is_about_mcnemars(ours: int, theirs: int) -> None:
     """Right where the other is wrong on ``ours`` and on ``theirs`` examples: the exact binomial test of those."""
     labels = np.zeros(200)
     system, reference = labels.copy(), labels.copy()
     reference[:ours] = 1
     system[100 : 100 + theirs] = 1
     exact = stats.binomtest(ours, ours + theirs).pvalue
-    found = compare_paired("accuracy", [system], [reference], labels, resamples=50_000).p_value
-    assert found == pytest.approx(exact, rel=0.1, abs=1e-3)
+    found = compare_paired("accuracy", [system], [reference], labels).p_value
+    assert found == pytest.approx(exact, rel=0.2, abs=0.08)
 
 
 def test_the_mean_over_tasks_has_the_mean_difference_and_a_narrower_interval() -> None:
     parts = []
     for task, metric in enumerate(SYSTEMS):
         ours, theirs, labels = SYSTEMS[metric](np.random.default_rng(task), seeds=2)
-        parts.append(resample_paired(metric, list(ours), list(theirs), labels, seed=task))
+        parts.append(paired_difference(metric, list(ours), list(theirs), labels))
     mean = mean_difference(parts).comparison()
-    assert mean.difference == pytest.approx(np.mean([part.difference for part in parts]))
+    assert mean.difference == pytest.approx(np.mean([part.value for part in parts]))
     widths = [np.ptp(comparison.interval) for comparison in (*(p.comparison() for p in parts), mean)]
     assert widths[-1] < np.mean(widths[:-1])
-    same = mean_difference([parts[0], parts[0]]).comparison()
-    assert same == parts[0].comparison()
 
 
-def test_the_test_of_a_mean_over_tasks_is_that_of_their_rows_together() -> None:
-    """Tasks of equally many rows: their mean gain is that of all rows, so McNemar's test of all of them is exact."""
-    parts, rows = [], 200
-    disagreements = [(14, 8), (3, 9), (30, 14)]  # the first alone has p = 0.29, the last p = 0.02
-    for task, (ours, theirs) in enumerate(disagreements):
-        labels = np.zeros(rows)
-        system, reference = labels.copy(), labels.copy()
-        reference[:ours] = 1
-        system[100 : 100 + theirs] = 1
-        parts.append(resample_paired("accuracy", [system], [reference], labels, resamples=50_000, seed=task))
-    ours, theirs = map(sum, zip(*disagreements, strict=True))
-    exact = stats.binomtest(ours, ours + theirs).pvalue
+def test_the_mean_over_tasks_of_equally_many_rows_is_tested_as_their_rows_together() -> None:
+    rows, disagreements = 200, [(14, 8), (3, 9), (30, 14)]  # the first alone has p = 0.29, the last p = 0.02
+    whole = [np.zeros(rows * 3), np.zeros(rows * 3)]
+    parts = []
+    for task, counts in enumerate(disagreements):
+        both = [np.zeros(rows), np.zeros(rows)]
+        for side, (count, start) in enumerate(zip(counts, (0, 100), strict=True)):
+            both[side][start : start + count] = 1
+            whole[side][task * rows : (task + 1) * rows] = both[side]
+        parts.append(paired_difference("accuracy", [both[1]], [both[0]], np.zeros(rows)))
+    together = paired_difference("accuracy", [whole[1]], [whole[0]], np.zeros(rows * 3)).comparison()
     for order in (parts, parts[::-1]):
         mean = mean_difference(order).comparison()
-        assert mean.difference == pytest.approx((ours - theirs) / (rows * len(parts)))
-        assert mean.p_value == pytest.approx(exact, rel=0.1)
+        assert mean.difference == pytest.approx(together.difference)
+        assert mean.p_value == pytest.approx(together.p_value, rel=0.1)
+
+
+# Other seeds.
+
+
+def seeded(
+    kind: Metric, systems: int, seeds: int, deviation: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels of 500 rows, and predictions (systems, seeds, rows) of equally good systems whose seeds differ.
+
+    The score of a seed deviates by ``deviation`` for accuracy, and about twice that for Pearson's r.
+    """
+    rows = 500
+    if kind == "accuracy":
+        right = 0.3 + 0.65 * generator.random(rows) + generator.normal(0, deviation, (systems, seeds, 1))
+        return np.zeros(rows), (generator.random((systems, seeds, rows)) > right).astype(float)
+    labels, shared = generator.normal(size=rows), generator.normal(0, 0.5, rows)
+    noise = 0.55 * np.exp(generator.normal(0, 5.5 * deviation, (systems, seeds, 1)))
+    return labels, labels + shared + noise * generator.normal(size=(systems, seeds, rows))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seeds", "most"), [(3, 0.06), (5, 0.06)])
+def test_where_seeds_differ_few_null_studies_have_a_verdict_and_intervals_hold_as_often_as_they_say(
+    seeds: int, most: float
+) -> None:
+    """Five rows against a reference on three tasks and their mean. With fixed seeds half of such studies had a verdict.
+
+    Intervals are those of a comparison alone, and hold in 95 of 100 cases.
+    """
+    wrong, covered, studies = 0, [], 300
+    for trial in range(studies):
+        generator, family = np.random.default_rng(trial), []
+        tasks = [(kind, *seeded(kind, 6, seeds, 0.01, generator)) for kind in ("accuracy", "accuracy", "pearson")]
+        for row in range(1, 6):
+            parts = [paired_difference(kind, given[row], given[0], labels) for kind, labels, given in tasks]
+            family += [*parts, mean_difference(parts)]
+        wrong += any(difference.comparison(len(family)).significant for difference in family)
+        covered += [not difference.comparison().significant for difference in family]
+    assert wrong / studies <= most
+    assert 0.93 <= np.mean(covered) <= 0.97
+
+
+def test_seeds_that_differ_widen_the_interval() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.zeros(500)
+    right = generator.random(500)
+    alike, apart = (
+        [(right > share).astype(float) for share in shares] for shares in ([0.8] * 5, [0.7, 0.75, 0.8, 0.85, 0.9])
+    )
+    theirs = [(generator.random(500) > 0.8).astype(float)] * 5
+    narrow, wide = (paired_difference("accuracy", ours, theirs, labels) for ours in (alike, apart))
+    assert wide.value == pytest.approx(narrow.value, abs=0.02)
+    assert wide.variance > 1.5 * narrow.variance
+    assert wide.freedom < narrow.freedom / 2
+
+
+def test_several_runs_of_a_seed_count_as_one() -> None:
+    ours, theirs, labels = classifiers(np.random.default_rng(0), seeds=3)
+    once = paired_difference("accuracy", list(ours), list(theirs), labels, seeds=[1, 2, 3])
+    twice = paired_difference("accuracy", [*ours, *ours], [*theirs, *theirs], labels, seeds=[1, 2, 3, 1, 2, 3])
+    assert twice == once == paired_difference("accuracy", list(ours), list(theirs), labels)

@@ -48,7 +48,7 @@ def test_few_rows_and_labels_of_one_kind_are_no_error(name: str) -> None:
     assert 0 <= probe_score(VECTORS[:LEAST], np.zeros(LEAST), name) <= 1
 
 
-@pytest.mark.parametrize(("right", "best"), [(0.9, "good"), (0.72, None)])
+@pytest.mark.parametrize(("right", "best"), [(0.9, "good"), (0.71, None)])
 def test_only_what_is_shown_to_be_better_than_the_bare_backbone_is_chosen(right: float, best: str | None) -> None:
     """The bare backbone gets 70 % right, and another adapter fewer."""
     wanted, place = np.arange(300) % 2, RNG.permutation(300)
