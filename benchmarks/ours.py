@@ -21,8 +21,9 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
-from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.fit import TrainingData, fit
 from pipeline.training.objectives import objective_for
 
 from .setting import Setting
@@ -91,7 +92,7 @@ def loss_of(run: TrainingRun) -> Any:
     return lambda model, piece: objective.loss(model(run.task.name, **inputs_of(piece.batch)), piece.batch["labels"])
 
 
-def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Fitted:
+def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Progress:
     """One epoch of a fresh model through the real loop; nothing is evaluated."""
     built, recipe = build(run), run.recipe
     accelerator = make_accelerator(recipe.precision)

@@ -17,8 +17,7 @@ from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.stats.prediction import Prediction
-from pipeline.training.curve import Scores
-from pipeline.training.fit import Fitted
+from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import Objective, objective_of
 from pipeline.training.predict import Encoder, Extend, mean_outputs
 
@@ -83,7 +82,7 @@ class Evaluations(Generic[P]):
         self._said.append(self._predict())
         return self._value(self._said[-1])
 
-    def best(self, fitted: Fitted) -> P:
+    def best(self, fitted: Progress) -> P:
         """Predictions at the kept epoch, by the model that holds its weights if that epoch was of another process."""
         number = [point["epoch"] for point in fitted.curve].index(fitted.best_epoch)
         number -= len(fitted.curve) - len(self._said)

@@ -38,10 +38,11 @@ from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.stats.metrics import load_metric
 from pipeline.stats.prediction import Prediction
 from pipeline.system.atomic import check_writable
+from pipeline.training.checkpoint import Progress
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator
 from pipeline.training.divergence import divergence_of
-from pipeline.training.fit import Fitted, GradientRule, Loss, TrainingData, fit
+from pipeline.training.fit import Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
@@ -289,7 +290,7 @@ class TrainingRun:
             )
         return Anchor()
 
-    def _surgery(self, model: MultitaskModel) -> GradientRule | None:
+    def _surgery(self, model: MultitaskModel) -> Surgery | None:
         """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
         surgery, encoder = self.recipe.joint.gradient_surgery, model.of(self.task.name).backbone
         own = set(self.backbone.tensor_names)
@@ -369,7 +370,7 @@ class TrainingRun:
     def _finish(
         self,
         model: MultitaskModel,
-        fitted: Fitted,
+        fitted: Progress,
         scores: Mapping[str, float],
         findings: Findings,
         attention: pd.DataFrame | None,

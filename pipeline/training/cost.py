@@ -1,12 +1,12 @@
 """The memory that a run needs at least, and its peak so far."""
 
 import gc
-import os
 import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import torch
 from torch import nn
 
@@ -16,7 +16,6 @@ from pipeline.training.devices import on_gpu
 
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
-_MACHINE = Path("/proc/meminfo")
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -33,8 +32,10 @@ def peak_memory_mb() -> float:
     """Peak in MB (2^20 bytes): of the GPU's allocated memory if one is used, else of the process's resident memory."""
     if on_gpu():
         return round(torch.cuda.max_memory_allocated() / 2**20, 1)
-    if (resident := _kilobytes(_STATUS, "VmHWM")) is not None:
-        return round(resident / 1024, 1)
+    with suppress(OSError):
+        for line in _STATUS.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return round(int(line.split()[1]) / 1024, 1)
     # Without /proc only the peak since the process began is known.
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
@@ -72,21 +73,10 @@ def available_bytes() -> int:
     if on_gpu():
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     _free()
-    free = _kilobytes(_MACHINE, "MemAvailable")
-    # Without /proc only the machine's whole memory is known.
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if free is None else free * 1024
+    available: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # "max" is no bound
         available = min(available, int(_CONTAINER.read_text()))
     return available
-
-
-def _kilobytes(file: Path, name: str) -> int | None:
-    """The number that ``file`` gives for ``name``, None where there is no such file or line."""
-    with suppress(OSError):
-        for line in file.read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1])
-    return None
 
 
 def _free() -> None:

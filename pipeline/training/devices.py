@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +14,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
+from torch.utils.benchmark import Timer
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
@@ -128,15 +128,9 @@ def bf16_is_faster(device: str) -> bool:
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Seconds of ten products, with the device idle before and after."""
-    if left.is_cuda:
-        torch.cuda.synchronize(left.device)
-    started = time.perf_counter()
-    for _ in range(10):
-        left @ right
-    if left.is_cuda:
-        torch.cuda.synchronize(left.device)
-    return time.perf_counter() - started
+    """Seconds of a product; on a GPU with the device idle before and after."""
+    timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
+    return timer.timeit(10).mean
 
 
 def make_accelerator(

@@ -120,15 +120,6 @@ RULES: dict[Mixing, Rule] = {
 }
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Batch ``batch`` (from 0) of pass ``epoch`` (from 1) over the rows of ``task``."""
-
-    task: str
-    epoch: int
-    batch: int
-
-
 def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Recipe, seed: int) -> TrainingData:
     """Joint training over ``parts``, the data of each task by itself; a step's pieces say whose they are.
 
@@ -139,30 +130,20 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
     each = {task: part.batches_per_epoch for task, part in parts.items()}
     steps = recipe.joint_steps(each.values())
     epochs = recipe.epochs_of(steps)
-    draws = _draws(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)), each)
+    order = list(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)))
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
-        running: dict[str, tuple[Draw, Iterator[list[Piece]]]] = {}
-        for step in range((epoch - 1) * steps + first, epoch * steps):
+        start = (epoch - 1) * steps + first
+        seen = Counter(task for step in order[:start] for task in step)
+        running: dict[str, Iterator[list[Piece]]] = {}
+        for step in order[start : epoch * steps]:
             pieces: list[Piece] = []
-            for draw in draws[step]:
-                expected, iterator = running.get(draw.task, (None, iter(())))
-                if draw != expected:
-                    iterator = parts[draw.task].batches(draw.epoch, draw.batch)
-                pieces += [replace(piece, task=draw.task) for piece in next(iterator)]
-                running[draw.task] = replace(draw, batch=draw.batch + 1), iterator
+            for task in step:
+                passes, batch = divmod(seen[task], each[task])
+                if task not in running or batch == 0:
+                    running[task] = parts[task].batches(1 + passes, batch)
+                pieces += [replace(piece, task=task) for piece in next(running[task])]
+                seen[task] += 1
             yield pieces
 
     return TrainingData(batches, batches_per_epoch=steps, epochs=epochs)
-
-
-def _draws(order: Iterable[Sequence[str]], batches: Mapping[str, int]) -> list[list[Draw]]:
-    """The draws of each step: each task goes on where it was."""
-    seen = Counter[str]()
-
-    def draw(task: str) -> Draw:
-        seen[task] += 1
-        passes, batch = divmod(seen[task] - 1, batches[task])
-        return Draw(task, 1 + passes, batch)
-
-    return [[draw(task) for task in step] for step in order]

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor, nn
 
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
+from pipeline.training.checkpoint import Companion
 from pipeline.training.divergence import Divergence
-from pipeline.training.fit import Penalty
-from pipeline.training.resumption import Companion
 
 Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 """``forward(model, piece)``: the outputs (B, k) of a model, or of what stands for it, for a piece's rows."""
@@ -19,9 +18,11 @@ Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 class Term(Companion, Protocol):
     """A term of the loss, with its weight in it. It is a companion of training, so it may keep a state."""
 
+    passes: ClassVar[int]
+    """What it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass."""
+
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """The mean over the piece's rows, which the model has just given ``outputs`` (B, k) for."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,3 @@ class Regularised:
     """What encodes the inputs of a task."""
     pretrained: Collection[str] | None = None
     """Names of the encoder's own parameters within it, as opposed to modules put into it; None: all."""
-
-
-@dataclass(frozen=True)
-class TermKind:
-    """How a term is made. It has one of ``of_outputs`` and ``of_weights``."""
-
-    key: str
-    """The recipe key of its weight; at 0 the term is left out."""
-    passes: int = 0
-    """What it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass."""
-    of_outputs: Callable[[Regularised], Term] | None = None
-    of_weights: Callable[[Regularised], Penalty] | None = None
-    """A term that is added once a step, whatever the step's batches."""
