@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from pipeline.data.tasks import Encoding, HeadKind, Pooling
 from pipeline.settings.recipe import Precision, Recipe, layered
 from pipeline.system.errors import PipelineError
-from pipeline.system.reading import present
+from pipeline.system.reading import present, read_toml
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
@@ -91,7 +91,7 @@ class Training:
         """The keys that the file and the flags set, unchecked; ``flags`` are the options of one verb."""
         options = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
         given = {name: value for name, value in options.items() if value is not None and value is not False}
-        return layered(Recipe.read(self.recipe) if self.recipe else {}, given)
+        return layered(read_toml(self.recipe) if self.recipe else {}, given)
 
     def parse(self, trainable: str, **flags: Any) -> Recipe:
         """The recipe of the file and the flags, for a verb that trains ``trainable``."""

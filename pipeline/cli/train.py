@@ -5,7 +5,7 @@ from typing import Literal
 
 from pipeline.cli.options import FileOrFolder, Flag, Force, Json, Places, Running, Seed, Training, names_in
 from pipeline.cli.printing import print_result, print_run
-from pipeline.settings.adapter_kinds import AdapterKind
+from pipeline.settings.parts import AdapterKind
 
 
 def extract(

@@ -1,23 +1,24 @@
 """Recipe: everything that determines a training run except its task, seed, data and backbone."""
 
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Literal, Self
+from collections.abc import Collection, Mapping
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
-from pipeline.settings.adapter_kinds import ADAPTER_KINDS, BOTTLENECKS, AdapterSettings, Bottleneck, Lora, Pal, Prefix
+from pipeline.settings import parts
 from pipeline.settings.layers import check_layers
-from pipeline.settings.part import Count, Number, Part, Tokens, table
-from pipeline.settings.parts import Anchor, Fusion, Joint, Pairs, Pretrained, Smart, Standard
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, Count, Number, Part, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
-from pipeline.system.reading import read_toml
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam"]
+Extras = Annotated[
+    tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
+]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
@@ -59,17 +60,17 @@ class Recipe(Part):
     one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
     max_length: Tokens | None = Field(None, ge=4, description="longest input, tokens")
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
-    pairs: Pairs = Pairs()
-    extra: tuple[Extra, ...] = Field((), description="tasks whose training rows are added to the target's")
+    pairs: parts.Pairs = parts.Pairs()
+    extra: Extras = Field((), description="tasks whose training rows are added to the target's")
 
-    adapter: AdapterSettings = AdapterSettings()
-    bottleneck: Bottleneck = Bottleneck()
-    pal: Pal = Pal()
-    prefix: Prefix = Prefix()
-    lora: Lora = Lora()
-    fusion: Fusion = Fusion()
-    anchor: Anchor = Anchor()
-    standard: Standard = Standard()
+    adapter: parts.AdapterSettings = parts.AdapterSettings()
+    bottleneck: parts.Bottleneck = parts.Bottleneck()
+    pal: parts.Pal = parts.Pal()
+    prefix: parts.Prefix = parts.Prefix()
+    lora: parts.Lora = parts.Lora()
+    fusion: parts.Fusion = parts.Fusion()
+    anchor: parts.Anchor = parts.Anchor()
+    standard: parts.Standard = parts.Standard()
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
     hidden_dropout: float | None = Field(
         None, ge=0, lt=1, description="in the backbone, if not its own; not of attention"
@@ -79,7 +80,7 @@ class Recipe(Part):
     min_steps: Count = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(None, gt=0, description="of heads, if another")
-    pretrained: Pretrained = Pretrained()
+    pretrained: parts.Pretrained = parts.Pretrained()
     batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
     weight_decay: Number = Field(0.01, ge=0, description="AdamW's, not of biases and LayerNorms")
@@ -91,29 +92,15 @@ class Recipe(Part):
     score_start: bool | None = Field(None, description="score the start too: it may be what is kept (anchored: yes)")
     precision: Precision = Field("auto", description="auto: bf16 if it is clearly faster here, else fp32")
 
-    smart: Smart = Smart()
+    smart: parts.Smart = parts.Smart()
     bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
     l2_sp: Number = Field(0.0, ge=0, description="alpha of L2-SP, closeness to the pretrained weights; 0 is off")
-    joint: Joint = Joint()
+    joint: parts.Joint = parts.Joint()
 
     @model_validator(mode="before")
     @classmethod
     def _compose(cls, values: Any) -> Any:
-        return composed(values) if isinstance(values, Mapping) else values
-
-    @field_validator("extra", mode="before")
-    @classmethod
-    def _parse_extra(cls, value: Any) -> Any:
-        return parse_extra(value)
-
-    @field_validator("extra")
-    @classmethod
-    def _order_extra(cls, value: tuple[Extra, ...]) -> tuple[Extra, ...]:
-        return in_order(value)
-
-    @field_serializer("extra")
-    def _extra_table(self, value: tuple[Extra, ...]) -> dict[str, Any]:
-        return extra_table(value)
+        return layered(values) if isinstance(values, Mapping) else values
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
@@ -134,11 +121,6 @@ class Recipe(Part):
         except ValidationError as error:
             problems = [*map(_with_flat_key, validation_problems(error)), *problems]
         return problems
-
-    @classmethod
-    def read(cls, file: Path) -> dict[str, Any]:
-        """The raw keys of a recipe file, to be overridden by flags and then parsed."""
-        return read_toml(file)
 
     def resolve(
         self,
@@ -176,7 +158,8 @@ class Recipe(Part):
             PipelineError: they do not fit each other or the task.
         """
         if task.is_pair:
-            head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
+            usual_head: HeadKind = "difference" if self.encoding == "siamese" else "linear"
+            head = self.head or (task.head if self.encoding in (None, task.encoding) else usual_head)
             encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
         else:
             # One text is encoded alike either way; the option may still be given, to choose what it is fused with.
@@ -225,22 +208,7 @@ class Recipe(Part):
     @property
     def _kind_part(self) -> str:
         """The part with the settings of the modules that are trained; empty: it has none."""
-        return ADAPTER_KINDS[self.adapter.kind].part if self.has_modules else ""
-
-    def _parts_in_effect(self, task: Task, encoding: Encoding, joint: bool) -> Iterator[str]:
-        if self.has_modules or self.trainable == "fusion":
-            yield "adapter"
-        if self.trainable == "fusion":
-            yield from ("fusion", "anchor" if self.fusion.form == "anchored" else "standard")
-        if "full" in self.trainable:
-            yield "pretrained"
-        if task.is_pair and encoding == "cross":
-            yield "pairs"
-        if self.smart.weight:
-            yield "smart"
-        if joint:
-            yield "joint"
-        yield self._kind_part
+        return ADAPTER_KINDS[self.adapter.kind] if self.has_modules else ""
 
     def _in_effect(self, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Self:
         """The same training of ``task``, with all that has no effect on it at its default.
@@ -253,29 +221,33 @@ class Recipe(Part):
                 f"adapter '{self.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
                 f" ({' or '.join(sorted(BOTTLENECKS))})"
             )
-        inert = PARTS.keys() - {*self._parts_in_effect(task, encoding, joint)}
-        if task.is_pair:
-            inert.add("truncation")
-        if head == "cosine":
-            inert.add("head_dropout")
-        if head != "cosine" or task.kind != "score":
-            inert.add("cosine_scale")
-        if self.trainable == "head":
-            inert.add("hidden_dropout")  # what is frozen runs without
-            if head == "cosine" and not joint:
-                inert |= type(self).model_fields.keys() - _SCORING  # it has no weights, so nothing trains
-        within = []
-        if self.trainable == "full+adapter" and not joint:
-            within.append("train_layernorm")  # all train; only several tasks could each have their own
-        if self.trainable != "full":
-            within += ["second_encoder", "split_layers"]
-        if self.pretrained.freeze_embeddings:
-            within.append("embedding_learning_rate")
-        if self.joint.mixing != "temperature":
-            within.append("temperature")
+        fuses, full, kind_part = self.trainable == "fusion", self.trainable == "full", self._kind_part
+        has_effect = {
+            "adapter": self.has_modules or fuses,
+            **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
+            "fusion": fuses,
+            "anchor": fuses and self.fusion.form == "anchored",
+            "standard": fuses and self.fusion.form == "standard",
+            "pretrained": full or self.trainable == "full+adapter",
+            "pairs": task.is_pair and encoding == "cross",
+            "smart": self.smart.weight > 0,
+            "joint": joint,
+            "truncation": not task.is_pair,
+            "head_dropout": head != "cosine",
+            "cosine_scale": head == "cosine" and task.kind == "score",
+            "hidden_dropout": self.trainable != "head",  # what is frozen runs without
+            # Where all train, only several tasks could each have their own.
+            "train_layernorm": self.trainable != "full+adapter" or joint,
+            "second_encoder": full,
+            "split_layers": full,
+            "embedding_learning_rate": not self.pretrained.freeze_embeddings,
+            "temperature": self.joint.mixing == "temperature",
+        }
+        if self.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains
+            has_effect |= dict.fromkeys(type(self).model_fields.keys() - _SCORING, False)
         usual = type(self)()
-        whole = self.model_copy(update={name: getattr(usual, name) for name in inert})
-        return whole.changed({name: usual.flat()[name] for name in within})
+        defaults = usual.flat() | usual.model_dump()
+        return self.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})
 
     def _by_method(self, has_weights: bool) -> dict[str, Any]:
         """What stands for every None that the method decides.
@@ -315,8 +287,8 @@ class Recipe(Part):
     def flat(self) -> dict[str, Any]:
         """Its values, as JSON has them, under their flat names."""
         values = self.model_dump(mode="json")
-        parts = {flag: values[part][key] for flag, (part, key) in FLAGS.items()}
-        return {key: value for key, value in values.items() if key not in PARTS} | parts
+        in_parts = {flag: values[part][key] for flag, (part, key) in FLAGS.items()}
+        return {key: value for key, value in values.items() if key not in PARTS} | in_parts
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -372,10 +344,6 @@ class Recipe(Part):
         return -(-rows // self.batch_size)
 
 
-def _default_head(encoding: Encoding | None) -> HeadKind:
-    return "difference" if encoding == "siamese" else "linear"
-
-
 def _check_one_logit(one_logit: bool, head: HeadKind, task: Task) -> None:
     if not one_logit:
         return
@@ -398,35 +366,28 @@ PARTS: dict[str, type[Part]] = {
     if isinstance(field.annotation, type) and issubclass(field.annotation, Part)
 }
 FLAGS: dict[str, tuple[str, str]] = {
-    part.flags.get(key, f"{name}_{key}"): (name, key) for name, part in PARTS.items() for key in part.model_fields
+    f"{name}_{key}" if part.flags is None else part.flags.get(key, key): (name, key)
+    for name, part in PARTS.items()
+    for key in part.model_fields
 }
 """Where the flat keys of a recipe belong: the part, and the key in it."""
 
 
-def composed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw values of a recipe with every flat key in its part. Of what is written twice, the last counts."""
-    whole: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in PARTS and isinstance(value, Part):
-            value = value.model_dump()
-        if name in PARTS and isinstance(value, Mapping):
-            whole[name] = {**table(whole.get(name)), **value}
-        elif name in FLAGS:
-            part, key = FLAGS[name]
-            whole[part] = {**table(whole.get(part)), key: value}
-        else:
-            whole[name] = value
-    return whole
+def table(value: Any) -> dict[str, Any]:
+    """``value`` where it is a table; else nothing, since validation reports it."""
+    return value if isinstance(value, dict) else {}
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw values of recipes, the later ones over the former; a part is merged key by key."""
+    """Raw values of recipes, the later ones over the former; flat keys go into their parts, which merge key by key."""
     whole: dict[str, Any] = {}
-    for layer in map(composed, layers):
-        whole |= {
-            key: {**table(whole.get(key)), **value} if key in PARTS and isinstance(value, dict) else value
-            for key, value in layer.items()
-        }
+    for name, value in chain.from_iterable(layer.items() for layer in layers):
+        if isinstance(value, Part):
+            value = value.model_dump()
+        if name in FLAGS and not (name in PARTS and isinstance(value, Mapping)):
+            name, key = FLAGS[name]
+            value = {key: value}
+        whole[name] = {**table(whole.get(name)), **value} if name in PARTS and isinstance(value, Mapping) else value
     return whole
 
 

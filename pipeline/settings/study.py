@@ -6,11 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipeline.settings.grid import expand_grids
-from pipeline.settings.like import expand_likes
-from pipeline.settings.mistakes import listed, parts, recipe_problems, stray_tasks
-from pipeline.settings.part import table
-from pipeline.settings.recipe import Recipe, layered
+from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
+from pipeline.settings.recipe import Recipe, layered, table
 from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml

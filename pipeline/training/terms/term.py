@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -18,7 +18,7 @@ Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 class Term(Companion, Protocol):
     """A term of the loss, with its weight in it. It is a companion of training, so it may keep a state."""
 
-    passes: ClassVar[int]
+    passes: int
     """What it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass."""
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
