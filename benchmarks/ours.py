@@ -24,7 +24,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
 from pipeline.training.fit import TrainingData, fit
-from pipeline.training.objectives import objective_for
+from pipeline.training.objectives import objective_of
 
 from .setting import Setting
 
@@ -88,7 +88,7 @@ def build(run: TrainingRun) -> Built:
 def loss_of(run: TrainingRun) -> Any:
     """``loss(model, piece)`` as :func:`pipeline.training.fit.fit` takes it."""
     assert run.recipe.head is not None
-    objective = objective_for(run.task, run.recipe.head)
+    objective = objective_of(run.task, run.recipe)
     return lambda model, piece: objective.loss(model(run.task.name, **inputs_of(piece.batch)), piece.batch["labels"])
 
 

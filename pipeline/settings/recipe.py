@@ -172,7 +172,11 @@ class Recipe(Part):
         raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
         if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
             raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
-        _check_one_logit(self.one_logit, head, task)
+        if self.one_logit and len(task.classes) != 2:
+            what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
+            raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
+        if self.one_logit and head == "cosine":
+            raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
         if any(source.task in (task.name, *task.aliases) for source in self.extra):
             raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
         return encoding, head
@@ -342,16 +346,6 @@ class Recipe(Part):
     def steps_over(self, rows: int) -> int:
         """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""
         return -(-rows // self.batch_size)
-
-
-def _check_one_logit(one_logit: bool, head: HeadKind, task: Task) -> None:
-    if not one_logit:
-        return
-    if len(task.classes) != 2:
-        what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
-        raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
-    if head == "cosine":
-        raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
 
 
 def _pairing_problems(encoding: Any, head: Any) -> list[str]:

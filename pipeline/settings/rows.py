@@ -15,6 +15,7 @@ Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
+BackboneName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")]
 
 
 def _renamed(task: str, info: ValidationInfo) -> str:
@@ -80,13 +81,9 @@ class Row(BaseModel):
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
-    backbone: str | None = Field(
+    backbone: BackboneName | None = Field(
         None,
-        min_length=1,
-        max_length=4096,
-        pattern=r"^[^\x00-\x1f]+$",
-        description="in place of the study's, such as a folder that `pretrain` wrote; the rows that it is built on have"
-        " the same",
+        description="in place of the study's, such as one of `pretrain`; rows that it is built on have the same",
     )
     keep_weights: bool = Field(
         False, description="multitask, sequential: keep the trained models for predict; other methods always do"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.data.tasks import CosineScale, HeadKind, Task
+from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.prediction import Prediction
 
@@ -24,33 +24,20 @@ class Objective:
     predict: Callable[[Tensor], Prediction]
 
 
-def objective_for(
-    task: Task, head: HeadKind, cosine_scale: CosineScale = "clamped", one_logit: bool = False
-) -> Objective:
-    """The objective of a task under a head.
-
-    Args:
-        cosine_scale: how the cosine head gives a score.
-        one_logit: two classes have one logit together; not with the cosine head.
-    """
+def objective_of(task: Task, recipe: Recipe) -> Objective:
+    """The objective of a task under a resolved recipe."""
     if task.kind == "classes":
-        if head == "cosine":
+        if recipe.head == "cosine":
             return _COSINE_CLASSES
-        return _ONE_LOGIT if one_logit else _CLASSES
+        return _ONE_LOGIT if recipe.one_logit else _CLASSES
     assert task.range is not None
     low, high = task.range
-    if head == "cosine" and cosine_scale == "clamped":
+    if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
         # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
         return _squared(low, high - low, clamped=True)
     # Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output:
     # ``low + (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023).
     return _squared((low + high) / 2, (high - low) / 2, clamped=False)
-
-
-def objective_of(task: Task, recipe: Recipe) -> Objective:
-    """The objective of a task under a resolved recipe."""
-    assert recipe.head is not None
-    return objective_for(task, recipe.head, recipe.cosine_scale, recipe.one_logit)
 
 
 def _predict_classes(outputs: Tensor) -> Prediction:
