@@ -39,14 +39,12 @@ from pipeline.stats.metrics import load_metric
 from pipeline.stats.prediction import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.training.checkpoint import Progress
-from pipeline.training.cost import check_memory
-from pipeline.training.devices import is_main_process, make_accelerator
-from pipeline.training.divergence import divergence_of
+from pipeline.training.devices import check_memory, is_main_process, make_accelerator
 from pipeline.training.fit import Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, divergence_of
 
 _KEEPS_WEIGHTS = frozenset({"full", "frozen"})
 """Kinds of runs that keep their weights unasked. Sequential tuning makes a model for every ordered pair of tasks; to

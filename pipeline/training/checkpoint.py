@@ -141,16 +141,10 @@ def _numbered(tensors: Tensors, part: str) -> dict[int, Tensors]:
 
 
 class Companion(Protocol):
-    """What goes along with a training and has a state of its own, such as a running mean of the weights.
-
-    Its methods are called in the order in which they stand here.
-    """
+    """What goes along with a training and has a state of its own; its methods are called in the order given here."""
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
-        """The model stands on its device with the weights it goes on from; ``kept`` is an earlier :meth:`state`.
-
-        ``kept`` is empty when training starts from its beginning. Its tensors are on the CPU.
-        """
+        """The model has its weights; ``kept`` is an earlier :meth:`state` on the CPU, or empty at the beginning."""
 
     def after_step(self, step: int, total: int) -> None:
         """Optimiser step ``step`` (from 1) of ``total`` is done."""
@@ -166,10 +160,10 @@ class Resumption:
     """Loads model, optimiser and companions from the checkpoint ``file`` when made, and writes them there later.
 
     Args:
-        file: the checkpoint; None keeps nothing, and a missing file leaves everything at the start.
+        file: None keeps nothing, and a missing file leaves everything at the start.
         seconds: how long until the state is :attr:`due` to be kept again.
         model: unwrapped.
-        companions: must be the same ones in the same order each time.
+        companions: the same ones in the same order each time.
     """
 
     def __init__(

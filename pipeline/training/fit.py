@@ -7,7 +7,7 @@ resumes from its checkpoint takes exactly the steps it would have taken.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from pipeline.data.prefetch import prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
-from pipeline.training.cost import peak_memory_mb, reset_peak_memory
+from pipeline.training.devices import peak_memory_mb, reset_peak_memory
 from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery
@@ -64,7 +64,6 @@ def fit(
     Where nothing is trainable and ``recipe.score_start`` is set, the model is scored as it is.
 
     Args:
-        recipe: a resolved recipe.
         loss: ``loss(model, piece)``, the mean over the piece's rows. Micro-batches and processes are weighted by their
             rows, so the gradient is that of the whole batch however it is cut. The loss of a step with batches of
             several tasks is the sum of theirs.
@@ -82,11 +81,22 @@ def fit(
     """
     assert recipe.learning_rate is not None
     reset_peak_memory()
+
+    def score(model: nn.Module, progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
+        """Score the model into the curve; returns whether it is the best so far."""
+        started = time.perf_counter()
+        model.eval()
+        scores = evaluate(model)
+        progress.evaluation_seconds += time.perf_counter() - started
+        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
+        measured = {name: value for companion in companions for name, value in companion.measured().items()}
+        return progress.add_point(epoch, mean_loss, scores, rate, measured)
+
     if not trainable(model):
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
         progress = Progress()
-        _score(model.to(accelerator.device), evaluate, progress, 0, None, 0.0, {})
+        score(model.to(accelerator.device), progress, 0, None, 0.0)
         return progress
     rates = peak_rates(model, recipe, pretrained)
     optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay, rates), fused=True)
@@ -101,16 +111,14 @@ def fit(
         # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process
         # without a dev batch would not take part. Mixed precision is part of the module.
         rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
-        measured = {name: value for companion in companions for name, value in companion.measured().items()}
-        best = _score(plain, evaluate, progress, epoch, mean_loss, rate, measured)
-        if best:
+        if best := score(plain, progress, epoch, mean_loss, rate):
             state.remember_best()
         progress.done = epoch > 0 and (epoch >= data.epochs or epoch - progress.best_epoch >= patience)
         left = 0.0 if progress.done or not epoch else progress.seconds / epoch * (data.epochs - epoch)
-        score = progress.curve[-1]["dev"]
-        shown.epoch(epoch, mean_loss, f"dev {metric} {score:.4f}", best, progress.examples_per_second, left)
+        dev = progress.curve[-1]["dev"]
+        shown.epoch(epoch, mean_loss, f"dev {metric} {dev:.4f}", best, progress.examples_per_second, left)
         losses = {} if mean_loss is None else {"loss": mean_loss}
-        accelerator.log({**losses, f"dev_{metric}": score}, step=progress.step)
+        accelerator.log({**losses, f"dev_{metric}": dev}, step=progress.step)
 
     with TrainingProgress(title, data.epochs, shown=accelerator.is_main_process) as shown:
         if recipe.score_start and not progress.step and not progress.curve:
@@ -162,24 +170,6 @@ def fit(
     state.restore_best()
     accelerator.free_memory()
     return progress
-
-
-def _score(
-    model: nn.Module,
-    evaluate: Callable[[nn.Module], Scores],
-    progress: Progress,
-    epoch: int,
-    loss: float | None,
-    learning_rate: float,
-    measured: Mapping[str, float | None],
-) -> bool:
-    """Score the model into the curve; returns whether it is the best so far."""
-    started = time.perf_counter()
-    model.eval()
-    scores = evaluate(model)
-    progress.evaluation_seconds += time.perf_counter() - started
-    progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-    return progress.add_point(epoch, loss, scores, learning_rate, measured)
 
 
 def _backward(

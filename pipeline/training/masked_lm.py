@@ -1,7 +1,6 @@
 """Masked-language-model training: predict hidden words (Devlin et al. 2019, section 3.1, task 1).
 
-There is no next-sentence prediction. Words to hide are drawn anew in every epoch, seeded by (seed, epoch, batch), so a
-resumed run hides the words it would have hidden.
+Words to hide are seeded by (seed, epoch, batch), so a resumed run hides the words it would have hidden.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,9 +49,7 @@ class Masking:
     ) -> tuple[Tensor, Tensor]:
         """Masked ``ids`` (B, T), and labels (B, T) that are ``IGNORED`` wherever there is nothing to predict.
 
-        Args:
-            special: ids that are never chosen, including padding.
-            words: ids to draw random words from.
+        ``special`` ids, padding among them, are never chosen; random words are drawn from ``words``.
         """
         draw = torch.from_numpy(generator.random(ids.shape))
         chosen = (draw < self.chosen) & ~torch.isin(ids, special)
@@ -108,9 +105,7 @@ def fit_masked(
 
     Args:
         model: an encoder with a masked-language-model head.
-        held_out: texts by name. The score is the accuracy on hidden tokens, averaged over names; the same tokens are
-            hidden each time.
-        recipe: resolved; sets rates, batches and epochs.
+        held_out: texts by name. The score is the accuracy on hidden tokens, the same each time, averaged over names.
     """
     special, mask_id = tokenizer.fast.all_special_ids, tokenizer.fast.mask_token_id
     assert mask_id is not None

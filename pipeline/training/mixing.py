@@ -45,8 +45,7 @@ Rule = Callable[[Joint], Iterable[Sequence[str]]]
 def simultaneous(joint: Joint) -> Iterable[Sequence[str]]:
     """One batch of every task in each step, their losses added up (Wang 2024).
 
-    The smallest task's pass is the epoch; the others go on where they were in the next one, and are shuffled anew
-    whenever they start again.
+    The smallest task's pass is the epoch; the others go on where they were.
     """
     return [tuple(joint.batches)] * joint.total
 
@@ -74,9 +73,7 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
 
     alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
     sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as a pass over all tasks has batches.
-
-    Args:
-        alphas: of each epoch.
+    ``alphas`` has one for each epoch.
     """
     for epoch, alpha in enumerate(alphas):
         chances = probabilities(joint.rows, alpha)
@@ -85,12 +82,8 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
         yield from [(task,) for task in drawn.tolist()]
 
 
-LIMIT = 2**21
-"""K of temperature mixing, as in Raffel et al.: larger tasks are drawn as if they had so many rows."""
-
-
-def by_temperature(joint: Joint, limit: int = LIMIT) -> Iterable[Sequence[str]]:
-    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) (Raffel et al. 2020, section 3.5.2).
+def by_temperature(joint: Joint, limit: int = 2**21) -> Iterable[Sequence[str]]:
+    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) and the paper's K (Raffel et al. 2020, section 3.5.2).
 
     T = 1 is proportional sampling of tasks with up to K rows; a large T draws all tasks equally often.
     """

@@ -1,9 +1,8 @@
 """Gradient surgery: combine the gradients of a step's tasks so that they conflict less.
 
 PCGrad (Yu et al. 2020, algorithm 1) projects each task's gradient off those of the tasks that it conflicts with, in
-random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both come from
-torchjd, which computes the weight of each gradient from their inner products alone, without projected copies. Three
-things differ from its own aggregators:
+random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both weigh
+gradients by torchjd, from their inner products alone. Three things differ from its own aggregators:
 
 - UPGrad sums gradients, as PCGrad does. torchjd averages them, which amounts to another learning rate.
 - UPGrad's quadratic program is always solved. torchjd skips it for small gradients (squared norms that sum to less than

@@ -7,10 +7,12 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from pipeline.data.batches import Piece
+from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Companion
-from pipeline.training.divergence import Divergence
 
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""How far apart two outputs (B, k) of a head are, as the mean over the batch; zero where they are equal."""
 Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 """``forward(model, piece)``: the outputs (B, k) of a model, or of what stands for it, for a piece's rows."""
 
@@ -40,3 +42,25 @@ class Regularised:
     """What encodes the inputs of a task."""
     pretrained: Collection[str] | None = None
     """Names of the encoder's own parameters within it, as opposed to modules put into it; None: all."""
+
+
+def divergence_of(task: Task, recipe: Recipe) -> Divergence:
+    """The divergence for a task under a resolved recipe (Jiang et al. 2020, section 2)."""
+    return class_divergence if task.kind == "classes" and recipe.head != "cosine" else squared_error
+
+
+def class_divergence(one: Tensor, other: Tensor) -> Tensor:
+    """Symmetric Kullback-Leibler divergence ``sum_c (p_c - q_c)(z_c - y_c)`` of logits z and y, p and q their softmax.
+
+    A single logit is the Bernoulli case ``(p - q)(z - y)`` with logistic p and q; its softmax would always be 1.
+    Each of the two KL terms holds its target fixed, as in the authors' code, so the gradient for z is just ``p - q``
+    per row, and that for y its negative. Their code sums over a batch; a mean makes a weight mean the same everywhere.
+    """
+    probabilities = (one.sigmoid(), other.sigmoid()) if one.shape[-1] == 1 else (one.softmax(-1), other.softmax(-1))
+    apart = (probabilities[0] - probabilities[1]).detach()
+    return (apart * (one - other)).sum(dim=-1).mean()
+
+
+def squared_error(one: Tensor, other: Tensor) -> Tensor:
+    """For scores and cosines, on the head's own scale, which is also that of the loss."""
+    return (one - other).square().sum(dim=-1).mean()

@@ -13,11 +13,10 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
-from pipeline.training.divergence import squared_error
 from pipeline.training.fit import TrainingData, fit
 from pipeline.training.terms import loss_with
 from pipeline.training.terms.proximal import Proximal
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, squared_error
 
 ROWS, BATCH, EPOCHS = 40, 8, 3
 X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))

@@ -17,9 +17,8 @@ from pipeline.models.heads import build_head
 from pipeline.models.patches.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
-from pipeline.training.divergence import class_divergence, squared_error
 from pipeline.training.terms.smart import GUARD, Smoothness, perturbation, perturbed
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, class_divergence, squared_error
 from tests.pipeline.methods.adapted import add_adapter
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
