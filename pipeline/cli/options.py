@@ -36,25 +36,6 @@ Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on th
 Seed = Annotated[int, Parameter(help="Determines initial weights, sample, order of rows and dropout.")]
 
 
-@Parameter(name="*", group="Where")
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where a command reads and writes."""
-
-    backbone: str = "google-bert/bert-base-uncased"
-    "Hub id or local folder of a BERT-family encoder."
-    data: FileOrFolder | None = None
-    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
-    store: StoreFolder = STORE
-    reports: ReportsFolder = REPORTS
-
-    def workspace(self, running: Running | None = None) -> Workspace:
-        from pipeline.runs.workspace import Workspace
-
-        settings = running.settings() if running else {}
-        return Workspace(self.backbone, self.data, self.store, self.reports, **settings)
-
-
 @Parameter(name="*", group="Training")
 @dataclass(frozen=True, kw_only=True)
 class Training:
@@ -128,6 +109,24 @@ class Running:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
         names = ("drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
+
+
+@Parameter(name="*", group="Where")
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a command reads and writes."""
+
+    backbone: str = "google-bert/bert-base-uncased"
+    "Hub id or local folder of a BERT-family encoder."
+    data: FileOrFolder | None = None
+    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
+    store: StoreFolder = STORE
+    reports: ReportsFolder = REPORTS
+
+    def workspace(self, running: Running = Running()) -> Workspace:
+        from pipeline.runs.workspace import Workspace
+
+        return Workspace(self.backbone, self.data, self.store, self.reports, **running.settings())
 
 
 def names_in(text: str | None) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -145,10 +145,8 @@ def parts(values: Mapping[str, Any]) -> dict[str, Table]:
 def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list[str]:
     """Mistakes in the shared recipe, and those that tasks, rows, the curve, and a row on a task add to it.
 
-    A mistake is reported where it was written: what is wrong in the shared recipe is not repeated for each row.
-
-    Args:
-        bases: the row that a row is a copy of, whose mistakes are not repeated either.
+    A mistake is reported where it was written: what is wrong in the shared recipe, or in a row of
+    which this one is a copy by ``bases``, is not repeated.
     """
     shared, tasks = table(values.get("recipe")), _tables(values.get("tasks"))
     mistakes: list[tuple[str, str, str]] = []
@@ -175,23 +173,18 @@ def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list
 
 def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> list[str]:
     """Recipes and rows for tasks that are neither the study's nor ``known``, often misspelt; None: all are known."""
-    own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
-    return [
-        f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"
-        for key, task in _mentions(values)
-        if known is not None and task not in own and task not in known
-    ]
-
-
-def _mentions(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every task that recipes and rows name, each with the key where they do."""
+    mentions: list[tuple[str, Any]] = []
     for prefix, part in parts(values).items():
         lists = {key: listed(part.get(key)) for key in _TASK_LISTS} if prefix else {}
         tables = {key: table(part.get(key)) for key in ("tasks", "published") if prefix or key == "tasks"}
-        for key, tasks in {**lists, **tables}.items():
-            yield from ((f"{prefix}{key}", task) for task in tasks if isinstance(task, str))
-    columns = table(table(values.get("published")).get("tasks"))
-    yield from (("published.tasks", task) for task in columns.values() if isinstance(task, str))
+        mentions += [(f"{prefix}{key}", task) for key, tasks in {**lists, **tables}.items() for task in tasks]
+    mentions += [("published.tasks", task) for task in table(table(values.get("published")).get("tasks")).values()]
+    own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
+    return [
+        f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"
+        for key, task in mentions
+        if known is not None and isinstance(task, str) and task not in own and task not in known
+    ]
 
 
 def _tables(value: Any) -> dict[str, Table]:

@@ -104,11 +104,7 @@ class Recipe(Part):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Validate ``values``; every mistake is reported at once, each with its key.
-
-        Raises:
-            PipelineError: naming ``where`` and all mistakes.
-        """
+        """Validate ``values``; a :class:`PipelineError` names ``where`` and every mistake with its key."""
         raise_all(where, cls.problems(values))
         return cls.model_validate(values)
 
@@ -132,11 +128,13 @@ class Recipe(Part):
     ) -> Self:
         """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
 
-        ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
-        task's length, while a longer ``max_length`` that was asked for is an error. ``depth`` is its number of layers:
-        ``drop_layers`` must leave one. ``joint`` says that the task trains together with others. Settings without
-        effect are brought to one value (the encoding of a task with one text, adapter settings of full fine-tuning),
-        so they cannot tell runs apart.
+        Settings without effect are brought to their defaults, so that they cannot tell runs apart.
+
+        Args:
+            precision: what ``auto`` means on this machine.
+            longest: what the backbone can read, in tokens.
+            depth: its number of layers.
+            joint: the task trains together with others.
         """
         encoding, head = self._reading(task)
         resolved = self._in_effect(task, encoding, head, joint).model_copy(
@@ -148,15 +146,16 @@ class Recipe(Part):
                 "precision": precision if self.precision == "auto" else self.precision,
             }
         )
-        resolved._check_sizes(longest, depth)
+        if depth is not None:
+            if (layers := resolved.joint.split_layers) > depth:
+                raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
+            check_layers(resolved.adapter.drop_layers, depth)
+        if longest is not None and resolved._kind_part == "prefix" and (length := resolved.prefix.length) > longest:
+            raise PipelineError(f"prefix_length {length} is more than the backbone can read ({longest})")
         return resolved.model_copy(update=resolved._by_method(has_weights=head != "cosine" or joint))
 
     def _reading(self, task: Task) -> tuple[Encoding, HeadKind]:
-        """How inputs of ``task`` are encoded, and the head that reads them.
-
-        Raises:
-            PipelineError: they do not fit each other or the task.
-        """
+        """How inputs of ``task`` are encoded, and the head that reads them."""
         if task.is_pair:
             usual_head: HeadKind = "difference" if self.encoding == "siamese" else "linear"
             head = self.head or (task.head if self.encoding in (None, task.encoding) else usual_head)
@@ -182,27 +181,13 @@ class Recipe(Part):
         return encoding, head
 
     def length_for(self, task: Task, longest: int | None = None) -> int:
-        """How many tokens of ``task``'s inputs are read, by a backbone that can read ``longest``.
-
-        Raises:
-            PipelineError: more were asked for.
-        """
+        """How many tokens of ``task``'s inputs are read, by a backbone that can read ``longest``."""
         if self.max_length is not None and longest is not None and self.max_length > longest:
             raise PipelineError(
                 f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
                 f" {longest} or less"
             )
         return self.max_length or min(task.max_length, longest or task.max_length)
-
-    def _check_sizes(self, longest: int | None, depth: int | None) -> None:
-        """Raise a :class:`PipelineError` for what the backbone has no room for."""
-        if depth is not None and self.joint.split_layers > depth:
-            layers = self.joint.split_layers
-            raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
-        if depth is not None:
-            check_layers(self.adapter.drop_layers, depth)
-        if longest is not None and self._kind_part == "prefix" and self.prefix.length > longest:
-            raise PipelineError(f"prefix_length {self.prefix.length} is more than the backbone can read ({longest})")
 
     @property
     def has_modules(self) -> bool:
@@ -215,11 +200,7 @@ class Recipe(Part):
         return ADAPTER_KINDS[self.adapter.kind] if self.has_modules else ""
 
     def _in_effect(self, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Self:
-        """The same training of ``task``, with all that has no effect on it at its default.
-
-        Raises:
-            PipelineError: fusion over modules that it cannot mix.
-        """
+        """The same training of ``task``, with all that has no effect on it at its default."""
         if self.trainable == "fusion" and self.adapter.kind not in BOTTLENECKS:
             raise PipelineError(
                 f"adapter '{self.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
@@ -231,7 +212,7 @@ class Recipe(Part):
             **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
             "fusion": fuses,
             "anchor": fuses and self.fusion.form == "anchored",
-            "standard": fuses and self.fusion.form == "standard",
+            "standard": self._is_standard_fusion,
             "pretrained": full or self.trainable == "full+adapter",
             "pairs": task.is_pair and encoding == "cross",
             "smart": self.smart.weight > 0,
@@ -256,13 +237,14 @@ class Recipe(Part):
     def _by_method(self, has_weights: bool) -> dict[str, Any]:
         """What stands for every None that the method decides.
 
-        A learning rate is None where it is that of the modules, ``learning_rate``. Where there are no modules,
-        ``learning_rate`` is what does train: the backbone, or the head alone.
+        ``learning_rate`` is that of the modules, or where there are none, of the backbone or the head alone. Another
+        rate is None where it equals this one.
 
         Args:
-            has_weights: whether the head has.
+            has_weights: whether the head has any.
         """
-        usual = self.learning_rate or self.usual_learning_rate
+        usual = STANDARD_FUSION_LEARNING_RATE if self._is_standard_fusion else LEARNING_RATES[self.trainable]
+        usual = self.learning_rate or usual
         head = (self.head_learning_rate or usual) if has_weights else usual
         backbone = self.pretrained.learning_rate or usual
         modules = {"full": backbone, "head": head}.get(self.trainable, usual)
@@ -296,7 +278,7 @@ class Recipe(Part):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of a resolved recipe tells runs apart: all that is not at its default.
+        """The part of a resolved recipe that identifies a run: every setting that differs from its default.
 
         A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
         default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one.
@@ -308,11 +290,6 @@ class Recipe(Part):
     def usual_epochs(self) -> int:
         """What ``epochs`` of None means."""
         return STANDARD_FUSION_EPOCHS if self._is_standard_fusion else EPOCHS[self.trainable]
-
-    @property
-    def usual_learning_rate(self) -> float:
-        """What ``learning_rate`` of None means."""
-        return STANDARD_FUSION_LEARNING_RATE if self._is_standard_fusion else LEARNING_RATES[self.trainable]
 
     @property
     def _is_standard_fusion(self) -> bool:

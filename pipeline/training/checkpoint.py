@@ -38,8 +38,7 @@ class Progress:
     peak_memory_mb: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
-    best_epoch: int = 0
-    """0 is the start, before any step."""
+    best_epoch: int = 0  # 0 is the start, before any step
     best_score: float = float("-inf")
     done: bool = False
     curve: list[dict[str, float | None]] = field(default_factory=list)

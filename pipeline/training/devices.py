@@ -95,11 +95,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 
 def resolve_precision(precision: Precision) -> Precision:
-    """The precision to use: ``auto`` is bf16 if a measurement shows it to be faster here, else fp32.
-
-    Raises:
-        PipelineError: fp16 without a GPU, bf16 on a GPU without it.
-    """
+    """The precision to use: ``auto`` is bf16 if a measurement shows it to be faster here, else fp32."""
     gpu = on_gpu()
     if precision == "bf16" and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
@@ -142,11 +138,7 @@ def make_accelerator(
 ) -> Accelerator:
     """An Accelerator for one run; ``tracker`` (such as "tensorboard") logs under ``folder``.
 
-    Args:
-        resting: a step may leave parameters without gradients, so processes look for those at every step.
-
-    Raises:
-        PipelineError: the tracker's package is not installed, or the processes do not find each other.
+    With ``resting``, a step may leave parameters without gradients, so processes look for those at every step.
     """
     mixed = "no" if precision == "fp32" else precision
     # Accelerate keeps one state per process and refuses a second precision, but a study may hold two.

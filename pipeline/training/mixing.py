@@ -23,12 +23,9 @@ _SAMPLED, _SHUFFLED = 1, 2
 class Joint:
     """A joint training, as rules see it."""
 
-    batches: Mapping[str, int]
-    """Of one pass over each task."""
-    rows: Mapping[str, int]
-    """Training rows of each task."""
-    steps: int
-    """Of one epoch."""
+    batches: Mapping[str, int]  # of one pass over each task
+    rows: Mapping[str, int]  # training rows of each task
+    steps: int  # of one epoch
     epochs: int
     seed: int
     temperature: float = 1.0

@@ -25,8 +25,7 @@ Objective = Callable[[Tensor, Piece], Tensor]
 class Terms:
     """The terms of one training run."""
 
-    of_outputs: tuple[Term, ...] = ()
-    """For :func:`loss_with`; companions of training too."""
+    of_outputs: tuple[Term, ...] = ()  # for `loss_with`; companions of training too
     of_weights: tuple[Penalty, ...] = ()
 
 

@@ -54,17 +54,13 @@ class Smoothness:
         (gradient,) = torch.autograd.grad(ascent, noise[0])
         start = noise[0].detach()
         delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)
-        self._measure(start, delta, piece)
-        with perturbed(embeddings, lambda _: delta):
-            return self._settings.weight * divergence(run.forward(model, piece), outputs)
-
-    def _measure(self, start: Tensor, delta: Tensor, piece: Piece) -> None:
-        """Add up the mean cosine over the tokens that are not padding."""
+        # The mean cosine over the tokens that are not padding. It stays on the device: a GPU's host would wait for it.
         cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T)
         mask = piece.batch.get("attention_mask")
         mean = cosine.mean() if mask is None else (cosine * mask).sum() / mask.sum()
-        # Stays on the device: reading it would make the host wait for a GPU.
         self._cosines = self._cosines.to(cosine.device) + torch.stack([mean, torch.ones_like(mean)])
+        with perturbed(embeddings, lambda _: delta):
+            return self._settings.weight * divergence(run.forward(model, piece), outputs)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
         self._cosines = kept.get("cosines", torch.zeros(2))

@@ -20,8 +20,7 @@ Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 class Term(Companion, Protocol):
     """A term of the loss, with its weight in it. It is a companion of training, so it may keep a state."""
 
-    passes: int
-    """What it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass."""
+    passes: int  # what it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """The mean over the piece's rows, which the model has just given ``outputs`` (B, k) for."""
@@ -32,16 +31,11 @@ class Regularised:
     """The training that terms are added to."""
 
     recipe: Recipe
-    model: nn.Module
-    """Unwrapped, with the weights that training starts from."""
-    forward: Forward
-    """As the loss runs the model."""
-    divergence: Callable[[str], Divergence]
-    """Between outputs for a task, by its name as pieces have it."""
-    backbone: Callable[[str], nn.Module]
-    """What encodes the inputs of a task."""
-    pretrained: Collection[str] | None = None
-    """Names of the encoder's own parameters within it, as opposed to modules put into it; None: all."""
+    model: nn.Module  # unwrapped, with the weights that training starts from
+    forward: Forward  # as the loss runs the model
+    divergence: Callable[[str], Divergence]  # between outputs for a task, by its name as pieces have it
+    backbone: Callable[[str], nn.Module]  # what encodes the inputs of a task
+    pretrained: Collection[str] | None = None  # names of the encoder's own parameters within it; None: all
 
 
 def divergence_of(task: Task, recipe: Recipe) -> Divergence:
