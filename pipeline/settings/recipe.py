@@ -181,7 +181,7 @@ class Recipe(Part):
         return encoding, head
 
     def length_for(self, task: Task, longest: int | None = None) -> int:
-        """How many tokens of ``task``'s inputs are read, by a backbone that can read ``longest``."""
+        """How many tokens of ``task``'s inputs are read, at most ``longest``; to ask for more is a PipelineError."""
         if self.max_length is not None and longest is not None and self.max_length > longest:
             raise PipelineError(
                 f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"

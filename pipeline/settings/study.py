@@ -162,7 +162,7 @@ class Study(BaseModel):
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
     def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every recipe, whatever the study says."""
+        """The same study with ``values`` in every recipe; a :class:`PipelineError` if one cannot have them."""
         changed = self.model_dump()
         for part in parts(changed).values():
             for recipe in (part["recipe"], *part.get("tasks", {}).values()):
@@ -171,7 +171,7 @@ class Study(BaseModel):
         return self.parse(changed, f"study {self.name}", known_tasks=None)
 
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:
-        """The same study with every task renamed by ``name_of``, so that an alias and its task are one."""
+        """The same study with tasks renamed, an alias and its task to one; a PipelineError if a list had both."""
         return self.parse(self.model_dump(), f"study {self.name}", known_tasks=None, name_of=name_of)
 
 

@@ -95,7 +95,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 
 def resolve_precision(precision: Precision) -> Precision:
-    """The precision to use: ``auto`` is bf16 if a measurement shows it to be faster here, else fp32."""
+    """What ``precision`` means here, a :class:`PipelineError` if the hardware has none; ``auto`` is measured."""
     gpu = on_gpu()
     if precision == "bf16" and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
@@ -130,13 +130,14 @@ def bf16_is_faster(device: str) -> bool:
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
     """Seconds of a product; on a GPU with the device idle before and after."""
     timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
-    return timer.timeit(10).mean
+    with torch.cuda.device(left.get_device()):  # which the timer waits for; -1, of a CPU, changes nothing
+        return timer.timeit(10).mean
 
 
 def make_accelerator(
     precision: Precision, tracker: str | None = None, folder: Path | None = None, *, resting: bool = False
 ) -> Accelerator:
-    """An Accelerator for one run; ``tracker`` (such as "tensorboard") logs under ``folder``.
+    """An Accelerator for one run; ``tracker`` (such as "tensorboard", which must be installed) logs under ``folder``.
 
     With ``resting``, a step may leave parameters without gradients, so processes look for those at every step.
     """

@@ -1,4 +1,4 @@
-"""Masked-language-model training: predict hidden words (Devlin et al. 2019, section 3.1, task 1).
+"""Masked-language-model training, without next-sentence prediction (Devlin et al. 2019, section 3.1, task 1).
 
 Words to hide are seeded by (seed, epoch, batch), so a resumed run hides the words it would have hidden.
 """

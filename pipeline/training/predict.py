@@ -28,7 +28,7 @@ def mean_outputs(
     accelerator: Accelerator,
     extend: Extend | None = None,
 ) -> Tensor:
-    """The outputs of ``model`` (rows, k), in the order of the rows.
+    """The outputs of ``model`` (rows, k), in the order of the rows; a :class:`PipelineError` if one is not finite.
 
     Batches hold inputs of like length. Of a siamese split each different sentence is encoded once, padded to sentences
     of its length, not to its pair. Each process takes its share of the batches; all get the whole result.
