@@ -16,8 +16,7 @@ from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import TaskScore
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import score
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, score
 from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import Objective, objective_of
 from pipeline.training.predict import Extend, mean_outputs

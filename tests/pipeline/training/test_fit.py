@@ -66,7 +66,7 @@ def train(
     **settings: Any,
 ) -> Progress:
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
-    values = {name: settings.pop(name) for name in list(settings) if name in {*Recipe.model_fields, *FLAGS}}
+    values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
     return fit(
         model,
         recipe=Recipe.model_validate(recipe | values),
