@@ -11,7 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.training.devices import make_accelerator
-from pipeline.training.objectives import objective_for
+from pipeline.training.objectives import objective_of
 from pipeline.training.predict import mean_outputs
 from stages.demo_tasks import write_tasks
 from stages.extract import extract
@@ -128,7 +128,7 @@ def _prediction(workspace: Workspace, task: str, model: TransferModel) -> Callab
 def _score(workspace: Workspace, name: str, model: TransferModel) -> float:
     task, labels = workspace.task(name), workspace.task_data(workspace.task(name), None, 0).dev["label"]
     assert task.head is not None
-    found = objective_for(task, task.head).predict(_outputs(workspace, _dev(workspace, name, model), model))
+    found = objective_of(task, Recipe(head=task.head)).predict(_outputs(workspace, _dev(workspace, name, model), model))
     return score(task.metric, found.values, labels.to_numpy())
 
 

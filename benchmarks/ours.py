@@ -21,9 +21,10 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
-from pipeline.training.fit import Fitted, TrainingData, fit
-from pipeline.training.objectives import objective_for
+from pipeline.training.fit import TrainingData, fit
+from pipeline.training.objectives import objective_of
 
 from .setting import Setting
 
@@ -87,11 +88,11 @@ def build(run: TrainingRun) -> Built:
 def loss_of(run: TrainingRun) -> Any:
     """``loss(model, piece)`` as :func:`pipeline.training.fit.fit` takes it."""
     assert run.recipe.head is not None
-    objective = objective_for(run.task, run.recipe.head)
+    objective = objective_of(run.task, run.recipe)
     return lambda model, piece: objective.loss(model(run.task.name, **inputs_of(piece.batch)), piece.batch["labels"])
 
 
-def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Fitted:
+def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Progress:
     """One epoch of a fresh model through the real loop; nothing is evaluated."""
     built, recipe = build(run), run.recipe
     accelerator = make_accelerator(recipe.precision)

@@ -21,7 +21,8 @@ from pipeline.runs.restore import restore, restore_together
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
-from pipeline.settings.recipe import BOTTLENECKS, Precision, Recipe
+from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.recipe import Precision, Recipe
 from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json

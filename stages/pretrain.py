@@ -27,8 +27,8 @@ from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.system.atomic import check_writable, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_text
+from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
-from pipeline.training.fit import Fitted
 from pipeline.training.masked_lm import Masking, fit_masked
 
 RESULT = "pretraining.json"
@@ -183,7 +183,7 @@ class _Pretraining:
             )
         return found
 
-    def _write(self, model: PreTrainedModel, fitted: Fitted, had_head: bool) -> None:
+    def _write(self, model: PreTrainedModel, fitted: Progress, had_head: bool) -> None:
         before = self.workspace.backbone
         result = {
             "run": self.name,

@@ -15,8 +15,7 @@ from pipeline.runs.restore import restore_artifact
 from pipeline.runs.scoring import scoring_of
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.system.errors import PipelineError
-from pipeline.training.cost import peak_memory_mb, reset_peak_memory
-from pipeline.training.devices import make_accelerator, process_count
+from pipeline.training.devices import make_accelerator, peak_memory_mb, process_count, reset_peak_memory
 
 
 def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False) -> RunRecord:

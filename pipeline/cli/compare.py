@@ -92,9 +92,9 @@ def report(
         attention: Draw what the models attend to in a sentence, or in two as "a ||| b" (none).
         runs: The models to draw, such as RUN,RUN (the first run of each row on the first target).
     """
-    from stages.report import report as run
+    from stages import report as stage
 
-    print(f"page: {run(study, reports, attention, names_in(runs)) / 'index.html'}")
+    print(f"page: {stage.report(study, reports, attention, names_in(runs)) / 'index.html'}")
 
 
 @studies.command(name="list")

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from pipeline.data.tasks import Encoding, HeadKind, Pooling
 from pipeline.settings.recipe import Precision, Recipe, layered
 from pipeline.system.errors import PipelineError
-from pipeline.system.reading import present
+from pipeline.system.reading import present, read_toml
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
@@ -34,25 +34,6 @@ Flag = Annotated[bool, Parameter(negative=())]
 Force = Annotated[Flag, Parameter(help="Train even if the ledger has this run.")]
 Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on the last line.")]
 Seed = Annotated[int, Parameter(help="Determines initial weights, sample, order of rows and dropout.")]
-
-
-@Parameter(name="*", group="Where")
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where a command reads and writes."""
-
-    backbone: str = "google-bert/bert-base-uncased"
-    "Hub id or local folder of a BERT-family encoder."
-    data: FileOrFolder | None = None
-    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
-    store: StoreFolder = STORE
-    reports: ReportsFolder = REPORTS
-
-    def workspace(self, running: Running | None = None) -> Workspace:
-        from pipeline.runs.workspace import Workspace
-
-        settings = running.settings() if running else {}
-        return Workspace(self.backbone, self.data, self.store, self.reports, **settings)
 
 
 @Parameter(name="*", group="Training")
@@ -91,7 +72,7 @@ class Training:
         """The keys that the file and the flags set, unchecked; ``flags`` are the options of one verb."""
         options = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recipe"} | flags
         given = {name: value for name, value in options.items() if value is not None and value is not False}
-        return layered(Recipe.read(self.recipe) if self.recipe else {}, given)
+        return layered(read_toml(self.recipe) if self.recipe else {}, given)
 
     def parse(self, trainable: str, **flags: Any) -> Recipe:
         """The recipe of the file and the flags, for a verb that trains ``trainable``."""
@@ -128,6 +109,24 @@ class Running:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
         names = ("drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
+
+
+@Parameter(name="*", group="Where")
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a command reads and writes."""
+
+    backbone: str = "google-bert/bert-base-uncased"
+    "Hub id or local folder of a BERT-family encoder."
+    data: FileOrFolder | None = None
+    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
+    store: StoreFolder = STORE
+    reports: ReportsFolder = REPORTS
+
+    def workspace(self, running: Running = Running()) -> Workspace:
+        from pipeline.runs.workspace import Workspace
+
+        return Workspace(self.backbone, self.data, self.store, self.reports, **running.settings())
 
 
 def names_in(text: str | None) -> list[str] | None:

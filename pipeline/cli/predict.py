@@ -32,9 +32,9 @@ def predict(
         batch_size: Rows per forward pass.
         precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
     """
-    from stages.predict import predict as run
+    from stages import predict as stage
 
-    result = run(
+    result = stage.predict(
         target,
         input,
         output,

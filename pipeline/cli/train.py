@@ -5,7 +5,7 @@ from typing import Literal
 
 from pipeline.cli.options import FileOrFolder, Flag, Force, Json, Places, Running, Seed, Training, names_in
 from pipeline.cli.printing import print_result, print_run
-from pipeline.settings.adapter_kinds import AdapterKind
+from pipeline.settings.parts import AdapterKind
 
 
 def extract(
@@ -36,13 +36,13 @@ def extract(
         start_from: Initialise from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
             store) if a linear probe shows that it helps; for tasks with few rows (fresh).
     """
-    from stages.extract import extract as run
+    from stages import extract as stage
 
     recipe = training.parse(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
     workspace = places.workspace(running)
-    record = run(task, recipe, workspace, seed=seed, limit=running.limit, start_from=start_from, force=force)
+    record = stage.extract(task, recipe, workspace, seed=seed, limit=running.limit, start_from=start_from, force=force)
     print_run(record, running.json)
 
 
@@ -71,11 +71,11 @@ def fuse(
             al. 2021 (anchored).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
     """
-    from stages.fuse import fuse as run
+    from stages import fuse as stage
 
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     workspace = places.workspace(running)
-    record = run(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
+    record = stage.fuse(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
     print_run(record, running.json)
 
 
@@ -96,9 +96,9 @@ def prune(
         using: A run of a fusion; fusion is the best one trained for the target.
         force: Prune again even if the ledger has this run.
     """
-    from stages.prune import prune as run
+    from stages import prune as stage
 
-    print_run(run(target, places.workspace(), keep=keep, using=using, force=force), json)
+    print_run(stage.prune(target, places.workspace(), keep=keep, using=using, force=force), json)
 
 
 def pretrain(
@@ -120,10 +120,10 @@ def pretrain(
         output: Folder for the backbone.
         seed: Determines the order of texts, which words are masked, and dropout.
     """
-    from stages.pretrain import pretrain as run
+    from stages import pretrain as stage
 
     recipe, workspace = training.parse("full"), places.workspace(running)
-    result = run(names_in(tasks) or [], output, recipe, workspace, seed=seed, limit=running.limit)
+    result = stage.pretrain(names_in(tasks) or [], output, recipe, workspace, seed=seed, limit=running.limit)
     accuracy = result["masked_accuracy"]
     text = (
         f"pretrain {', '.join(result['rows'])}: {accuracy['after']:.1%} of masked words predicted, before"
@@ -141,6 +141,6 @@ def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:
         output: Folder for everything that it makes.
         seed: Determines the generated tasks and the backbone.
     """
-    from stages.demo import demo as run
+    from stages import demo as stage
 
-    return run(output, seed)
+    return stage.demo(output, seed)

@@ -15,7 +15,7 @@ from pipeline.methods.prefix import PREFIX
 from pipeline.methods.prefix_tuning import PREFIX_TUNING
 from pipeline.methods.saved import SavedModules
 from pipeline.models.switching import activate, module_parameter_names
-from pipeline.settings.adapter_kinds import AdapterKind
+from pipeline.settings.parts import AdapterKind
 from pipeline.settings.recipe import Recipe
 
 
@@ -23,7 +23,7 @@ class AdapterMethod(Protocol):
     """How a kind of adapter is added to a backbone, saved and loaded.
 
     All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, stand
-    in ``pipeline/settings/adapter_kinds.py``.
+    in ``pipeline.settings.parts.py``.
     """
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:

@@ -17,7 +17,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name
-from pipeline.settings.recipe import BOTTLENECKS, Recipe
+from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, printable, raise_all, writing
 from pipeline.system.model_files import ModelFiles

@@ -12,14 +12,14 @@ from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import Backbone
+from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import TaskScore
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Prediction, score
-from pipeline.training.curve import Scores
-from pipeline.training.fit import Fitted
+from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import Objective, objective_of
-from pipeline.training.predict import Encoder, Extend, mean_outputs
+from pipeline.training.predict import Extend, mean_outputs
 
 P = TypeVar("P")
 
@@ -39,7 +39,7 @@ class Scoring:
     extend: Extend | None = None
     """Adds to a batch what is known of its inputs."""
 
-    def predict(self, model: Encoder) -> Prediction:
+    def predict(self, model: TransferModel) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
         outputs = mean_outputs(
             model,
@@ -82,7 +82,7 @@ class Evaluations(Generic[P]):
         self._said.append(self._predict())
         return self._value(self._said[-1])
 
-    def best(self, fitted: Fitted) -> P:
+    def best(self, fitted: Progress) -> P:
         """Predictions at the kept epoch, by the model that holds its weights if that epoch was of another process."""
         number = [point["epoch"] for point in fitted.curve].index(fitted.best_epoch)
         number -= len(fitted.curve) - len(self._said)
@@ -102,7 +102,7 @@ def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbon
     )
 
 
-def scored_again(scoring: Scoring, model: Encoder) -> tuple[TaskScore, pd.DataFrame]:
+def scored_again(scoring: Scoring, model: TransferModel) -> tuple[TaskScore, pd.DataFrame]:
     """Score and predictions of a trained model on rows that it was not selected by."""
     prediction = scoring.predict(model)
     score = TaskScore(metric=scoring.task.metric, dev=scoring.value(prediction), rows=len(scoring.rows))

@@ -36,14 +36,13 @@ from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.stats.metrics import Prediction, load_metric
 from pipeline.system.atomic import check_writable
-from pipeline.training.cost import check_memory
-from pipeline.training.devices import is_main_process, make_accelerator
-from pipeline.training.divergence import divergence_of
-from pipeline.training.fit import Fitted, GradientRule, Loss, TrainingData, fit
+from pipeline.training.checkpoint import Progress
+from pipeline.training.devices import check_memory, is_main_process, make_accelerator
+from pipeline.training.fit import Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
-from pipeline.training.terms.term import Regularised
+from pipeline.training.terms.term import Regularised, divergence_of
 
 _KEEPS_WEIGHTS = frozenset({"full", "frozen"})
 """Kinds of runs that keep their weights unasked. Sequential tuning makes a model for every ordered pair of tasks; to
@@ -288,7 +287,7 @@ class TrainingRun:
             )
         return Anchor()
 
-    def _surgery(self, model: MultitaskModel) -> GradientRule | None:
+    def _surgery(self, model: MultitaskModel) -> Surgery | None:
         """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
         surgery, encoder = self.recipe.joint.gradient_surgery, model.of(self.task.name).backbone
         own = set(self.backbone.tensor_names)
@@ -368,7 +367,7 @@ class TrainingRun:
     def _finish(
         self,
         model: MultitaskModel,
-        fitted: Fitted,
+        fitted: Progress,
         scores: Mapping[str, float],
         findings: Findings,
         attention: pd.DataFrame | None,

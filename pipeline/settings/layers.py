@@ -9,11 +9,7 @@ _PART = re.compile(r"(-?\d{1,3})(?:-(\d{1,3}))?")
 
 
 def parse_layers(value: Any) -> tuple[int, ...]:
-    """Sorted layer numbers, each once, of a text such as ``0-2,5`` or a list of whole numbers.
-
-    Raises:
-        ValueError: naming every mistake.
-    """
+    """Sorted layer numbers of a text such as ``0-2,5`` or a list of whole numbers; a ValueError names every mistake."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",") if part.strip()]
     elif isinstance(value, list | tuple):
@@ -23,21 +19,22 @@ def parse_layers(value: Any) -> tuple[int, ...]:
     layers: set[int] = set()
     problems = []
     for part in parts:
-        try:
-            layers.update(_parse_part(part))
-        except ValueError as error:
-            problems.append(str(error))
+        matched = _PART.fullmatch("" if isinstance(part, bool) else str(part))
+        first, last = (int(matched[1]), int(matched[2] or matched[1])) if matched else (0, 0)
+        if matched is None:
+            problems.append(f"'{part}' is no layer")
+        elif first < 0:
+            problems.append(f"'{part}' is negative")
+        elif last < first:
+            problems.append(f"'{part}' runs backwards")
+        layers.update(range(first, last + 1))
     if problems:
         raise ValueError(f"{'; '.join(problems)}: write layers as 0-4 or 0,1,3, counted from 0")
     return tuple(sorted(layers))
 
 
 def layers_option(text: str | None) -> tuple[int, ...]:
-    """The layers of ``--drop-layers``, where no recipe checks them.
-
-    Raises:
-        PipelineError: they are not layers.
-    """
+    """The layers of ``--drop-layers``, where no recipe checks them."""
     try:
         return parse_layers(text or ())
     except ValueError as error:
@@ -46,13 +43,10 @@ def layers_option(text: str | None) -> tuple[int, ...]:
 
 def layers_text(layers: tuple[int, ...]) -> str:
     """The shortest text that :func:`parse_layers` reads as ``layers``: (0, 1, 2, 5) is ``0-2,5``."""
-    runs: list[list[int]] = []
-    for layer in sorted(layers):
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    ordered = sorted(layers)
+    firsts = [layer for layer in ordered if layer - 1 not in layers]
+    lasts = [layer for layer in ordered if layer + 1 not in layers]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(firsts, lasts, strict=True))
 
 
 def check_layers(layers: tuple[int, ...], depth: int) -> None:
@@ -62,15 +56,3 @@ def check_layers(layers: tuple[int, ...], depth: int) -> None:
         raise PipelineError(f"{where}: the backbone has no layer {layers_text(beyond)}; its {depth} are 0-{depth - 1}")
     if len(layers) == depth:
         raise PipelineError(f"{where}: these are all layers of the backbone: keep at least one")
-
-
-def _parse_part(part: Any) -> range:
-    matched = _PART.fullmatch("" if isinstance(part, bool) else str(part))
-    if matched is None:
-        raise ValueError(f"'{part}' is no layer")
-    first, last = int(matched[1]), int(matched[2] or matched[1])
-    if first < 0:
-        raise ValueError(f"'{part}' is negative")
-    if last < first:
-        raise ValueError(f"'{part}' runs backwards")
-    return range(first, last + 1)

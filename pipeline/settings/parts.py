@@ -1,10 +1,17 @@
-"""The parts of a recipe beside those of adapters: fusion, SMART, pretrained weights, pairs, joint training."""
+"""The parts of a recipe: adapters of each kind, fusion, SMART, pretrained weights, pairs, joint training."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from pipeline.settings.part import Count, Number, Part, Width
+from pipeline.settings.layers import parse_layers
+
+# No use comes near these bounds, and nothing computed from numbers within them overflows.
+Count = Annotated[int, Field(le=10**6)]
+Number = Annotated[float, Field(le=1e38)]  # what fp32 can hold
+Width = Annotated[int, Field(le=2**16)]
+Tokens = Annotated[int, Field(le=8192)]
 
 FusionForm = Literal["anchored", "standard"]
 FusionImplementation = Literal["fast", "stock"]
@@ -13,10 +20,74 @@ PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3"]
+
+
+class Part(BaseModel):
+    """Settings that have an effect together. A part that has none is at its defaults, as if it was never written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    flags: ClassVar[Mapping[str, str] | None] = None
+    """The flat names of keys, where they are not the keys themselves; None: every one is ``<part>_<key>``."""
+
+
+class AdapterSettings(Part):
+    flags = {"kind": "adapter"}
+
+    kind: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds, ...")
+    drop_layers: Annotated[tuple[int, ...], BeforeValidator(parse_layers)] = Field(
+        (), description="layers without adapters or fusion, such as 0-4 (AdapterDrop)"
+    )
+
+
+class Bottleneck(Part):
+    flags = {"width": "bottleneck"}
+
+    width: Width = Field(64, ge=1, description="adapter width m")
+    train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
+
+
+class Pal(Part):
+    model_config = ConfigDict(validate_default=True)
+
+    size: Width = Field(204, ge=1, description="width s of a projected attention layer")
+    heads: Width = Field(12, ge=1, description="its attention heads; they divide the size")
+
+    @field_validator("heads")
+    @classmethod
+    def _divide_the_size(cls, heads: int, info: ValidationInfo) -> int:
+        size = info.data.get("size")
+        if size is not None and size % heads:
+            raise ValueError(f"each head has as many numbers, so give a divisor of pal_size ({size})")
+        return heads
+
+
+class Prefix(Part):
+    length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
+
+
+class Lora(Part):
+    rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
+
+
+ADAPTER_KINDS: dict[AdapterKind, str] = {
+    "houlsby": "bottleneck",
+    "pfeiffer": "bottleneck",
+    "pal": "pal",
+    "prefix": "prefix",
+    "prefix-tuning": "prefix",
+    "lora": "lora",
+    "ia3": "",
+}
+"""The part of a recipe that holds the settings of each kind alone, if any. Its method is in ``pipeline/methods``."""
+
+BOTTLENECKS = frozenset(kind for kind, part in ADAPTER_KINDS.items() if part == "bottleneck")
+"""The kinds that fusion can mix."""
 
 
 class Fusion(Part):
-    flags = {"form": "fusion", "implementation": "fusion_impl", "head_start": "head_start"}
+    flags = {"form": "fusion", "implementation": "fusion_impl"}
 
     form: FusionForm = Field("anchored", description="starts as one adapter; standard: Pfeiffer et al. 2021")
     implementation: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
@@ -41,7 +112,7 @@ class Standard(Part):
 
 
 class Smart(Part):
-    flags = {"weight": "smart"}
+    flags = {"weight": "smart", "direction": "smart_direction", "radius": "smart_radius"}
 
     weight: Number = Field(0.0, ge=0, description="lambda of SMART, smoothness against perturbed embeddings; 0 is off")
     direction: SmartDirection = Field("reference", description="as its authors' code, or along the gradient")
@@ -51,10 +122,7 @@ class Smart(Part):
 class Pretrained(Part):
     """How the pretrained weights train, where they do."""
 
-    flags = {
-        "learning_rate": "backbone_learning_rate",
-        **{key: key for key in ("layer_decay", "embedding_learning_rate", "freeze_embeddings", "second_encoder")},
-    }
+    flags = {"learning_rate": "backbone_learning_rate"}
 
     learning_rate: Number | None = Field(None, gt=0, description="of pretrained weights, if another")
     layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a layer over that of the one above")
@@ -66,7 +134,7 @@ class Pretrained(Part):
 class Pairs(Part):
     """Of pairs that are encoded as one input."""
 
-    flags = {"order": "pair_order", "average_orders": "average_orders"}
+    flags = {"order": "pair_order"}
 
     order: PairOrder = Field("given", description="random: train in a random order each epoch")
     average_orders: bool = Field(False, description="score the mean of both orders")
@@ -75,10 +143,7 @@ class Pairs(Part):
 class Joint(Part):
     """Of training several tasks together."""
 
-    flags = {
-        key: key
-        for key in ("mixing", "temperature", "steps_per_epoch", "loss_weight", "split_layers", "gradient_surgery")
-    }
+    flags = {}
 
     mixing: Mixing = Field("simultaneous", description="which tasks' batches make up a step")
     temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")

@@ -1,23 +1,24 @@
 """Recipe: everything that determines a training run except its task, seed, data and backbone."""
 
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Any, Literal, Self
+from collections.abc import Collection, Mapping
+from itertools import chain
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
-from pipeline.settings.adapter_kinds import ADAPTER_KINDS, BOTTLENECKS, AdapterSettings, Bottleneck, Lora, Pal, Prefix
+from pipeline.settings import parts
 from pipeline.settings.layers import check_layers
-from pipeline.settings.part import Count, Number, Part, Tokens, table
-from pipeline.settings.parts import Anchor, Fusion, Joint, Pairs, Pretrained, Smart, Standard
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, Count, Number, Part, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
-from pipeline.system.reading import read_toml
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam"]
+Extras = Annotated[
+    tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
+]
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
 # for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
@@ -59,17 +60,17 @@ class Recipe(Part):
     one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
     max_length: Tokens | None = Field(None, ge=4, description="longest input, tokens")
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
-    pairs: Pairs = Pairs()
-    extra: tuple[Extra, ...] = Field((), description="tasks whose training rows are added to the target's")
+    pairs: parts.Pairs = parts.Pairs()
+    extra: Extras = Field((), description="tasks whose training rows are added to the target's")
 
-    adapter: AdapterSettings = AdapterSettings()
-    bottleneck: Bottleneck = Bottleneck()
-    pal: Pal = Pal()
-    prefix: Prefix = Prefix()
-    lora: Lora = Lora()
-    fusion: Fusion = Fusion()
-    anchor: Anchor = Anchor()
-    standard: Standard = Standard()
+    adapter: parts.AdapterSettings = parts.AdapterSettings()
+    bottleneck: parts.Bottleneck = parts.Bottleneck()
+    pal: parts.Pal = parts.Pal()
+    prefix: parts.Prefix = parts.Prefix()
+    lora: parts.Lora = parts.Lora()
+    fusion: parts.Fusion = parts.Fusion()
+    anchor: parts.Anchor = parts.Anchor()
+    standard: parts.Standard = parts.Standard()
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
     hidden_dropout: float | None = Field(
         None, ge=0, lt=1, description="in the backbone, if not its own; not of attention"
@@ -79,7 +80,7 @@ class Recipe(Part):
     min_steps: Count = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(None, gt=0, description="of heads, if another")
-    pretrained: Pretrained = Pretrained()
+    pretrained: parts.Pretrained = parts.Pretrained()
     batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
     weight_decay: Number = Field(0.01, ge=0, description="AdamW's, not of biases and LayerNorms")
@@ -91,37 +92,19 @@ class Recipe(Part):
     score_start: bool | None = Field(None, description="score the start too: it may be what is kept (anchored: yes)")
     precision: Precision = Field("auto", description="auto: bf16 if it is clearly faster here, else fp32")
 
-    smart: Smart = Smart()
+    smart: parts.Smart = parts.Smart()
     bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")
     l2_sp: Number = Field(0.0, ge=0, description="alpha of L2-SP, closeness to the pretrained weights; 0 is off")
-    joint: Joint = Joint()
+    joint: parts.Joint = parts.Joint()
 
     @model_validator(mode="before")
     @classmethod
     def _compose(cls, values: Any) -> Any:
-        return composed(values) if isinstance(values, Mapping) else values
-
-    @field_validator("extra", mode="before")
-    @classmethod
-    def _parse_extra(cls, value: Any) -> Any:
-        return parse_extra(value)
-
-    @field_validator("extra")
-    @classmethod
-    def _order_extra(cls, value: tuple[Extra, ...]) -> tuple[Extra, ...]:
-        return in_order(value)
-
-    @field_serializer("extra")
-    def _extra_table(self, value: tuple[Extra, ...]) -> dict[str, Any]:
-        return extra_table(value)
+        return layered(values) if isinstance(values, Mapping) else values
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str) -> Self:
-        """Validate ``values``; every mistake is reported at once, each with its key.
-
-        Raises:
-            PipelineError: naming ``where`` and all mistakes.
-        """
+        """Validate ``values``; a :class:`PipelineError` names ``where`` and every mistake with its key."""
         raise_all(where, cls.problems(values))
         return cls.model_validate(values)
 
@@ -135,11 +118,6 @@ class Recipe(Part):
             problems = [*map(_with_flat_key, validation_problems(error)), *problems]
         return problems
 
-    @classmethod
-    def read(cls, file: Path) -> dict[str, Any]:
-        """The raw keys of a recipe file, to be overridden by flags and then parsed."""
-        return read_toml(file)
-
     def resolve(
         self,
         task: Task,
@@ -150,11 +128,13 @@ class Recipe(Part):
     ) -> Self:
         """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
 
-        ``precision`` is what ``auto`` means on this machine, ``longest`` what the backbone can read: it bounds the
-        task's length, while a longer ``max_length`` that was asked for is an error. ``depth`` is its number of layers:
-        ``drop_layers`` must leave one. ``joint`` says that the task trains together with others. Settings without
-        effect are brought to one value (the encoding of a task with one text, adapter settings of full fine-tuning),
-        so they cannot tell runs apart.
+        Settings without effect are brought to their defaults, so that they cannot tell runs apart.
+
+        Args:
+            precision: what ``auto`` means on this machine.
+            longest: what the backbone can read, in tokens.
+            depth: its number of layers.
+            joint: the task trains together with others.
         """
         encoding, head = self._reading(task)
         resolved = self._in_effect(task, encoding, head, joint).model_copy(
@@ -166,17 +146,19 @@ class Recipe(Part):
                 "precision": precision if self.precision == "auto" else self.precision,
             }
         )
-        resolved._check_sizes(longest, depth)
+        if depth is not None:
+            if (layers := resolved.joint.split_layers) > depth:
+                raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
+            check_layers(resolved.adapter.drop_layers, depth)
+        if longest is not None and resolved._kind_part == "prefix" and (length := resolved.prefix.length) > longest:
+            raise PipelineError(f"prefix_length {length} is more than the backbone can read ({longest})")
         return resolved.model_copy(update=resolved._by_method(has_weights=head != "cosine" or joint))
 
     def _reading(self, task: Task) -> tuple[Encoding, HeadKind]:
-        """How inputs of ``task`` are encoded, and the head that reads them.
-
-        Raises:
-            PipelineError: they do not fit each other or the task.
-        """
+        """How inputs of ``task`` are encoded, and the head that reads them."""
         if task.is_pair:
-            head = self.head or (task.head if self.encoding in (None, task.encoding) else _default_head(self.encoding))
+            usual_head: HeadKind = "difference" if self.encoding == "siamese" else "linear"
+            head = self.head or (task.head if self.encoding in (None, task.encoding) else usual_head)
             encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
         else:
             # One text is encoded alike either way; the option may still be given, to choose what it is fused with.
@@ -189,33 +171,23 @@ class Recipe(Part):
         raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
         if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
             raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
-        _check_one_logit(self.one_logit, head, task)
+        if self.one_logit and len(task.classes) != 2:
+            what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
+            raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
+        if self.one_logit and head == "cosine":
+            raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
         if any(source.task in (task.name, *task.aliases) for source in self.extra):
             raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
         return encoding, head
 
     def length_for(self, task: Task, longest: int | None = None) -> int:
-        """How many tokens of ``task``'s inputs are read, by a backbone that can read ``longest``.
-
-        Raises:
-            PipelineError: more were asked for.
-        """
+        """How many tokens of ``task``'s inputs are read, at most ``longest``; to ask for more is a PipelineError."""
         if self.max_length is not None and longest is not None and self.max_length > longest:
             raise PipelineError(
                 f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
                 f" {longest} or less"
             )
         return self.max_length or min(task.max_length, longest or task.max_length)
-
-    def _check_sizes(self, longest: int | None, depth: int | None) -> None:
-        """Raise a :class:`PipelineError` for what the backbone has no room for."""
-        if depth is not None and self.joint.split_layers > depth:
-            layers = self.joint.split_layers
-            raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
-        if depth is not None:
-            check_layers(self.adapter.drop_layers, depth)
-        if longest is not None and self._kind_part == "prefix" and self.prefix.length > longest:
-            raise PipelineError(f"prefix_length {self.prefix.length} is more than the backbone can read ({longest})")
 
     @property
     def has_modules(self) -> bool:
@@ -225,68 +197,54 @@ class Recipe(Part):
     @property
     def _kind_part(self) -> str:
         """The part with the settings of the modules that are trained; empty: it has none."""
-        return ADAPTER_KINDS[self.adapter.kind].part if self.has_modules else ""
-
-    def _parts_in_effect(self, task: Task, encoding: Encoding, joint: bool) -> Iterator[str]:
-        if self.has_modules or self.trainable == "fusion":
-            yield "adapter"
-        if self.trainable == "fusion":
-            yield from ("fusion", "anchor" if self.fusion.form == "anchored" else "standard")
-        if "full" in self.trainable:
-            yield "pretrained"
-        if task.is_pair and encoding == "cross":
-            yield "pairs"
-        if self.smart.weight:
-            yield "smart"
-        if joint:
-            yield "joint"
-        yield self._kind_part
+        return ADAPTER_KINDS[self.adapter.kind] if self.has_modules else ""
 
     def _in_effect(self, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Self:
-        """The same training of ``task``, with all that has no effect on it at its default.
-
-        Raises:
-            PipelineError: fusion over modules that it cannot mix.
-        """
+        """The same training of ``task``, with all that has no effect on it at its default."""
         if self.trainable == "fusion" and self.adapter.kind not in BOTTLENECKS:
             raise PipelineError(
                 f"adapter '{self.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
                 f" ({' or '.join(sorted(BOTTLENECKS))})"
             )
-        inert = PARTS.keys() - {*self._parts_in_effect(task, encoding, joint)}
-        if task.is_pair:
-            inert.add("truncation")
-        if head == "cosine":
-            inert.add("head_dropout")
-        if head != "cosine" or task.kind != "score":
-            inert.add("cosine_scale")
-        if self.trainable == "head":
-            inert.add("hidden_dropout")  # what is frozen runs without
-            if head == "cosine" and not joint:
-                inert |= type(self).model_fields.keys() - _SCORING  # it has no weights, so nothing trains
-        within = []
-        if self.trainable == "full+adapter" and not joint:
-            within.append("train_layernorm")  # all train; only several tasks could each have their own
-        if self.trainable != "full":
-            within += ["second_encoder", "split_layers"]
-        if self.pretrained.freeze_embeddings:
-            within.append("embedding_learning_rate")
-        if self.joint.mixing != "temperature":
-            within.append("temperature")
+        fuses, full, kind_part = self.trainable == "fusion", self.trainable == "full", self._kind_part
+        has_effect = {
+            "adapter": self.has_modules or fuses,
+            **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
+            "fusion": fuses,
+            "anchor": fuses and self.fusion.form == "anchored",
+            "standard": self._is_standard_fusion,
+            "pretrained": full or self.trainable == "full+adapter",
+            "pairs": task.is_pair and encoding == "cross",
+            "smart": self.smart.weight > 0,
+            "joint": joint,
+            "truncation": not task.is_pair,
+            "head_dropout": head != "cosine",
+            "cosine_scale": head == "cosine" and task.kind == "score",
+            "hidden_dropout": self.trainable != "head",  # what is frozen runs without
+            # Where all train, only several tasks could each have their own.
+            "train_layernorm": self.trainable != "full+adapter" or joint,
+            "second_encoder": full,
+            "split_layers": full,
+            "embedding_learning_rate": not self.pretrained.freeze_embeddings,
+            "temperature": self.joint.mixing == "temperature",
+        }
+        if self.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains
+            has_effect |= dict.fromkeys(type(self).model_fields.keys() - _SCORING, False)
         usual = type(self)()
-        whole = self.model_copy(update={name: getattr(usual, name) for name in inert})
-        return whole.changed({name: usual.flat()[name] for name in within})
+        defaults = usual.flat() | usual.model_dump()
+        return self.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})
 
     def _by_method(self, has_weights: bool) -> dict[str, Any]:
         """What stands for every None that the method decides.
 
-        A learning rate is None where it is that of the modules, ``learning_rate``. Where there are no modules,
-        ``learning_rate`` is what does train: the backbone, or the head alone.
+        ``learning_rate`` is that of the modules, or where there are none, of the backbone or the head alone. Another
+        rate is None where it equals this one.
 
         Args:
-            has_weights: whether the head has.
+            has_weights: whether the head has any.
         """
-        usual = self.learning_rate or self.usual_learning_rate
+        usual = STANDARD_FUSION_LEARNING_RATE if self._is_standard_fusion else LEARNING_RATES[self.trainable]
+        usual = self.learning_rate or usual
         head = (self.head_learning_rate or usual) if has_weights else usual
         backbone = self.pretrained.learning_rate or usual
         modules = {"full": backbone, "head": head}.get(self.trainable, usual)
@@ -315,12 +273,12 @@ class Recipe(Part):
     def flat(self) -> dict[str, Any]:
         """Its values, as JSON has them, under their flat names."""
         values = self.model_dump(mode="json")
-        parts = {flag: values[part][key] for flag, (part, key) in FLAGS.items()}
-        return {key: value for key, value in values.items() if key not in PARTS} | parts
+        in_parts = {flag: values[part][key] for flag, (part, key) in FLAGS.items()}
+        return {key: value for key, value in values.items() if key not in PARTS} | in_parts
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of a resolved recipe tells runs apart: all that is not at its default.
+        """The part of a resolved recipe that identifies a run: every setting that differs from its default.
 
         A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
         default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one.
@@ -332,11 +290,6 @@ class Recipe(Part):
     def usual_epochs(self) -> int:
         """What ``epochs`` of None means."""
         return STANDARD_FUSION_EPOCHS if self._is_standard_fusion else EPOCHS[self.trainable]
-
-    @property
-    def usual_learning_rate(self) -> float:
-        """What ``learning_rate`` of None means."""
-        return STANDARD_FUSION_LEARNING_RATE if self._is_standard_fusion else LEARNING_RATES[self.trainable]
 
     @property
     def _is_standard_fusion(self) -> bool:
@@ -372,20 +325,6 @@ class Recipe(Part):
         return -(-rows // self.batch_size)
 
 
-def _default_head(encoding: Encoding | None) -> HeadKind:
-    return "difference" if encoding == "siamese" else "linear"
-
-
-def _check_one_logit(one_logit: bool, head: HeadKind, task: Task) -> None:
-    if not one_logit:
-        return
-    if len(task.classes) != 2:
-        what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
-        raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
-    if head == "cosine":
-        raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
-
-
 def _pairing_problems(encoding: Any, head: Any) -> list[str]:
     if encoding == "cross" and isinstance(head, str) and head in PAIR_HEADS:
         return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
@@ -398,35 +337,28 @@ PARTS: dict[str, type[Part]] = {
     if isinstance(field.annotation, type) and issubclass(field.annotation, Part)
 }
 FLAGS: dict[str, tuple[str, str]] = {
-    part.flags.get(key, f"{name}_{key}"): (name, key) for name, part in PARTS.items() for key in part.model_fields
+    f"{name}_{key}" if part.flags is None else part.flags.get(key, key): (name, key)
+    for name, part in PARTS.items()
+    for key in part.model_fields
 }
 """Where the flat keys of a recipe belong: the part, and the key in it."""
 
 
-def composed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw values of a recipe with every flat key in its part. Of what is written twice, the last counts."""
-    whole: dict[str, Any] = {}
-    for name, value in values.items():
-        if name in PARTS and isinstance(value, Part):
-            value = value.model_dump()
-        if name in PARTS and isinstance(value, Mapping):
-            whole[name] = {**table(whole.get(name)), **value}
-        elif name in FLAGS:
-            part, key = FLAGS[name]
-            whole[part] = {**table(whole.get(part)), key: value}
-        else:
-            whole[name] = value
-    return whole
+def table(value: Any) -> dict[str, Any]:
+    """``value`` where it is a table; else nothing, since validation reports it."""
+    return value if isinstance(value, dict) else {}
 
 
 def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Raw values of recipes, the later ones over the former; a part is merged key by key."""
+    """Raw values of recipes, the later ones over the former; flat keys go into their parts, which merge key by key."""
     whole: dict[str, Any] = {}
-    for layer in map(composed, layers):
-        whole |= {
-            key: {**table(whole.get(key)), **value} if key in PARTS and isinstance(value, dict) else value
-            for key, value in layer.items()
-        }
+    for name, value in chain.from_iterable(layer.items() for layer in layers):
+        if isinstance(value, Part):
+            value = value.model_dump()
+        if name in FLAGS and not (name in PARTS and isinstance(value, Mapping)):
+            name, key = FLAGS[name]
+            value = {key: value}
+        whole[name] = {**table(whole.get(name)), **value} if name in PARTS and isinstance(value, Mapping) else value
     return whole
 
 

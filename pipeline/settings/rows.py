@@ -15,6 +15,7 @@ Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
+BackboneName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")]
 
 
 def _renamed(task: str, info: ValidationInfo) -> str:
@@ -36,13 +37,10 @@ TaskName = Annotated[Name, AfterValidator(_renamed)]
 class Traits:
     """What all rows of a method have in common."""
 
-    trains: tuple[Trainable, ...]
-    """What its rows may train; the first where they do not say."""
+    trains: tuple[Trainable, ...]  # what its rows may train; the first where they do not say
     title: str
-    built_on: Method | None = None
-    """The method whose finished runs its runs start from."""
-    joins: str = ""
-    """What it does with several tasks, in words; empty: it needs only one."""
+    built_on: Method | None = None  # the method whose finished runs its runs start from
+    joins: str = ""  # what it does with several tasks, in words; empty: it needs only one
 
 
 METHODS: dict[Method, Traits] = {
@@ -80,14 +78,7 @@ class Row(BaseModel):
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
-    backbone: str | None = Field(
-        None,
-        min_length=1,
-        max_length=4096,
-        pattern=r"^[^\x00-\x1f]+$",
-        description="in place of the study's, such as a folder that `pretrain` wrote; the rows that it is built on have"
-        " the same",
-    )
+    backbone: BackboneName | None = Field(None, description="not the study's; rows that it is built on have the same")
     keep_weights: bool = Field(
         False, description="multitask, sequential: keep the trained models for predict; other methods always do"
     )
@@ -120,11 +111,7 @@ class Row(BaseModel):
         return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
 
     def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
-        """Keys that do not go with the method, with each other, or with the rows that this one is built on.
-
-        Args:
-            rows: every row that there is. In them, as in this one, ``of`` is filled in.
-        """
+        """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
         for key, (method, why) in _ONLY.items():
             if getattr(self, key) and self.method != method:
                 yield f"{key}: {why}, not {self.method}"

@@ -6,11 +6,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipeline.settings.grid import expand_grids
-from pipeline.settings.like import expand_likes
-from pipeline.settings.mistakes import listed, parts, recipe_problems, stray_tasks
-from pipeline.settings.part import table
-from pipeline.settings.recipe import Recipe, layered
+from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
+from pipeline.settings.recipe import Recipe, layered, table
 from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
@@ -52,14 +49,11 @@ class Study(BaseModel):
         known_tasks: Collection[str] | None = (),
         name_of: Callable[[str], str] | None = None,
     ) -> Self:
-        """Validate a study with all its recipes; every mistake is reported at once.
+        """Validate a study with all its recipes; a :class:`PipelineError` names ``where`` and every mistake.
 
         Args:
             known_tasks: tasks beside the study's own that rows and recipes may name, without effect; None: any task.
             name_of: gives every task its new name.
-
-        Raises:
-            PipelineError: naming ``where`` and all mistakes.
         """
         values, bases, wrong_likes = expand_likes(values)
         values, wrong_grids = expand_grids(values)
@@ -128,7 +122,7 @@ class Study(BaseModel):
         return row.model_copy(update={"title": title, "of": row.of or row.built_on})
 
     def title(self, name: str, source: str = "") -> str:
-        """What tables print for a row, or for a row of sequential tuning with one of its sources."""
+        """What tables print for a row; with ``source``, for a row of sequential tuning from it."""
         return self.row(name).title + (f", from {source}" if source else "")
 
     def published_names(self, name: str, source: str = "") -> tuple[str, ...]:
@@ -168,11 +162,7 @@ class Study(BaseModel):
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
     def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every recipe, whatever the study says.
-
-        Raises:
-            PipelineError: a recipe cannot have these values.
-        """
+        """The same study with ``values`` in every recipe; a :class:`PipelineError` if one cannot have them."""
         changed = self.model_dump()
         for part in parts(changed).values():
             for recipe in (part["recipe"], *part.get("tasks", {}).values()):
@@ -181,25 +171,15 @@ class Study(BaseModel):
         return self.parse(changed, f"study {self.name}", known_tasks=None)
 
     def with_task_names(self, name_of: Callable[[str], str]) -> Self:
-        """The same study with every task renamed by ``name_of``, so that an alias and its task are one.
-
-        Raises:
-            PipelineError: two names of a list are one task.
-        """
+        """The same study with tasks renamed, an alias and its task to one; a PipelineError if a list had both."""
         return self.parse(self.model_dump(), f"study {self.name}", known_tasks=None, name_of=name_of)
 
 
 def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
     """The study ``name`` in ``folder``, or in the TOML file that it names, with ``overrides`` in place of its keys.
 
-    What the file says about tasks and rows that the overrides leave out has no effect.
-
-    Args:
-        overrides: keys of a study, but ``curve`` is whether there is one, the study's own or the default one, and
-            ``curve_rows`` are its points.
-
-    Raises:
-        PipelineError: there is no such study, or it has mistakes.
+    What the file says about tasks and rows that the overrides leave out has no effect. Of the overrides, ``curve`` says
+    whether there is one, the study's own or the default one, and ``curve_rows`` are its points.
     """
     file = Path(name) if name.endswith(".toml") else folder / f"{name}.toml"
     if not present(file):

@@ -2,19 +2,27 @@
 
 import json
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
+from accelerate import Accelerator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import AdamW
 
 from pipeline.models.backbone import hash_tensors
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 
 _FORMAT = 2
+
+Tensors = dict[str, Tensor]
+Scores = float | Mapping[str, float]
+"""Dev score of a model, or one per task, of which the mean decides; higher is better."""
 
 
 @dataclass
@@ -30,10 +38,33 @@ class Progress:
     peak_memory_mb: float = 0.0
     loss_sum: float = 0.0
     loss_count: int = 0
-    best_epoch: int = 0
+    best_epoch: int = 0  # 0 is the start, before any step
     best_score: float = float("-inf")
     done: bool = False
     curve: list[dict[str, float | None]] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """Of training and evaluation over all resumptions, without start-up."""
+        return self.train_seconds + self.evaluation_seconds
+
+    @property
+    def examples_per_second(self) -> float:
+        """Of the training steps alone."""
+        return self.examples / self.train_seconds if self.examples else 0.0
+
+    def add_point(
+        self, epoch: int, loss: float | None, scores: Scores, rate: float, measured: Mapping[str, float | None]
+    ) -> bool:
+        """Append the scores after ``epoch`` to the curve; returns whether their mean is better than all before."""
+        each = {f"dev_{name}": value for name, value in scores.items()} if isinstance(scores, Mapping) else {}
+        score = sum(scores.values()) / len(scores) if isinstance(scores, Mapping) else scores
+        best = not self.curve or score > self.best_score
+        if best:
+            self.best_score, self.best_epoch = score, epoch
+        point = {"epoch": epoch, "loss": loss, "dev": score, **each, "learning_rate": rate, **measured}
+        self.curve.append({**point, "examples": self.examples, "seconds": round(self.seconds, 3)})
+        return best
 
 
 @dataclass(frozen=True)
@@ -41,26 +72,24 @@ class Checkpoint:
     """Everything a step depends on. Random numbers need no state: each step seeds its own."""
 
     progress: Progress
-    weights: dict[str, Tensor]
-    best_weights: dict[str, Tensor]
-    optimizer: dict[int, dict[str, Tensor]]
+    weights: Tensors
+    best_weights: Tensors
+    optimizer: dict[int, Tensors]
     scaler: dict[str, Any]
-    companions: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    companions: dict[int, Tensors] = field(default_factory=dict)
 
 
 def save_checkpoint(file: Path, checkpoint: Checkpoint) -> None:
     """Write by rename: a kill at any moment leaves the old file or the new one, never half of one."""
-    tensors = {f"weights/{name}": tensor for name, tensor in checkpoint.weights.items()}
-    tensors |= {f"best/{name}": tensor for name, tensor in checkpoint.best_weights.items()}
+    parts = {"weights": checkpoint.weights, "best": checkpoint.best_weights}
     for part, states in (("optimizer", checkpoint.optimizer), ("companions", checkpoint.companions)):
-        for index, state in states.items():
-            tensors |= {f"{part}/{index}/{key}": value.contiguous() for key, value in state.items()}
+        parts |= {f"{part}/{index}": state for index, state in states.items()}
     progress = asdict(checkpoint.progress)
     # JSON has no infinity: before the first evaluation there is no best score.
     progress["best_score"] = progress["best_score"] if checkpoint.progress.curve else None
     metadata = {"format": str(_FORMAT), "progress": json.dumps(progress), "scaler": json.dumps(checkpoint.scaler)}
     # Hashing and writing both need them on the CPU: copy a GPU's once.
-    tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
+    tensors = {f"{part}/{name}": value.contiguous().cpu() for part, own in parts.items() for name, value in own.items()}
     with new_file(file) as temporary:
         save_file(tensors, temporary, metadata={**metadata, "sha256": _digest(metadata, tensors)})
 
@@ -88,26 +117,116 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
         if progress["best_score"] is None:
             progress["best_score"] = float("-inf")
         return Checkpoint(
-            progress=Progress(**progress),
-            weights=_part(tensors, "weights"),
-            best_weights=_part(tensors, "best"),
-            optimizer=_numbered(tensors, "optimizer"),
-            scaler=json.loads(metadata["scaler"]),
-            companions=_numbered(tensors, "companions"),
+            Progress(**progress),
+            _part(tensors, "weights"),
+            _part(tensors, "best"),
+            _numbered(tensors, "optimizer"),
+            json.loads(metadata["scaler"]),
+            _numbered(tensors, "companions"),
         )
     except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
         print(f"warning: {file} cannot be read ({error}): this run starts from its beginning", file=sys.stderr)
         return None
 
 
-def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+def _part(tensors: Tensors, part: str) -> Tensors:
     """The tensors whose names start with ``part/``, under the rest of their names."""
     return {key.removeprefix(f"{part}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{part}/")}
 
 
-def _numbered(tensors: Mapping[str, Tensor], part: str) -> dict[int, dict[str, Tensor]]:
-    numbered: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in _part(tensors, part).items():
-        index, _, name = key.partition("/")
-        numbered.setdefault(int(index), {})[name] = tensor
-    return numbered
+def _numbered(tensors: Tensors, part: str) -> dict[int, Tensors]:
+    own = _part(tensors, part)
+    return {int(index): _part(own, index) for index in {key.partition("/")[0] for key in own}}
+
+
+class Companion(Protocol):
+    """What goes along with a training and has a state of its own; its methods are called in the order given here."""
+
+    def start(self, kept: Mapping[str, Tensor]) -> None:
+        """The model has its weights; ``kept`` is an earlier :meth:`state` on the CPU, or empty at the beginning."""
+
+    def after_step(self, step: int, total: int) -> None:
+        """Optimiser step ``step`` (from 1) of ``total`` is done."""
+
+    def measured(self) -> dict[str, float | None]:
+        """Columns for the curve: what was seen since the last call; None where nothing was."""
+
+    def state(self) -> Tensors:
+        """What :meth:`start` needs to go on; the checkpoint keeps it."""
+
+
+class Resumption:
+    """Loads model, optimiser and companions from the checkpoint ``file`` when made, and writes them there later.
+
+    Args:
+        file: None keeps nothing, and a missing file leaves everything at the start.
+        seconds: how long until the state is :attr:`due` to be kept again.
+        model: unwrapped.
+        companions: the same ones in the same order each time.
+    """
+
+    def __init__(
+        self,
+        file: Path | None,
+        seconds: float,
+        model: nn.Module,
+        optimizer: AdamW,
+        accelerator: Accelerator,
+        companions: Sequence[Companion] = (),
+    ) -> None:
+        self._file, self._seconds = file, seconds
+        self._model, self._optimizer, self._accelerator = model, optimizer, accelerator
+        self._companions = companions
+        self.progress = Progress()
+        self._best: Tensors = {}
+        states: dict[int, Tensors] = {}
+        resumed = load_checkpoint(file) if file is not None else None
+        if resumed is not None and _fits(resumed, model):
+            self.progress, self._best, states = resumed.progress, resumed.best_weights, resumed.companions
+            _load_weights(model, resumed.weights)
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": resumed.optimizer, "param_groups": groups})
+            if accelerator.scaler is not None and resumed.scaler:
+                accelerator.scaler.load_state_dict(resumed.scaler)
+        for index, companion in enumerate(companions):
+            companion.start(states.get(index, {}))
+        self._kept_at = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self._kept_at >= self._seconds
+
+    def keep(self) -> None:
+        """Write the state. Every process holds the same; one of them writes."""
+        if self._file is not None and self._accelerator.is_main_process:
+            scaler = self._accelerator.scaler.state_dict() if self._accelerator.scaler is not None else {}
+            weights = {name: tensor.detach() for name, tensor in trainable(self._model).items()}
+            optimizer = {index: dict(state) for index, state in self._optimizer.state_dict()["state"].items()}
+            held = {index: companion.state() for index, companion in enumerate(self._companions)}
+            save_checkpoint(self._file, Checkpoint(self.progress, weights, self._best, optimizer, scaler, held))
+        self._kept_at = time.monotonic()
+
+    def remember_best(self) -> None:
+        self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}
+
+    def restore_best(self) -> None:
+        _load_weights(self._model, self._best)
+
+
+def trainable(model: nn.Module) -> Tensors:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
+    """Whether a checkpoint's weights are those that train in ``model``; there may be no best epoch yet."""
+    weights, best, own = (
+        {name: tensor.shape for name, tensor in tensors.items()}
+        for tensors in (checkpoint.weights, checkpoint.best_weights, trainable(model))
+    )
+    return weights == own and best in (own, {})
+
+
+def _load_weights(model: nn.Module, weights: Tensors) -> None:
+    with torch.no_grad():
+        for name, parameter in trainable(model).items():
+            parameter.copy_(weights[name])

@@ -1,24 +1,29 @@
-"""Where and in what precision to compute."""
+"""Where and in what precision to compute, and with how much memory."""
 
 import atexit
+import gc
 import os
-import time
+import resource
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import torch
 import torch.distributed
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
+from torch import nn
+from torch.utils.benchmark import Timer
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import is_main_process
+from pipeline.system.process import give_back_memory, is_main_process
 
 T = TypeVar("T")
 
@@ -90,11 +95,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 
 def resolve_precision(precision: Precision) -> Precision:
-    """The precision to use: ``auto`` is bf16 if a measurement shows it to be faster here, else fp32.
-
-    Raises:
-        PipelineError: fp16 without a GPU, bf16 on a GPU without it.
-    """
+    """What ``precision`` means here, a :class:`PipelineError` if the hardware has none; ``auto`` is measured."""
     gpu = on_gpu()
     if precision == "bf16" and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
@@ -111,8 +112,7 @@ def resolve_precision(precision: Precision) -> Precision:
 def bf16_is_faster(device: str) -> bool:
     """Whether matrix products take clearly less time in bf16 than in fp32, measured here.
 
-    The margin is wide, and a GPU multiplies matrices that fill it, so that noise cannot decide a run's precision.
-    Hardware made for bf16 gains a factor of two or more.
+    The margin is wide, so that noise cannot decide: hardware made for bf16 gains a factor of two or more.
     """
     gpu = device.startswith("cuda")
     if not gpu and not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
@@ -128,27 +128,18 @@ def bf16_is_faster(device: str) -> bool:
 
 
 def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Seconds of ten products, with the device idle before and after."""
-    if left.is_cuda:
-        torch.cuda.synchronize(left.device)
-    started = time.perf_counter()
-    for _ in range(10):
-        left @ right
-    if left.is_cuda:
-        torch.cuda.synchronize(left.device)
-    return time.perf_counter() - started
+    """Seconds of a product; on a GPU with the device idle before and after."""
+    timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
+    with torch.cuda.device(left.get_device()):  # which the timer waits for; -1, of a CPU, changes nothing
+        return timer.timeit(10).mean
 
 
 def make_accelerator(
     precision: Precision, tracker: str | None = None, folder: Path | None = None, *, resting: bool = False
 ) -> Accelerator:
-    """An Accelerator for one run; ``tracker`` (such as "tensorboard") logs under ``folder``.
+    """An Accelerator for one run; ``tracker`` (such as "tensorboard", which must be installed) logs under ``folder``.
 
-    Args:
-        resting: a step may leave parameters without gradients, so processes look for those at every step.
-
-    Raises:
-        PipelineError: the tracker's package is not installed, or the processes do not find each other.
+    With ``resting``, a step may leave parameters without gradients, so processes look for those at every step.
     """
     mixed = "no" if precision == "fp32" else precision
     # Accelerate keeps one state per process and refuses a second precision, but a study may hold two.
@@ -166,3 +157,63 @@ def make_accelerator(
             " ACCELERATE_USE_CPU=true, or start with accelerate launch --cpu"
         )
     return accelerator
+
+
+def reset_peak_memory() -> None:
+    """Reset the peak, so that a small run after a big one does not inherit it."""
+    _free()
+    if on_gpu():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: sets the high-water mark VmHWM to what is resident now
+
+
+def peak_memory_mb() -> float:
+    """Peak in MB (2^20 bytes): of the GPU's allocated memory if one is used, else of the process's resident memory."""
+    if on_gpu():
+        return round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return round(int(line.split()[1]) / 1024, 1)
+    # Without /proc only the peak since the process began is known.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit, 1)
+
+
+def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
+    """Fail early if weights, gradients and Adam's two moments do not fit in memory. Activations come on top.
+
+    Args:
+        model: already loaded, in the machine's own memory.
+        held: further bytes that each step holds.
+    """
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    needed, available = weights + 3 * trained + held, available_bytes()
+    if not on_gpu():
+        available += weights
+    if needed > available:
+        parts = {"weights": weights, "gradients": trained + held, "Adam's moments": 2 * trained}
+        listed = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items() if size)
+        raise PipelineError(
+            f"{title}: training needs at least {needed / 2**30:.1f} GiB ({listed}), but there are"
+            f" {available / 2**30:.1f}: train fewer tasks together, less of the model (trainable = 'adapter'), without"
+            " gradient surgery, or a smaller backbone"
+        )
+
+
+def available_bytes() -> int:
+    """Free memory: of the GPU if one is used, else of the machine, within the container's limit."""
+    if on_gpu():
+        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    _free()
+    available: int = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # "max" is no bound
+        available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return available
+
+
+def _free() -> None:
+    gc.collect()  # a model of an earlier run may hang in a cycle of references
+    give_back_memory()

@@ -4,14 +4,13 @@ A step's random numbers are seeded by (seed, step, process) and the order of bat
 resumes from its checkpoint takes exactly the steps it would have taken.
 """
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Protocol
 
 import torch
 from accelerate import Accelerator
@@ -21,27 +20,14 @@ from torch.optim import AdamW
 from pipeline.data.batches import Piece, prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from pipeline.training.checkpoint import Progress
-from pipeline.training.cost import peak_memory_mb, reset_peak_memory
-from pipeline.training.curve import Scores, add_point, is_over
+from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
+from pipeline.training.devices import peak_memory_mb, reset_peak_memory
 from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
-from pipeline.training.resumption import Companion, Resumption, trainable
+from pipeline.training.surgery import Surgery
 
 Loss = Callable[[nn.Module, Piece], Tensor]
 Penalty = Callable[[], Tensor]
-
-
-class GradientRule(Protocol):
-    """Combines the gradients of a step's tasks otherwise than by adding them up."""
-
-    def take(self) -> None:
-        """Store and clear the parameters' gradient, which is that of one task's whole batch."""
-        ...
-
-    def give(self) -> None:
-        """Set the parameters' gradient to the combination of all that were taken."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -51,21 +37,6 @@ class TrainingData:
     batches: Callable[[int, int], Iterator[list[Piece]]]
     batches_per_epoch: int
     epochs: int
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The result of training. The model holds the weights of ``best_epoch`` when ``fit`` returns."""
-
-    curve: list[dict[str, float | None]]
-    best_epoch: int
-    """0 is the start, before any step."""
-    best_score: float
-    seconds: float
-    """Of training and evaluation over all resumptions, without start-up."""
-    examples_per_second: float
-    """Of the training steps alone."""
-    peak_memory_mb: float
 
 
 def fit(
@@ -82,17 +53,16 @@ def fit(
     penalties: Sequence[Penalty] = (),
     without_decay: Collection[str] = (),
     pretrained: Collection[str] | None = None,
-    combine: GradientRule | None = None,
+    combine: Surgery | None = None,
     companions: Sequence[Companion] = (),
     checkpoint_file: Path | None = None,
     checkpoint_seconds: float = 60.0,
-) -> Fitted:
-    """Train the parameters of ``model`` that require gradients; keep the epoch with the best dev score.
+) -> Progress:
+    """Train the parameters of ``model`` that require gradients; it ends with the weights of the best epoch on dev.
 
     Where nothing is trainable and ``recipe.score_start`` is set, the model is scored as it is.
 
     Args:
-        recipe: a resolved recipe.
         loss: ``loss(model, piece)``, the mean over the piece's rows. Micro-batches and processes are weighted by their
             rows, so the gradient is that of the whole batch however it is cut. The loss of a step with batches of
             several tasks is the sum of theirs.
@@ -110,10 +80,23 @@ def fit(
     """
     assert recipe.learning_rate is not None
     reset_peak_memory()
+
+    def score(model: nn.Module, progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
+        """Score the model into the curve; returns whether it is the best so far."""
+        started = time.perf_counter()
+        model.eval()
+        scores = evaluate(model)
+        progress.evaluation_seconds += time.perf_counter() - started
+        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
+        measured = {name: value for companion in companions for name, value in companion.measured().items()}
+        return progress.add_point(epoch, mean_loss, scores, rate, measured)
+
     if not trainable(model):
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
-        return _scored_as_it_is(model.to(accelerator.device), evaluate)
+        progress = Progress()
+        score(model.to(accelerator.device), progress, 0, None, 0.0)
+        return progress
     rates = peak_rates(model, recipe, pretrained)
     optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay, rates), fused=True)
     plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
@@ -121,22 +104,20 @@ def fit(
     progress = state.progress
     total = data.epochs * data.batches_per_epoch
     peak, schedule = recipe.learning_rate, SCHEDULES[recipe.schedule]
+    patience = recipe.early_stopping_patience or math.inf
 
     def take_score(epoch: int, mean_loss: float | None) -> None:
         # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process
         # without a dev batch would not take part. Mixed precision is part of the module.
         rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
-        measured = {name: value for companion in companions for name, value in companion.measured().items()}
-        best = _score(plain, evaluate, progress, epoch, mean_loss, rate, measured)
-        if best:
+        if best := score(plain, progress, epoch, mean_loss, rate):
             state.remember_best()
-        progress.done = epoch > 0 and is_over(progress, data.epochs, recipe.early_stopping_patience)
-        spent, score = progress.train_seconds + progress.evaluation_seconds, progress.curve[-1]["dev"]
-        left = 0.0 if progress.done or not epoch else spent / epoch * (data.epochs - epoch)
-        speed = progress.examples / progress.train_seconds if epoch else 0.0
-        shown.epoch(epoch, mean_loss, f"dev {metric} {score:.4f}", best, speed, left)
+        progress.done = epoch > 0 and (epoch >= data.epochs or epoch - progress.best_epoch >= patience)
+        left = 0.0 if progress.done or not epoch else progress.seconds / epoch * (data.epochs - epoch)
+        dev = progress.curve[-1]["dev"]
+        shown.epoch(epoch, mean_loss, f"dev {metric} {dev:.4f}", best, progress.examples_per_second, left)
         losses = {} if mean_loss is None else {"loss": mean_loss}
-        accelerator.log({**losses, f"dev_{metric}": score}, step=progress.step)
+        accelerator.log({**losses, f"dev_{metric}": dev}, step=progress.step)
 
     with TrainingProgress(title, data.epochs, shown=accelerator.is_main_process) as shown:
         if recipe.score_start and not progress.step and not progress.curve:
@@ -187,42 +168,7 @@ def fit(
                 state.keep()
     state.restore_best()
     accelerator.free_memory()
-    return _fitted(progress)
-
-
-def _scored_as_it_is(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) -> Fitted:
-    progress = Progress()
-    _score(model, evaluate, progress, 0, None, 0.0)
-    return _fitted(progress)
-
-
-def _score(
-    model: nn.Module,
-    evaluate: Callable[[nn.Module], Scores],
-    progress: Progress,
-    epoch: int,
-    loss: float | None,
-    learning_rate: float,
-    measured: Mapping[str, float | None] = MappingProxyType({}),
-) -> bool:
-    """Score the model into the curve; returns whether it is the best so far."""
-    started = time.perf_counter()
-    model.eval()
-    scores = evaluate(model)
-    progress.evaluation_seconds += time.perf_counter() - started
-    progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-    return add_point(progress, epoch, loss, scores, learning_rate, measured)
-
-
-def _fitted(progress: Progress) -> Fitted:
-    return Fitted(
-        curve=progress.curve,
-        best_epoch=progress.best_epoch,
-        best_score=progress.best_score,
-        seconds=progress.train_seconds + progress.evaluation_seconds,
-        examples_per_second=progress.examples / progress.train_seconds if progress.examples else 0.0,
-        peak_memory_mb=progress.peak_memory_mb,
-    )
+    return progress
 
 
 def _backward(
@@ -231,7 +177,7 @@ def _backward(
     loss: Loss,
     penalties: Sequence[Penalty],
     accelerator: Accelerator,
-    combine: GradientRule | None,
+    combine: Surgery | None,
 ) -> Tensor:
     """Accumulate the gradient of the whole batch, of which each process takes some pieces; returns the batch's loss.
 

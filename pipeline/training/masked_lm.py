@@ -1,7 +1,6 @@
-"""Masked-language-model training: predict hidden words (Devlin et al. 2019, section 3.1, task 1).
+"""Masked-language-model training, without next-sentence prediction (Devlin et al. 2019, section 3.1, task 1).
 
-There is no next-sentence prediction. Words to hide are drawn anew in every epoch, seeded by (seed, epoch, batch), so a
-resumed run hides the words it would have hidden.
+Words to hide are seeded by (seed, epoch, batch), so a resumed run hides the words it would have hidden.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,8 @@ from pipeline.data.batches import (
 )
 from pipeline.data.tokens import TokenisedSplit, Tokenizer
 from pipeline.settings.recipe import Recipe
-from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.checkpoint import Progress
+from pipeline.training.fit import TrainingData, fit
 
 IGNORED = -100
 
@@ -49,9 +49,7 @@ class Masking:
     ) -> tuple[Tensor, Tensor]:
         """Masked ``ids`` (B, T), and labels (B, T) that are ``IGNORED`` wherever there is nothing to predict.
 
-        Args:
-            special: ids that are never chosen, including padding.
-            words: ids to draw random words from.
+        ``special`` ids, padding among them, are never chosen; random words are drawn from ``words``.
         """
         draw = torch.from_numpy(generator.random(ids.shape))
         chosen = (draw < self.chosen) & ~torch.isin(ids, special)
@@ -102,17 +100,23 @@ def fit_masked(
     title: str = "pretrain",
     checkpoint_file: Path | None = None,
     checkpoint_seconds: float = 60.0,
-) -> Fitted:
+) -> Progress:
     """Train ``model`` on ``train`` and keep the epoch with the best accuracy on ``held_out``.
 
     Args:
         model: an encoder with a masked-language-model head.
-        held_out: texts by name. The score is the accuracy on hidden tokens, averaged over names; the same tokens are
-            hidden each time.
-        recipe: resolved; sets rates, batches and epochs.
+        held_out: texts by name. The score is the accuracy on hidden tokens, the same each time, averaged over names.
     """
-    mask = _Masker(masking, tokenizer, seed)
+    special, mask_id = tokenizer.fast.all_special_ids, tokenizer.fast.mask_token_id
+    assert mask_id is not None
+    never, words = torch.tensor(special), torch.tensor(sorted({*range(len(tokenizer.fast))} - {*special}))
     most_padding = padding_worth_a_pass(accelerator.device)
+
+    def mask(batch: Batch, *numbers: int) -> Batch:
+        """``batch`` with some words hidden, which follow from its numbers, and ``labels`` (B, T) that hold them."""
+        generator = np.random.default_rng([seed, *numbers])
+        ids, labels = masking.apply(batch["input_ids"], never, mask_id, words, generator)
+        return {**batch, "input_ids": ids, "labels": labels}
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         pieces = recipe.gradient_accumulation_steps * accelerator.num_processes
@@ -121,17 +125,17 @@ def fit_masked(
             yield cut(mask(batch, epoch, number), pieces, most_padding)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
-        return {name: masked_accuracy(trained, split) for name, split in held_out.items()}
-
-    def masked_accuracy(trained: nn.Module, split: TokenisedSplit) -> float:
-        right = asked = 0
-        for number, rows in enumerate(evaluation_order(split.lengths, recipe.batch_size)):
-            batch = _asking(mask(collate(split, rows, tokenizer.pad_token_id), 0, number))
-            with torch.inference_mode():
-                guesses = trained(**_inputs(batch, accelerator.device)).argmax(dim=-1).cpu()
-            right += int((guesses == batch["labels"]).sum())
-            asked += len(guesses)
-        return right / max(asked, 1)
+        accuracies = {}
+        for name, split in held_out.items():
+            right = asked = 0
+            for number, rows in enumerate(evaluation_order(split.lengths, recipe.batch_size)):
+                batch = _asking(mask(collate(split, rows, tokenizer.pad_token_id), 0, number))
+                with torch.inference_mode():
+                    guesses = trained(**_inputs(batch, accelerator.device)).argmax(dim=-1).cpu()
+                right += int((guesses == batch["labels"]).sum())
+                asked += len(guesses)
+            accuracies[name] = right / max(asked, 1)
+        return accuracies
 
     def loss(trained: nn.Module, piece: Piece) -> Tensor:
         labels = piece.batch["labels"]
@@ -142,9 +146,7 @@ def fit_masked(
         MaskedModel(model),
         recipe=recipe,
         seed=seed,
-        data=TrainingData(
-            batches, batches_per_epoch=recipe.steps_over(len(train)), epochs=recipe.epochs_over(len(train))
-        ),
+        data=TrainingData(batches, recipe.steps_over(len(train)), recipe.epochs_over(len(train))),
         loss=loss,
         evaluate=evaluate,
         metric="masked accuracy",
@@ -153,23 +155,6 @@ def fit_masked(
         checkpoint_file=checkpoint_file,
         checkpoint_seconds=checkpoint_seconds,
     )
-
-
-class _Masker:
-    """Masks batches; what is hidden follows from the seed and the batch's numbers."""
-
-    def __init__(self, masking: Masking, tokenizer: Tokenizer, seed: int) -> None:
-        special, mask_id = tokenizer.fast.all_special_ids, tokenizer.fast.mask_token_id
-        assert mask_id is not None
-        self._masking, self._mask_id, self._seed = masking, mask_id, seed
-        self._special = torch.tensor(special)
-        self._words = torch.tensor(sorted({*range(len(tokenizer.fast))} - {*special}))
-
-    def __call__(self, batch: Batch, *numbers: int) -> Batch:
-        """``batch`` with some words hidden, and ``labels`` (B, T) that hold them."""
-        generator = np.random.default_rng([self._seed, *numbers])
-        ids, labels = self._masking.apply(batch["input_ids"], self._special, self._mask_id, self._words, generator)
-        return {**batch, "input_ids": ids, "labels": labels}
 
 
 def cut(batch: Batch, pieces: int, most_padding: int | None = None) -> list[Piece]:

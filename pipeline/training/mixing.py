@@ -23,12 +23,9 @@ _SAMPLED, _SHUFFLED = 1, 2
 class Joint:
     """A joint training, as rules see it."""
 
-    batches: Mapping[str, int]
-    """Of one pass over each task."""
-    rows: Mapping[str, int]
-    """Training rows of each task."""
-    steps: int
-    """Of one epoch."""
+    batches: Mapping[str, int]  # of one pass over each task
+    rows: Mapping[str, int]  # training rows of each task
+    steps: int  # of one epoch
     epochs: int
     seed: int
     temperature: float = 1.0
@@ -45,8 +42,7 @@ Rule = Callable[[Joint], Iterable[Sequence[str]]]
 def simultaneous(joint: Joint) -> Iterable[Sequence[str]]:
     """One batch of every task in each step, their losses added up (Wang 2024).
 
-    The smallest task's pass is the epoch; the others go on where they were in the next one, and are shuffled anew
-    whenever they start again.
+    The smallest task's pass is the epoch; the others go on where they were.
     """
     return [tuple(joint.batches)] * joint.total
 
@@ -74,9 +70,7 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
 
     alpha = 1 is proportional sampling, 1/2 square-root sampling; what falls from 1 to 1/5 over training is annealed
     sampling (Stickland & Murray 2019, section 3.2). The epoch is as many steps as a pass over all tasks has batches.
-
-    Args:
-        alphas: of each epoch.
+    ``alphas`` has one for each epoch.
     """
     for epoch, alpha in enumerate(alphas):
         chances = probabilities(joint.rows, alpha)
@@ -85,12 +79,8 @@ def sampled(joint: Joint, alphas: Sequence[float]) -> Iterable[Sequence[str]]:
         yield from [(task,) for task in drawn.tolist()]
 
 
-LIMIT = 2**21
-"""K of temperature mixing, as in Raffel et al.: larger tasks are drawn as if they had so many rows."""
-
-
-def by_temperature(joint: Joint, limit: int = LIMIT) -> Iterable[Sequence[str]]:
-    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) (Raffel et al. 2020, section 3.5.2).
+def by_temperature(joint: Joint, limit: int = 2**21) -> Iterable[Sequence[str]]:
+    """One task a step, drawn with p_i ~ min(N_i, K)^(1/T) and the paper's K (Raffel et al. 2020, section 3.5.2).
 
     T = 1 is proportional sampling of tasks with up to K rows; a large T draws all tasks equally often.
     """
@@ -120,15 +110,6 @@ RULES: dict[Mixing, Rule] = {
 }
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Batch ``batch`` (from 0) of pass ``epoch`` (from 1) over the rows of ``task``."""
-
-    task: str
-    epoch: int
-    batch: int
-
-
 def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Recipe, seed: int) -> TrainingData:
     """Joint training over ``parts``, the data of each task by itself; a step's pieces say whose they are.
 
@@ -139,30 +120,20 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
     each = {task: part.batches_per_epoch for task, part in parts.items()}
     steps = recipe.joint_steps(each.values())
     epochs = recipe.epochs_of(steps)
-    draws = _draws(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)), each)
+    order = list(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)))
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
-        running: dict[str, tuple[Draw, Iterator[list[Piece]]]] = {}
-        for step in range((epoch - 1) * steps + first, epoch * steps):
+        start = (epoch - 1) * steps + first
+        seen = Counter(task for step in order[:start] for task in step)
+        running: dict[str, Iterator[list[Piece]]] = {}
+        for step in order[start : epoch * steps]:
             pieces: list[Piece] = []
-            for draw in draws[step]:
-                expected, iterator = running.get(draw.task, (None, iter(())))
-                if draw != expected:
-                    iterator = parts[draw.task].batches(draw.epoch, draw.batch)
-                pieces += [replace(piece, task=draw.task) for piece in next(iterator)]
-                running[draw.task] = replace(draw, batch=draw.batch + 1), iterator
+            for task in step:
+                passes, batch = divmod(seen[task], each[task])
+                if task not in running or batch == 0:
+                    running[task] = parts[task].batches(1 + passes, batch)
+                pieces += [replace(piece, task=task) for piece in next(running[task])]
+                seen[task] += 1
             yield pieces
 
     return TrainingData(batches, batches_per_epoch=steps, epochs=epochs)
-
-
-def _draws(order: Iterable[Sequence[str]], batches: Mapping[str, int]) -> list[list[Draw]]:
-    """The draws of each step: each task goes on where it was."""
-    seen = Counter[str]()
-
-    def draw(task: str) -> Draw:
-        seen[task] += 1
-        passes, batch = divmod(seen[task] - 1, batches[task])
-        return Draw(task, 1 + passes, batch)
-
-    return [[draw(task) for task in step] for step in order]

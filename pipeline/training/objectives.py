@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipeline.data.tasks import CosineScale, HeadKind, Task
+from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Prediction
 
@@ -24,30 +24,20 @@ class Objective:
     predict: Callable[[Tensor], Prediction]
 
 
-def objective_for(
-    task: Task, head: HeadKind, cosine_scale: CosineScale = "clamped", one_logit: bool = False
-) -> Objective:
-    """The objective of a task under a head.
-
-    Args:
-        cosine_scale: how the cosine head gives a score.
-        one_logit: two classes have one logit together; not with the cosine head.
-    """
-    if task.kind == "classes":
-        if head == "cosine":
-            return _COSINE_CLASSES
-        return _ONE_LOGIT if one_logit else _CLASSES
-    assert task.range is not None
-    # A shifted cosine is ``low + (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023): the score of
-    # any other head, brought to -1..1.
-    is_clamped = head == "cosine" and cosine_scale == "clamped"
-    return _clamped_cosine(*task.range) if is_clamped else _score(*task.range)
-
-
 def objective_of(task: Task, recipe: Recipe) -> Objective:
     """The objective of a task under a resolved recipe."""
-    assert recipe.head is not None
-    return objective_for(task, recipe.head, recipe.cosine_scale, recipe.one_logit)
+    if task.kind == "classes":
+        if recipe.head == "cosine":
+            return _COSINE_CLASSES
+        return _ONE_LOGIT if recipe.one_logit else _CLASSES
+    assert task.range is not None
+    low, high = task.range
+    if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
+        # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
+        return _squared(low, high - low, clamped=True)
+    # Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output:
+    # ``low + (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023).
+    return _squared((low + high) / 2, (high - low) / 2, clamped=False)
 
 
 def _predict_classes(outputs: Tensor) -> Prediction:
@@ -92,27 +82,17 @@ def _predict_cosine_classes(outputs: Tensor) -> Prediction:
 _COSINE_CLASSES = Objective(loss=cosine_embedding_loss, predict=_predict_cosine_classes)
 
 
-def _score(low: float, high: float) -> Objective:
-    """Squared error on scores brought to -1..1, so that one learning rate fits any range; predictions unclipped."""
-    middle, half = (low + high) / 2, (high - low) / 2
+def _squared(zero: float, unit: float, clamped: bool) -> Objective:
+    """Squared error against the score brought to ``(score - zero) / unit``.
 
-    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.mse_loss(outputs.squeeze(-1), ((labels - middle) / half).to(outputs.dtype))
-
-    return Objective(loss, lambda outputs: Prediction(middle + half * outputs.squeeze(-1).double().numpy(), None))
-
-
-def _clamped_cosine(low: float, high: float) -> Objective:
-    """Squared error of the cosine against the score brought to 0..1 (score / 5 for sts; Xu 2024).
-
-    The cosine is clamped only when predicting, ``low + (high - low) max(0, cos)``: inside the loss it would have no
-    gradient for cos < 0.
+    Outputs are clamped to 0 only when predicting: inside the loss a clamped cosine would have no gradient below 0.
     """
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.mse_loss(outputs.squeeze(-1), ((labels - low) / (high - low)).to(outputs.dtype))
+        return F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
 
     def predict(outputs: Tensor) -> Prediction:
-        return Prediction(low + (high - low) * outputs.squeeze(-1).clamp(min=0).double().numpy(), None)
+        values = outputs.squeeze(-1)
+        return Prediction(zero + unit * (values.clamp(min=0) if clamped else values).double().numpy(), None)
 
     return Objective(loss, predict)

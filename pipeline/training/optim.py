@@ -23,8 +23,8 @@ def parameter_groups(
     Frozen parameters are in no group, so the optimiser keeps no state for them.
 
     Args:
-        without_decay: names of matrices that weight decay leaves alone; vectors never decay.
-        rates: peak learning rate of every trainable parameter by name; None: the optimiser's own for all.
+        without_decay: names of matrices that weight decay leaves alone.
+        rates: peak rate of every trainable parameter by name; None: the optimiser's own for all.
     """
     groups: dict[tuple[float | None, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -48,8 +48,7 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
 
     Args:
         model: its encoders are called ``backbone`` and its heads ``head``, at any depth.
-        recipe: resolved.
-        own: names in the encoder of what was pretrained; None: all. Copies of a layer keep its number in their name.
+        own: names in the encoder of what was pretrained; None: all.
     """
     assert recipe.learning_rate is not None
     depth = 1 + max((layer for name, _ in model.named_parameters() if (layer := _layer(name)) is not None), default=-1)

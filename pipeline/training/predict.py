@@ -1,7 +1,6 @@
 """Predictions for a whole split, in the split's order."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,27 +10,17 @@ from torch import Tensor
 
 from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.tokens import TokenisedSplit
+from pipeline.models.transfer_model import TransferModel
 from pipeline.system.errors import PipelineError
 
 # Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
 BLOCK_ROWS = 32_768
 
-
 Extend = Callable[[Batch], Batch]
 
 
-class Encoder(Protocol):
-    """A model in two steps: vectors of inputs, (B, ...), then outputs of vectors (see :class:`TransferModel`)."""
-
-    def eval(self) -> object: ...
-
-    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor: ...
-
-    def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor: ...
-
-
 def mean_outputs(
-    model: Encoder,
+    model: TransferModel,
     splits: Sequence[TokenisedSplit],
     *,
     batch_size: int,
@@ -39,7 +28,7 @@ def mean_outputs(
     accelerator: Accelerator,
     extend: Extend | None = None,
 ) -> Tensor:
-    """The outputs of ``model`` (rows, k), in the order of the rows.
+    """The outputs of ``model`` (rows, k), in the order of the rows; a :class:`PipelineError` if one is not finite.
 
     Batches hold inputs of like length. Of a siamese split each different sentence is encoded once, padded to sentences
     of its length, not to its pair. Each process takes its share of the batches; all get the whole result.
@@ -47,9 +36,6 @@ def mean_outputs(
     Args:
         splits: the same rows in different words, such as both orders of pairs; their outputs are averaged.
         extend: may add to a batch what is known of its inputs (:class:`PrefixCache`).
-
-    Raises:
-        PipelineError: an output is not a finite number.
     """
     model.eval()
 

@@ -1,9 +1,8 @@
 """Gradient surgery: combine the gradients of a step's tasks so that they conflict less.
 
 PCGrad (Yu et al. 2020, algorithm 1) projects each task's gradient off those of the tasks that it conflicts with, in
-random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both come from
-torchjd, which computes the weight of each gradient from their inner products alone, without projected copies. Three
-things differ from its own aggregators:
+random order. UPGrad (Quinton & Rey 2024) makes the smallest change that leaves it in conflict with none. Both weigh
+gradients by torchjd, from their inner products alone. Three things differ from its own aggregators:
 
 - UPGrad sums gradients, as PCGrad does. torchjd averages them, which amounts to another learning rate.
 - UPGrad's quadratic program is always solved. torchjd skips it for small gradients (squared norms that sum to less than
@@ -28,7 +27,7 @@ Weighting = Callable[[Tensor], Tensor]
 
 
 class Surgery:
-    """Combines the gradients of the tasks of a step (:class:`pipeline.training.fit.GradientRule`).
+    """Combines the gradients of the tasks of a step otherwise than by adding them up.
 
     It acts on parameters that at least two tasks share. What one task alone trains, such as its head, keeps that task's
     gradient. The N gradients are all held at once. Random orders come from torch's generator, which the loop seeds for
@@ -41,11 +40,13 @@ class Surgery:
         self._taken: list[list[Tensor | None]] = []
 
     def take(self) -> None:
+        """Store and clear the parameters' gradient, which is that of one task's whole batch."""
         self._taken.append([parameter.grad for parameter in self._parameters])
         for parameter in self._parameters:
             parameter.grad = None
 
     def give(self) -> None:
+        """Set the parameters' gradient to the combination of all that were taken."""
         taken, self._taken = self._taken, []
         by_parameter = list(zip(*taken, strict=True))
         is_shared = [sum(gradient is not None for gradient in each) > 1 for each in by_parameter]

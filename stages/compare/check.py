@@ -9,7 +9,8 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.starting import why_not_started_from
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import BOTTLENECKS, Recipe
+from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, raise_all
 from stages.compare.plan import Job, in_order, jobs_of, plan

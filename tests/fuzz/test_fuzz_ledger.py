@@ -17,8 +17,7 @@ from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import StudyResult
 from pipeline.system.errors import PipelineError
-from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
-from pipeline.training.resumption import Resumption
+from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 from stages.ensemble import ensemble
 from stages.report import report
 from tests.fuzz.fuzz_cases import fuzzed

@@ -12,6 +12,7 @@ from pipeline.data.tasks import Task, built_in_tasks
 from pipeline.records.ledger import run_name
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from pipeline.system.reading import read_toml
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import as_bytes, damaged_bytes, near_valid
 
@@ -19,7 +20,7 @@ recipes = near_valid(Recipe)
 
 
 def read(file: Path) -> Recipe:
-    return Recipe.parse(Recipe.read(file), str(file))
+    return Recipe.parse(read_toml(file), str(file))
 
 
 @fuzzed(recipes, st.sampled_from(list(built_in_tasks().values())), st.booleans())

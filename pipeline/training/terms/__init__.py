@@ -1,4 +1,4 @@
-"""The terms of the loss beside the objective: each in a file of its own, and all of them in ``TERMS``."""
+"""The terms of the loss beside the objective, each in a file of its own and by the recipe key of its weight."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,12 +8,14 @@ from torch import Tensor, nn
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty
-from pipeline.training.terms.l2_sp import L2_SP
-from pipeline.training.terms.proximal import PROXIMAL
-from pipeline.training.terms.smart import SMART
-from pipeline.training.terms.term import Forward, Regularised, Term, TermKind
+from pipeline.training.terms.l2_sp import L2SP
+from pipeline.training.terms.proximal import Proximal
+from pipeline.training.terms.smart import Smoothness
+from pipeline.training.terms.term import Forward, Regularised, Term
 
-TERMS: tuple[TermKind, ...] = (SMART, PROXIMAL, L2_SP)
+OF_OUTPUTS: dict[str, type[Smoothness | Proximal]] = {"smart": Smoothness, "bregman": Proximal}
+OF_WEIGHTS = {"l2_sp": L2SP}
+"""Those that are added once a step, whatever the step's batches."""
 
 Objective = Callable[[Tensor, Piece], Tensor]
 """``objective(outputs, piece)``: the mean loss of a piece's rows."""
@@ -23,23 +25,23 @@ Objective = Callable[[Tensor, Piece], Tensor]
 class Terms:
     """The terms of one training run."""
 
-    of_outputs: tuple[Term, ...] = ()
-    """For :func:`loss_with`; companions of training too."""
+    of_outputs: tuple[Term, ...] = ()  # for `loss_with`; companions of training too
     of_weights: tuple[Penalty, ...] = ()
 
 
 def terms_of(run: Regularised) -> Terms:
     """The terms that the recipe gives weight."""
-    kinds = _kinds(run.recipe)
+    weights = run.recipe.flat()
     return Terms(
-        tuple(kind.of_outputs(run) for kind in kinds if kind.of_outputs is not None),
-        tuple(kind.of_weights(run) for kind in kinds if kind.of_weights is not None),
+        tuple(term(run) for key, term in OF_OUTPUTS.items() if weights[key]),
+        tuple(term(run) for key, term in OF_WEIGHTS.items() if weights[key]),
     )
 
 
 def extra_passes(recipe: Recipe) -> int:
     """What the recipe's terms add to the cost of a training row, in forward passes."""
-    return sum(kind.passes for kind in _kinds(recipe))
+    weights = recipe.flat()
+    return sum(term.passes for key, term in OF_OUTPUTS.items() if weights[key])
 
 
 def loss_with(
@@ -55,8 +57,3 @@ def loss_with(
         return value
 
     return loss
-
-
-def _kinds(recipe: Recipe) -> list[TermKind]:
-    values = recipe.flat()
-    return [kind for kind in TERMS if values[kind.key]]

@@ -5,14 +5,12 @@ their values at the start of training, and w_new what is new, such as heads and 
 decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part.
 """
 
-from collections.abc import Collection
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from pipeline.training.checkpoint import trainable
 from pipeline.training.optim import is_pretrained
-from pipeline.training.resumption import trainable
-from pipeline.training.terms.term import TermKind
+from pipeline.training.terms.term import Regularised
 
 BETA = 0.01
 
@@ -20,23 +18,13 @@ BETA = 0.01
 class L2SP:
     """The penalty, added once a step.
 
-    Args:
-        alpha: at least 0.
-        model: unwrapped, with the weights that training starts from. Made before a checkpoint is loaded, the penalty
-            of a resumed run has the start of the first one.
-        pretrained: names of the encoder's own parameters within it; None: all.
-        beta: at least 0.
+    Made before a checkpoint is loaded, the penalty of a resumed run has the start of the first one.
     """
 
-    def __init__(
-        self, alpha: float, model: nn.Module, pretrained: Collection[str] | None = None, beta: float = BETA
-    ) -> None:
-        self._model, self._alpha, self._beta = model, alpha, beta
-        self._start = {
-            name: weight.detach().clone()
-            for name, weight in trainable(model).items()
-            if is_pretrained(name, pretrained)
-        }
+    def __init__(self, run: Regularised, beta: float = BETA) -> None:
+        self._model, self._alpha, self._beta = run.model, run.recipe.l2_sp, beta
+        own = {name: weight for name, weight in trainable(run.model).items() if is_pretrained(name, run.pretrained)}
+        self._start = {name: weight.detach().clone() for name, weight in own.items()}
 
     def __call__(self) -> Tensor:
         weights = trainable(self._model)
@@ -46,6 +34,3 @@ class L2SP:
         new = [weight.square().sum() for name, weight in weights.items() if name not in self._start]
         zero = torch.zeros((), device=device)
         return self._alpha / 2 * sum(moved, zero) + self._beta / 2 * sum(new, zero)
-
-
-L2_SP = TermKind("l2_sp", of_weights=lambda run: L2SP(run.recipe.l2_sp, run.model, run.pretrained))

@@ -5,7 +5,7 @@ The term is ``mu l(f(x; theta), f(x; theta~))`` with the divergence l of SMART. 
 and 0.999 from then on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,9 +15,8 @@ from torch.func import functional_call
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from pipeline.data.batches import Piece
-from pipeline.training.divergence import Divergence
-from pipeline.training.resumption import trainable
-from pipeline.training.terms.term import Forward, TermKind
+from pipeline.training.checkpoint import trainable
+from pipeline.training.terms.term import Regularised
 
 EARLY, LATE, EARLY_SHARE = 0.99, 0.999, 0.1
 
@@ -27,19 +26,12 @@ class Proximal:
 
     The teacher copies the trainable tensors, heads included, and shares the frozen ones. It runs in evaluation mode
     without gradients, and starts as the model does.
-
-    Args:
-        weight: mu, at least 0.
-        model: unwrapped.
-        forward: as the loss runs the model.
-        divergence: l, by the task of a batch.
     """
 
-    def __init__(
-        self, weight: float, model: nn.Module, forward: Forward, divergence: Callable[[str], Divergence]
-    ) -> None:
-        self._weight, self._model = weight, model
-        self._forward, self._divergence = forward, divergence
+    passes = 1
+
+    def __init__(self, run: Regularised) -> None:
+        self._run, self._model = run, run.model
         self._means = {beta: get_ema_multi_avg_fn(beta) for beta in (EARLY, LATE)}
         self.teacher: dict[str, Tensor] = {}
 
@@ -52,8 +44,8 @@ class Proximal:
             return functional_call(self._model, self.teacher, arguments, keywords, tie_weights=False)
 
         with torch.no_grad(), _evaluating(self._model):
-            before = self._forward(teacher, piece)
-        return self._weight * self._divergence(piece.task)(outputs, before)
+            before = self._run.forward(teacher, piece)
+        return self._run.recipe.bregman * self._run.divergence(piece.task)(outputs, before)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
         self.teacher = {
@@ -83,8 +75,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-PROXIMAL = TermKind(
-    "bregman", passes=1, of_outputs=lambda run: Proximal(run.recipe.bregman, run.model, run.forward, run.divergence)
-)

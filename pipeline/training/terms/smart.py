@@ -25,8 +25,7 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.settings.parts import SmartDirection
-from pipeline.training.divergence import Divergence
-from pipeline.training.terms.term import Forward, Regularised, TermKind
+from pipeline.training.terms.term import Regularised
 
 NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
 """sigma, eta and epsilon of the authors' code."""
@@ -35,48 +34,33 @@ NOISE, STEP, GUARD = 1e-5, 1e-3, 1e-6
 class Smoothness:
     """The term ``lambda R``; the mean of its cosines since the last evaluation goes into the curve.
 
-    Args:
-        weight: lambda, at least 0.
-        forward: as the loss runs the model. The inputs must be run from their embeddings on: with a cached prefix
-            nothing would be perturbed, which is an error.
-        divergence: l, by the task of a batch.
-        embeddings: the embedding layer, by the task of a batch.
-        radius: largest entry of a token's perturbation, about.
+    The inputs must be run from their embeddings on: with a cached prefix nothing would be perturbed, which is an error.
     """
 
-    def __init__(
-        self,
-        weight: float,
-        forward: Forward,
-        divergence: Callable[[str], Divergence],
-        embeddings: Callable[[str], nn.Module],
-        direction: SmartDirection = "reference",
-        radius: float = 1.0,
-    ) -> None:
-        self._weight, self._forward = weight, forward
-        self._divergence, self._embeddings = divergence, embeddings
-        self._direction, self._radius = direction, radius
+    passes = 5
+    """The direction takes a forward pass and a backward pass to the embeddings, without gradients of weights: 1 + 1.
+    The perturbed embeddings take a forward and a backward pass: 1 + 2."""
+
+    def __init__(self, run: Regularised) -> None:
+        self._run, self._settings = run, run.recipe.smart
         self._cosines = torch.zeros(2)
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """``lambda R`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
-        divergence, embeddings = self._divergence(piece.task), self._embeddings(piece.task)
+        run, divergence = self._run, self._run.divergence(piece.task)
+        embeddings = run.backbone(piece.task).get_submodule("embeddings")
         with perturbed(embeddings, lambda states: (NOISE * torch.randn_like(states)).requires_grad_()) as noise:
-            ascent = divergence(self._forward(model, piece), outputs.detach())
+            ascent = divergence(run.forward(model, piece), outputs.detach())
         (gradient,) = torch.autograd.grad(ascent, noise[0])
         start = noise[0].detach()
-        delta = perturbation(start, gradient, self._direction, self._radius)
-        self._measure(start, delta, piece)
-        with perturbed(embeddings, lambda _: delta):
-            return self._weight * divergence(self._forward(model, piece), outputs)
-
-    def _measure(self, start: Tensor, delta: Tensor, piece: Piece) -> None:
-        """Add up the mean cosine over the tokens that are not padding."""
+        delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)
+        # The mean cosine over the tokens that are not padding. It stays on the device: a GPU's host would wait for it.
         cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T)
         mask = piece.batch.get("attention_mask")
         mean = cosine.mean() if mask is None else (cosine * mask).sum() / mask.sum()
-        # Stays on the device: reading it would make the host wait for a GPU.
         self._cosines = self._cosines.to(cosine.device) + torch.stack([mean, torch.ones_like(mean)])
+        with perturbed(embeddings, lambda _: delta):
+            return self._settings.weight * divergence(run.forward(model, piece), outputs)
 
     def start(self, kept: Mapping[str, Tensor]) -> None:
         self._cosines = kept.get("cosines", torch.zeros(2))
@@ -123,17 +107,3 @@ def perturbed(embeddings: nn.Module, delta_for: Callable[[Tensor], Tensor]) -> I
         hook.remove()
     if not added:
         raise RuntimeError("nothing was perturbed: the model did not run its embeddings")
-
-
-def _from_recipe(run: Regularised) -> Smoothness:
-    smart = run.recipe.smart
-
-    def embeddings(task: str) -> nn.Module:
-        return run.backbone(task).get_submodule("embeddings")
-
-    return Smoothness(smart.weight, run.forward, run.divergence, embeddings, smart.direction, smart.radius)
-
-
-# The direction takes a forward pass and a backward pass to the embeddings, without gradients of weights: 1 + 1. The
-# perturbed embeddings take a forward and a backward pass: 1 + 2.
-SMART = TermKind("smart", passes=5, of_outputs=_from_recipe)

@@ -7,11 +7,12 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from pipeline.data.batches import Piece
+from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
-from pipeline.training.divergence import Divergence
-from pipeline.training.fit import Penalty
-from pipeline.training.resumption import Companion
+from pipeline.training.checkpoint import Companion
 
+Divergence = Callable[[Tensor, Tensor], Tensor]
+"""How far apart two outputs (B, k) of a head are, as the mean over the batch; zero where they are equal."""
 Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 """``forward(model, piece)``: the outputs (B, k) of a model, or of what stands for it, for a piece's rows."""
 
@@ -19,9 +20,10 @@ Forward = Callable[[Callable[..., Tensor], Piece], Tensor]
 class Term(Companion, Protocol):
     """A term of the loss, with its weight in it. It is a companion of training, so it may keep a state."""
 
+    passes: int  # what it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass
+
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """The mean over the piece's rows, which the model has just given ``outputs`` (B, k) for."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -29,26 +31,30 @@ class Regularised:
     """The training that terms are added to."""
 
     recipe: Recipe
-    model: nn.Module
-    """Unwrapped, with the weights that training starts from."""
-    forward: Forward
-    """As the loss runs the model."""
-    divergence: Callable[[str], Divergence]
-    """Between outputs for a task, by its name as pieces have it."""
-    backbone: Callable[[str], nn.Module]
-    """What encodes the inputs of a task."""
-    pretrained: Collection[str] | None = None
-    """Names of the encoder's own parameters within it, as opposed to modules put into it; None: all."""
+    model: nn.Module  # unwrapped, with the weights that training starts from
+    forward: Forward  # as the loss runs the model
+    divergence: Callable[[str], Divergence]  # between outputs for a task, by its name as pieces have it
+    backbone: Callable[[str], nn.Module]  # what encodes the inputs of a task
+    pretrained: Collection[str] | None = None  # names of the encoder's own parameters within it; None: all
 
 
-@dataclass(frozen=True)
-class TermKind:
-    """How a term is made. It has one of ``of_outputs`` and ``of_weights``."""
+def divergence_of(task: Task, recipe: Recipe) -> Divergence:
+    """The divergence for a task under a resolved recipe (Jiang et al. 2020, section 2)."""
+    return class_divergence if task.kind == "classes" and recipe.head != "cosine" else squared_error
 
-    key: str
-    """The recipe key of its weight; at 0 the term is left out."""
-    passes: int = 0
-    """What it adds to the cost of a training row: 1 for a forward pass, 2 for a backward pass."""
-    of_outputs: Callable[[Regularised], Term] | None = None
-    of_weights: Callable[[Regularised], Penalty] | None = None
-    """A term that is added once a step, whatever the step's batches."""
+
+def class_divergence(one: Tensor, other: Tensor) -> Tensor:
+    """Symmetric Kullback-Leibler divergence ``sum_c (p_c - q_c)(z_c - y_c)`` of logits z and y, p and q their softmax.
+
+    A single logit is the Bernoulli case ``(p - q)(z - y)`` with logistic p and q; its softmax would always be 1.
+    Each of the two KL terms holds its target fixed, as in the authors' code, so the gradient for z is just ``p - q``
+    per row, and that for y its negative. Their code sums over a batch; a mean makes a weight mean the same everywhere.
+    """
+    probabilities = (one.sigmoid(), other.sigmoid()) if one.shape[-1] == 1 else (one.softmax(-1), other.softmax(-1))
+    apart = (probabilities[0] - probabilities[1]).detach()
+    return (apart * (one - other)).sum(dim=-1).mean()
+
+
+def squared_error(one: Tensor, other: Tensor) -> Tensor:
+    """For scores and cosines, on the head's own scale, which is also that of the loss."""
+    return (one - other).square().sum(dim=-1).mean()

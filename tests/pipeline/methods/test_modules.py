@@ -16,7 +16,7 @@ from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
-from pipeline.settings.adapter_kinds import ADAPTER_KINDS, AdapterKind
+from pipeline.settings.parts import ADAPTER_KINDS, AdapterKind
 from pipeline.settings.recipe import PARTS, Recipe
 from pipeline.system.errors import PipelineError
 from tests.nano import save_backbone
@@ -235,7 +235,7 @@ def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbo
 
 def test_every_kind_has_settings_and_a_method() -> None:
     assert METHODS.keys() == ADAPTER_KINDS.keys() == {*get_args(AdapterKind)}
-    assert {kind.part for kind in ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
+    assert {*ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
 
 
 def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:

@@ -3,13 +3,13 @@
 import pytest
 
 from pipeline.runs.scoring import Evaluations
-from pipeline.training.fit import Fitted
+from pipeline.training.checkpoint import Progress
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0, "now"), (2, "now"), (3, "said 0"), (4, "said 1"), (5, "said 2")])
 def test_the_best_epochs_predictions_are_made_again_only_if_another_process_made_them(best: int, expected: str) -> None:
     """The curve has epochs 0 and 2 of a process that was stopped, and three of this one."""
-    fitted = Fitted([{"epoch": float(epoch)} for epoch in (0, 2, 3, 4, 5)], best, 0.5, 1.0, 1.0, 1.0)
+    fitted = Progress(curve=[{"epoch": float(epoch)} for epoch in (0, 2, 3, 4, 5)], best_epoch=best)
     says = iter(["said 0", "said 1", "said 2", "now"])
     evaluations = Evaluations(lambda: next(says), len)
     assert [evaluations(None) for _ in range(3)] == [6.0] * 3

@@ -8,10 +8,11 @@ import pytest
 
 from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.ledger import SCHEMA
-from pipeline.settings.adapter_kinds import ADAPTER_KINDS, Pal
-from pipeline.settings.recipe import EPOCHS, FLAGS, LEARNING_RATES, PARTS, Recipe, composed, layered
+from pipeline.settings.parts import ADAPTER_KINDS, Pal
+from pipeline.settings.recipe import EPOCHS, FLAGS, LEARNING_RATES, PARTS, Recipe, layered
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError
+from pipeline.system.reading import read_toml
 
 SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
 TRAINABLE = list(LEARNING_RATES)
@@ -462,7 +463,7 @@ def test_no_number_of_a_recipe_is_endless_because_a_run_is_named_by_them_all(key
 def test_a_recipe_file_gives_its_raw_keys(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('trainable = "full"\nepochs = 2\n')
-    assert Recipe.read(file) == {"trainable": "full", "epochs": 2}
+    assert read_toml(file) == {"trainable": "full", "epochs": 2}
 
 
 @pytest.mark.parametrize(
@@ -473,7 +474,7 @@ def test_an_unreadable_recipe_file_is_named(content: bytes | None, said: str, tm
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(PipelineError, match=said) as caught:
-        Recipe.read(file)
+        read_toml(file)
     assert str(file) in str(caught.value)
 
 
@@ -602,7 +603,7 @@ def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
     flat = Recipe().flat()
     assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
     # An adapter kind that comes later brings settings of its own, whose defaults its tests know.
-    assert {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys()} <= {kind.part for kind in ADAPTER_KINDS.values()}
+    assert {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys()} <= {*ADAPTER_KINDS.values()}
 
 
 def test_a_key_may_be_written_flat_or_in_its_part() -> None:
@@ -629,7 +630,7 @@ def test_a_key_may_be_written_flat_or_in_its_part() -> None:
 def test_every_flat_key_is_a_key_of_its_part(flag: str) -> None:
     value = Recipe().flat()[flag]
     part, key = FLAGS[flag]
-    assert composed({flag: value}) == {part: {key: value}}
+    assert layered({flag: value}) == {part: {key: value}}
     assert Recipe.parse({flag: value}, "test") == Recipe.parse({part: {key: value}}, "test") == Recipe()
     assert flag not in PARTS or next(iter(PARTS[flag].model_fields)) == key
 

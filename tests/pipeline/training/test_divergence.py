@@ -5,7 +5,7 @@ import torch
 
 from pipeline.data.tasks import find_task
 from pipeline.settings.recipe import Recipe
-from pipeline.training.divergence import class_divergence, divergence_of, squared_error
+from pipeline.training.terms.term import class_divergence, divergence_of, squared_error
 
 Z, Y = torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[0.0, 1.0, 2.0]])
 

@@ -19,7 +19,8 @@ from pipeline.data.batches import Piece
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training import checkpoint
-from pipeline.training.fit import Fitted, TrainingData, _step_seed, fit
+from pipeline.training.checkpoint import Progress
+from pipeline.training.fit import TrainingData, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
 
@@ -63,7 +64,7 @@ def train(
     seed: int = 1,
     accelerator: Any = None,
     **settings: Any,
-) -> Fitted:
+) -> Progress:
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
     values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
     return fit(
@@ -366,7 +367,7 @@ def test_two_processes_train_as_one_does(pieces: int) -> None:
     """The penalty, which is of no rows, shows whether the sum over rows has its right size: Adam would not tell."""
     whole, group = make_model(0.0), Group(2)
 
-    def penalised(model: nn.Module, **settings: Any) -> Fitted:
+    def penalised(model: nn.Module, **settings: Any) -> Progress:
         return train(model, penalties=[lambda: model[0].weight.square().sum()], **settings)  # type: ignore[index]
 
     expected = penalised(whole)
@@ -702,7 +703,7 @@ def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
     monkeypatch.setattr(TrainingProgress, "due", lambda _: True)
     monkeypatch.setattr(TrainingProgress, "step", lambda _, *values: seen.append(values))
 
-    def trained() -> Fitted:
+    def trained() -> Progress:
         return train(
             make_model(), loss=step, evaluate=evaluate,
             checkpoint_file=tmp_path / "state.safetensors", checkpoint_seconds=checkpoint_seconds,
@@ -733,9 +734,9 @@ def test_the_state_is_kept_once_a_minute_and_at_the_end(
 ) -> None:
     """A step takes ten seconds and an evaluation fifty, after which the epoch need not be scored again."""
     now, steps = 0.0, list[int]()
-    monkeypatch.setattr("pipeline.training.resumption.time.monotonic", lambda: now)
+    monkeypatch.setattr("pipeline.training.checkpoint.time.monotonic", lambda: now)
     monkeypatch.setattr(
-        "pipeline.training.resumption.save_checkpoint", lambda _, checkpoint: steps.append(checkpoint.progress.step)
+        "pipeline.training.checkpoint.save_checkpoint", lambda _, checkpoint: steps.append(checkpoint.progress.step)
     )
 
     def step(model: nn.Module, piece: Piece) -> Tensor:

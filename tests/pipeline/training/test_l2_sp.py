@@ -14,7 +14,7 @@ from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import Penalty, TrainingData, fit
 from pipeline.training.terms import Terms, extra_passes, terms_of
-from pipeline.training.terms.l2_sp import L2SP
+from pipeline.training.terms.l2_sp import BETA, L2SP
 from pipeline.training.terms.term import Regularised
 
 OWN = ("0.weight", "0.bias", "1.weight", "1.bias")
@@ -70,18 +70,22 @@ def train(model: Model, penalties: Sequence[Penalty], watch: Callable[[], object
     )
 
 
-def terms(recipe: Recipe, model: nn.Module) -> Terms:
+def regularised(recipe: Recipe, model: nn.Module) -> Regularised:
     def never(*_: Any) -> Any:
         raise AssertionError("asked for")
 
-    return terms_of(Regularised(recipe, model, never, never, never, OWN))
+    return Regularised(recipe, model, never, never, never, OWN)
+
+
+def penalty_of(alpha: float, model: nn.Module, beta: float = BETA) -> L2SP:
+    return L2SP(regularised(Recipe(l2_sp=alpha), model), beta)
 
 
 def test_value_and_gradient_are_those_of_the_equation() -> None:
     model = Model()
     model.backbone[1].requires_grad_(False)
     start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    penalty = L2SP(0.3, model, OWN, beta=0.05)
+    penalty = penalty_of(0.3, model, beta=0.05)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape))
@@ -102,18 +106,18 @@ def test_value_and_gradient_are_those_of_the_equation() -> None:
 def test_it_starts_with_the_new_weights_alone_and_costs_no_pass() -> None:
     model = Model()
     new = [p for name, p in model.named_parameters() if name.removeprefix("backbone.") not in OWN]
-    assert L2SP(5.0, model, OWN, beta=0.0)().item() == 0
+    assert penalty_of(5.0, model, beta=0.0)().item() == 0
     expected = 0.005 * sum(parameter.square().sum().item() for parameter in new)
-    assert L2SP(5.0, model, OWN)().item() == pytest.approx(expected)
+    assert penalty_of(5.0, model)().item() == pytest.approx(expected)
     assert extra_passes(Recipe(l2_sp=1.0)) == 0
 
 
 def test_weight_0_is_the_plain_loss_bit_for_bit() -> None:
     plain, off, zero = Model(), Model(), Model()
-    assert terms(Recipe(l2_sp=0.0), off) == Terms()
+    assert terms_of(regularised(Recipe(l2_sp=0.0), off)) == Terms()
     train(plain, ())
-    train(off, terms(Recipe(), off).of_weights)
-    train(zero, [L2SP(0.0, zero, OWN, beta=0.0)])
+    train(off, terms_of(regularised(Recipe(), off)).of_weights)
+    train(zero, [penalty_of(0.0, zero, beta=0.0)])
     for expected, *others in zip(weights(plain), weights(off), weights(zero), strict=True):
         assert all(torch.equal(expected, other) for other in others)
 
@@ -122,7 +126,7 @@ def test_the_recipes_weight_keeps_the_pretrained_weights_near_their_start() -> N
     start, moved = Model(), []
     for alpha in (0.0, 10.0):
         model = Model()
-        train(model, terms(Recipe(l2_sp=alpha), model).of_weights)
+        train(model, terms_of(regularised(Recipe(l2_sp=alpha), model)).of_weights)
         pairs = zip(weights(model)[:4], weights(start)[:4], strict=True)
         moved.append(sum((one - other).norm().item() for one, other in pairs))
     assert moved[1] < 0.4 * moved[0]
@@ -131,7 +135,7 @@ def test_the_recipes_weight_keeps_the_pretrained_weights_near_their_start() -> N
 @pytest.mark.parametrize("stop_at", [3, 14])
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
     whole, pieces = Model(), 0
-    train(whole, [L2SP(1.0, whole, OWN)])
+    train(whole, [penalty_of(1.0, whole)])
 
     def stop() -> None:
         nonlocal pieces
@@ -141,6 +145,6 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_p
 
     file, stopped, resumed = tmp_path / "state.safetensors", Model(), Model()
     with pytest.raises(Stopped):
-        train(stopped, [L2SP(1.0, stopped, OWN)], stop, checkpoint_file=file, checkpoint_seconds=0.0)
-    train(resumed, [L2SP(1.0, resumed, OWN)], checkpoint_file=file)
+        train(stopped, [penalty_of(1.0, stopped)], stop, checkpoint_file=file, checkpoint_seconds=0.0)
+    train(resumed, [penalty_of(1.0, resumed)], checkpoint_file=file)
     assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(resumed), strict=True))

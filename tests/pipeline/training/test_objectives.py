@@ -10,7 +10,13 @@ from torch.nn import functional as F
 
 from pipeline.data.tasks import Task, find_task
 from pipeline.models.heads import build_head
-from pipeline.training.objectives import Objective, objective_for
+from pipeline.settings.recipe import Recipe
+from pipeline.training.objectives import Objective, objective_of
+
+
+def objective_for(task: Task, head: Any, cosine_scale: Any = "clamped", one_logit: bool = False) -> Objective:
+    return objective_of(task, Recipe(head=head, cosine_scale=cosine_scale, one_logit=one_logit))
+
 
 SST, QUORA, STS = (find_task(name) for name in ("sst", "quora", "sts"))
 OBJECTIVES: dict[str, tuple[Objective, int, Any]] = {

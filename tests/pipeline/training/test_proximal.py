@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import Recipe
-from pipeline.training.divergence import squared_error
-from pipeline.training.fit import Fitted, TrainingData, fit
+from pipeline.training.checkpoint import Progress
+from pipeline.training.fit import TrainingData, fit
 from pipeline.training.terms import loss_with
 from pipeline.training.terms.proximal import Proximal
+from pipeline.training.terms.term import Regularised, squared_error
 
 ROWS, BATCH, EPOCHS = 40, 8, 3
 X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
@@ -36,7 +37,10 @@ def forward(model: Any, piece: Piece) -> Tensor:
 
 
 def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
-    return Proximal(weight, model, forward, lambda _: squared_error)
+    def never(_: str) -> nn.Module:
+        raise AssertionError("asked for")
+
+    return Proximal(Regularised(Recipe(bregman=weight), model, forward, lambda _: squared_error, never))
 
 
 def batches(epoch: int, first: int) -> Any:
@@ -45,7 +49,9 @@ def batches(epoch: int, first: int) -> Any:
         yield [Piece({"rows": part}) for part in rows.chunk(2)]
 
 
-def train(model: nn.Module, weight: float | None, watch: Callable[[], None] = lambda: None, **settings: Any) -> Fitted:
+def train(
+    model: nn.Module, weight: float | None, watch: Callable[[], None] = lambda: None, **settings: Any
+) -> Progress:
     terms = [] if weight is None else [proximal(model, weight)]
 
     def objective(outputs: Tensor, piece: Piece) -> Tensor:

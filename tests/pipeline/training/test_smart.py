@@ -16,8 +16,9 @@ from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
-from pipeline.training.divergence import class_divergence, squared_error
+from pipeline.settings.recipe import Recipe
 from pipeline.training.terms.smart import GUARD, Smoothness, perturbation, perturbed
+from pipeline.training.terms.term import Regularised, class_divergence, squared_error
 from tests.pipeline.methods.adapted import add_adapter
 
 IDS = torch.tensor([[2, 5, 8, 3, 0], [2, 9, 10, 11, 3], [2, 6, 3, 0, 0], [2, 7, 12, 3, 0]])
@@ -42,6 +43,11 @@ class Doubling(nn.Module):
         return 2 * self.embeddings(input_ids)[:, 0]
 
 
+def term_of(backbone: nn.Module, divergence: Callable[..., Tensor], **settings: Any) -> Smoothness:
+    recipe = Recipe(smart={"weight": 1.0, **settings})
+    return Smoothness(Regularised(recipe, backbone, forward, lambda _: divergence, lambda _: backbone))
+
+
 def noise_of(value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "randn_like", lambda like: torch.full_like(like, value / 1e-5))
 
@@ -59,7 +65,7 @@ def test_the_worked_case_in_one_dimension(settings, delta, expected, monkeypatch
     model, piece = Doubling(), Piece({"input_ids": torch.tensor([[1]]), "rows": torch.tensor([0])})
     seen: list[Tensor] = []
     model.embeddings.register_forward_hook(lambda *_: seen.append(torch.tensor(0)))
-    term = Smoothness(1.0, forward, lambda _: squared_error, lambda _: model.embeddings, **settings)
+    term = term_of(model, squared_error, **settings)
     outputs = forward(model, piece)
     value = term(model, piece, outputs)
     assert value.item() == pytest.approx(expected, rel=1e-5 if expected > 1e-3 else 0.3)  # e + 1e-5 has fp32's rounding
@@ -103,9 +109,7 @@ def build(encoder: PreTrainedModel, trainable: str, encoding: str = "cross", hea
 
 
 def smart(model: TransferModel, divergence: Callable[..., Tensor] = class_divergence, **settings: Any) -> Smoothness:
-    return Smoothness(
-        settings.pop("weight", 1.0), forward, lambda _: divergence, lambda _: model.backbone.embeddings, **settings
-    )
+    return term_of(model.backbone, divergence, **settings)
 
 
 @pytest.mark.parametrize("trainable", ["full", "adapter", "head"])

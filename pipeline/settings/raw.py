@@ -1,0 +1,191 @@
+"""Raw values of a study before validation: rows written out, and mistakes in recipes and names of tasks."""
+
+import itertools
+import math
+from collections.abc import Collection, Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from pipeline.settings.recipe import Recipe, layered, table
+from pipeline.settings.rows import METHODS
+from pipeline.system.errors import shortened
+
+Table = dict[str, Any]
+
+_NOT_COPIED = ("title", "published")
+_MOST_CELLS = 1000
+_TASK_LISTS = ("targets", "sources", "order", "after")
+
+
+def listed(value: Any) -> list[Any]:
+    """``value`` where it is a list; else nothing, since validation reports it."""
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list[str]]:
+    """The values with every row written out; the row that each row is like; and what is wrong.
+
+    ``like = "ROW"`` copies another row but for its title and its published names, and the row's own keys go over it. A
+    row that is called like a method is one of that method.
+    """
+    rows = values.get("rows")
+    if not isinstance(rows, dict):
+        return dict(values), {}, []
+    complete: Table = {method: {"method": method} for method in METHODS}
+    bases: Table = {}
+    for name, row in rows.items():
+        complete[name] = {**complete.get(name, {}), **row} if isinstance(row, dict) else row
+        if isinstance(row, dict) and "like" in row:
+            bases[name] = complete[name].pop("like")
+    wrong = [name for name, base in bases.items() if not isinstance(base, str) or base not in complete]
+    problems = [f"rows.{name}.like: there is no row {shortened(bases.pop(name))}" for name in wrong]
+    while True:
+        try:
+            order = tuple(TopologicalSorter({name: (base,) for name, base in bases.items()}).static_order())
+            break
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            problems.append(f"rows.{circle[0]}.like: rows cannot be like each other ({' -> '.join(circle)})")
+            wrong.append(circle[0])
+            del bases[circle[0]]
+    for name in wrong:
+        complete[name].setdefault("method", "full")  # that it has none would distract from what is wrong
+    for name in order:
+        if name in bases:
+            complete[name] = _over(complete[bases[name]], complete[name])
+    return {**values, "rows": {name: complete[name] for name in rows}}, bases, problems
+
+
+def _over(base: Any, row: Table) -> Table:
+    copied = {key: value for key, value in table(base).items() if key not in _NOT_COPIED}
+    if isinstance(row.get("recipe"), dict):
+        row = {**row, "recipe": layered(table(copied.get("recipe")), row["recipe"])}
+    if isinstance(row.get("tasks"), dict):
+        tasks = table(copied.get("tasks"))
+        own = {
+            task: layered(table(tasks.get(task)), recipe) if isinstance(recipe, dict) else recipe
+            for task, recipe in row["tasks"].items()
+        }
+        row = {**row, "tasks": {**tasks, **own}}
+    return {**copied, **row}
+
+
+def expand_grids(values: Table) -> tuple[Table, list[str]]:
+    """The values with each ``[rows.NAME]`` that has a ``grid`` replaced by its cells, and what is wrong.
+
+    ``grid = { head_dropout = [0.1, 0.3], learning_rate = [1e-5, 2e-5] }`` makes ``NAME-1`` to ``NAME-4``, the last key
+    fastest, each titled by its values. Where ``methods`` or ``curve.methods`` name the row, they name all its cells. A
+    list in ``published`` gives each cell its name, or an empty text for none.
+    """
+    rows = values.get("rows")
+    if not isinstance(rows, dict):
+        return values, []
+    cells_of: dict[str, Table] = {}
+    problems: list[str] = []
+    for name, row in rows.items():
+        if isinstance(row, dict) and "grid" in row:
+            mistakes = _grid_mistakes(f"rows.{name}", row)
+            plain = {key: value for key, value in row.items() if key != "grid"}
+            expandable = not mistakes and isinstance(row.get("recipe", {}), dict)  # else validation reports it
+            cells_of[name] = _cells(name, plain, row["grid"]) if expandable else {name: plain}
+            taken = [cell for cell in cells_of[name] if cell in rows and cell != name]
+            problems += mistakes + [f"rows.{name}.grid: its cell {cell} has the name of another row" for cell in taken]
+    expanded = {cell: own for name, row in rows.items() for cell, own in cells_of.get(name, {name: row}).items()}
+
+    def with_cells(part: Any) -> Any:
+        if not isinstance(part, dict) or not isinstance(part.get("methods"), list | tuple):
+            return part
+        cells = [list(cells_of.get(name, [name])) if isinstance(name, str) else [name] for name in part["methods"]]
+        return {**part, "methods": list(itertools.chain(*cells))}
+
+    return {**with_cells(values), "rows": expanded, "curve": with_cells(values.get("curve"))}, problems
+
+
+def _grid_mistakes(where: str, row: Table) -> list[str]:
+    grid, published = row["grid"], row.get("published")
+    if not isinstance(grid, dict) or not grid:
+        return [f"{where}.grid: write a table of recipe keys with lists of values, such as {{ epochs = [2, 4] }}"]
+    problems = [
+        f"{where}.grid.{key}: write a list of values, such as [0.1, 0.3] (got {shortened(listed)})"
+        for key, listed in grid.items()
+        if not isinstance(listed, list | tuple) or not listed
+    ]
+    if problems:
+        return problems
+    size = math.prod(map(len, grid.values()))
+    if size > _MOST_CELLS:
+        return [f"{where}.grid: {size} cells are too many for one study (most {_MOST_CELLS}): leave values out"]
+    if isinstance(published, list | tuple) and len(published) != size:
+        return [f"{where}.published: {len(published)} names for {size} cells of the grid"]
+    return []
+
+
+def _cells(name: str, row: Table, grid: Table) -> Table:
+    published = row.get("published")
+    cells = {}
+    for number, chosen in enumerate(itertools.product(*grid.values()), start=1):
+        picked = dict(zip(grid, chosen, strict=True))
+        values = (f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in picked.items())
+        cells[f"{name}-{number}"] = {
+            **row,
+            "title": f"{row.get('title') or name}, {', '.join(values)}",
+            "recipe": layered(row.get("recipe", {}), picked),
+            "published": (published[number - 1] or None) if isinstance(published, list | tuple) else published,
+        }
+    return cells
+
+
+def parts(values: Mapping[str, Any]) -> dict[str, Table]:
+    """The study, its rows and its curve, where they are tables, each under the prefix of its keys in a message."""
+    rows = {f"rows.{name}.": row for name, row in table(values.get("rows")).items()}
+    named = {"": values, **rows, "curve.": values.get("curve")}
+    return {prefix: part for prefix, part in named.items() if isinstance(part, dict)}
+
+
+def recipe_problems(values: Mapping[str, Any], bases: Mapping[str, str]) -> list[str]:
+    """Mistakes in the shared recipe, and those that tasks, rows, the curve, and a row on a task add to it.
+
+    A mistake is reported where it was written: what is wrong in the shared recipe, or in a row of
+    which this one is a copy by ``bases``, is not repeated.
+    """
+    shared, tasks = table(values.get("recipe")), _tables(values.get("tasks"))
+    mistakes: list[tuple[str, str, str]] = []
+
+    def report(row: str, where: str, *layers: Mapping[str, Any], known: Collection[str] = ()) -> set[str]:
+        problems = Recipe.problems(layered(*layers))
+        mistakes.extend((row, where, problem) for problem in problems if problem not in known)
+        return {*known, *problems}
+
+    everywhere = report("", "recipe", shared)
+    on_task = {task: report("", f"tasks.{task}", shared, own, known=everywhere) for task, own in tasks.items()}
+    for name, row in _tables(values.get("rows")).items():
+        recipe, row_tasks = table(row.get("recipe")), _tables(row.get("tasks"))
+        in_row = report(name, f"rows.{name}.recipe", shared, recipe, known=everywhere)
+        for task in {**tasks, **row_tasks}:
+            layers = (shared, tasks.get(task, {}), recipe)
+            known = report(name, f"rows.{name}.recipe on {task}", *layers, known=in_row | on_task.get(task, set()))
+            if task in row_tasks:
+                report(name, f"rows.{name}.tasks.{task}", *layers, row_tasks[task], known=known)
+    report("", "curve.recipe", shared, table(table(values.get("curve")).get("recipe")), known=everywhere)
+    of_rows = {(row, problem) for row, _, problem in mistakes}
+    return [f"{where}: {problem}" for row, where, problem in mistakes if (bases.get(row), problem) not in of_rows]
+
+
+def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> list[str]:
+    """Recipes and rows for tasks that are neither the study's nor ``known``, often misspelt; None: all are known."""
+    mentions: list[tuple[str, Any]] = []
+    for prefix, part in parts(values).items():
+        lists = {key: listed(part.get(key)) for key in _TASK_LISTS} if prefix else {}
+        tables = {key: table(part.get(key)) for key in ("tasks", "published") if prefix or key == "tasks"}
+        mentions += [(f"{prefix}{key}", task) for key, tasks in {**lists, **tables}.items() for task in tasks]
+    mentions += [("published.tasks", task) for task in table(table(values.get("published")).get("tasks")).values()]
+    own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
+    return [
+        f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"
+        for key, task in mentions
+        if known is not None and isinstance(task, str) and task not in own and task not in known
+    ]
+
+
+def _tables(value: Any) -> dict[str, Table]:
+    return {key: table(inner) for key, inner in table(value).items()}
