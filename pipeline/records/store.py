@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -358,18 +358,6 @@ def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) 
     if pair and recipe.encoding != encoding:
         return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
     return None
-
-
-def fitting_adapters(
-    artifacts: Iterable[Artifact], backbone_weights: str, encoding: str, sites: str
-) -> dict[str, list[Artifact]]:
-    """Adapters by task that can be fused on this backbone (:func:`why_not_fused`)."""
-    found: dict[str, list[Artifact]] = {}
-    for artifact in artifacts:
-        manifest = artifact.manifest
-        if manifest.kind == "adapter" and why_not_fused(manifest, backbone_weights, encoding, sites) is None:
-            found.setdefault(manifest.task, []).append(artifact)
-    return found
 
 
 def _artifact(file: Path, manifest: Manifest | PipelineError) -> Artifact:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -19,15 +20,14 @@ from pipeline.models.split import split_encoder
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.compatibility import check_meaning
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import ResolvedPart, RunRequest
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
-Parts = Mapping[str, tuple[Task, Recipe]]
-"""The tasks of a model by name, each with its resolved recipe. In what concerns the encoder the recipes agree."""
+Parts = Mapping[str, ResolvedPart]
+"""By task. In what concerns the encoder, their recipes agree."""
 
 _HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
 
@@ -50,10 +50,10 @@ def build_for_training(
 
     Args:
         parts: of the request, resolved.
-        initial: the adapter that an anchored fusion starts as, with its head (:mod:`pipeline.runs.anchoring`), or that
-            an adapter is warm-started from (:mod:`pipeline.runs.starting`).
+        initial: the adapter that an anchored fusion starts as, with its head, or that an adapter is warm-started from
+            (:mod:`pipeline.runs.starting`).
     """
-    task, recipe = next(iter(parts.values()))
+    task, recipe, _ = next(iter(parts.values()))
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
     if request.start is not None:
@@ -107,13 +107,13 @@ def _build_fusion(
 
 def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> MultitaskModel:
     """One encoder with a fresh head for each task, and the modules, branches and second encoders of their recipes."""
-    _, shared = next(iter(parts.values()))
+    shared = next(iter(parts.values())).recipe
     _set_up(encoder, list(parts), shared)
     seconds = _second_encoders(backbone, shared, len(parts))
     encoders = split_encoder(encoder, shared.joint.split_layers, len(parts))
     models = {
-        name: assemble(own, recipe, task, second)
-        for own, second, (name, (task, recipe)) in zip(encoders, seconds, parts.items(), strict=True)
+        name: assemble(own, part.recipe, part.task, second)
+        for own, second, (name, part) in zip(encoders, seconds, parts.items(), strict=True)
     }
     if len(parts) > 1:
         for name, model in models.items() if shared.has_modules else ():
@@ -159,6 +159,16 @@ def outputs_of(recipe: Recipe, task: Task) -> int:
 def same_head(one: Recipe, other: Recipe) -> bool:
     """Whether a head trained under one recipe fits a model of the other."""
     return all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
+
+
+def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
+    """Raise a :class:`PipelineError` if ``task`` has since got other classes, another range or number of texts."""
+    if meaning != task.meaning or pair != task.is_pair:
+        changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]
+        raise PipelineError(
+            f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}: train it again, or give the"
+            " task its old definition"
+        )
 
 
 def modules_of(artifact: Artifact) -> SavedModules:

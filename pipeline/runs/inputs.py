@@ -13,19 +13,10 @@ from pipeline.training.fit import TrainingData
 from pipeline.training.predict import Extend
 
 
-def training_splits(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer) -> list[TokenisedSplit]:
-    """What a resolved ``recipe`` trains on; a second split is the same pairs the other way round."""
-    return _splits(rows, recipe, tokenizer, both=recipe.pairs.order == "random")
-
-
-def scored_splits(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer) -> list[TokenisedSplit]:
-    """What a resolved ``recipe`` predicts from: the mean over these splits' outputs."""
-    return _splits(rows, recipe, tokenizer, both=recipe.pairs.average_orders)
-
-
-def _splits(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both: bool) -> list[TokenisedSplit]:
+def splits_of(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool) -> list[TokenisedSplit]:
+    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair the other way round."""
     assert recipe.encoding is not None and recipe.max_length is not None
-    orders = [rows, swapped(rows)] if both else [rows]
+    orders = [rows, swapped(rows)] if both_orders else [rows]
     return [tokenise(order, tokenizer, recipe.encoding, recipe.max_length, recipe.truncation) for order in orders]
 
 
@@ -40,7 +31,7 @@ def training_data(
     """The batches of one task; ``extend`` adds to each piece what is known of its inputs.
 
     Args:
-        splits: the rows, and where pairs train in random order, the same with each pair the other way round.
+        splits: as :func:`splits_of` gives them, in both orders where pairs train in random order.
     """
     pieces, rows = recipe.gradient_accumulation_steps * accelerator.num_processes, len(splits[0])
     most_padding = padding_worth_a_pass(accelerator.device)

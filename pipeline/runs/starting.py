@@ -1,4 +1,7 @@
-"""Which other task's adapter an adapter is warm-started from, if any (intermediate-task transfer, Poth et al. 2021)."""
+"""Which adapter a run starts as: an anchored fusion as one of its sources, an adapter as another task's.
+
+The latter is intermediate-task transfer (Poth et al. 2021).
+"""
 
 import sys
 from collections.abc import Sequence
@@ -14,8 +17,11 @@ from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, why_recipe_not_fused
-from pipeline.runs.build import modules_of
-from pipeline.runs.inputs import scored_splits
+from pipeline.runs.build import modules_of, same_head
+from pipeline.runs.inputs import splits_of
+from pipeline.runs.restore import restore
+from pipeline.runs.scoring import Scoring
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -26,11 +32,39 @@ ROWS = 2000
 """Training rows that a probe reads; of more, a sample."""
 
 
-class _Features(nn.Module):
-    """In place of a head: what a linear one would read."""
+def choose_anchor(
+    adapters: Sequence[Artifact], recipe: Recipe, scoring: Scoring, workspace: Workspace
+) -> tuple[Artifact | None, dict[str, float]]:
+    """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
 
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return u if v is None else pair_features(u, v)
+    With few target rows, a related task with many may have the better adapter. Its labels mean the same, so its head
+    answers for the target as it is. Without a choice it is the target's own adapter; None if it has none.
+
+    Args:
+        recipe: the fusion's, resolved.
+        scoring: the target's.
+
+    Returns:
+        The adapter, and the dev scores by task that it was chosen by; none where there was no choice.
+    """
+    task = scoring.task
+    own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)
+    able = [
+        adapter
+        for adapter in adapters
+        if (adapter.manifest.meaning, adapter.manifest.pair) == (task.meaning, task.is_pair)
+        and same_head(adapter.manifest.recipe, recipe)
+    ]
+    if not recipe.fusion.head_start or not able:
+        return own, {}
+    if len(able) == 1:
+        return able[0], {}
+    candidates = {}
+    for adapter in able:
+        model = restore(adapter, task, workspace, recipe.adapter.drop_layers)
+        candidates[adapter.manifest.task] = scoring.value(scoring.predict(model.to(scoring.accelerator.device)))
+    # Of equal ones the target's own, then the first by name.
+    return max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own)), candidates
 
 
 def choose_start(
@@ -72,6 +106,13 @@ def choose_start(
     return by_task[best] if best else None
 
 
+class _Features(nn.Module):
+    """In place of a head: what a linear one would read."""
+
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        return u if v is None else pair_features(u, v)
+
+
 def _probe(
     candidate: Artifact | None,
     task: Task,
@@ -88,7 +129,7 @@ def _probe(
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
     vectors = mean_outputs(
         model.to(accelerator.device),
-        scored_splits(rows, recipe, backbone.tokenizer)[:1],
+        splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
