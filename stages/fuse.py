@@ -33,10 +33,8 @@ def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -
     Raises:
         PipelineError: an unknown task, or one named twice.
     """
-    names = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        task, _, run = part.partition("@")
-        names.append(SourceName(workspace.task(task).name, run or None))
+    parts = [part.strip().partition("@") for part in text.split(",") if part.strip()]
+    names = [SourceName(workspace.task(task).name, run or None) for task, _, run in parts]
     if not names:
         raise PipelineError(f"{option} names no task: write for example {option} sst,quora,sts")
     tasks = [name.task for name in names]

@@ -16,9 +16,8 @@ from pipeline.records.ensembles import Ensembles, Member
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.build import outputs_of
-from pipeline.runs.inputs import splits_of
 from pipeline.runs.restore import restore, restore_together
-from pipeline.runs.scoring import prediction_table
+from pipeline.runs.scoring import prediction_table, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
 from pipeline.settings.recipe import BOTTLENECKS, Precision, Recipe

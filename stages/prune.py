@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.data.tasks import Task
 from pipeline.methods.pruning import prune_fusion, source_shares
 from pipeline.records.ledger import Cost, RunRecord, run_name
-from pipeline.records.store import Artifact, Manifest
+from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact
@@ -77,9 +77,8 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
     score, table = scoring.scored(prediction)
     sources = tuple(source for source in manifest.sources if source.task in kept)
     changes = {"run": run, "dev": score.dev, "sources": sources, "pruned_from": manifest.run, "files": {}}
-    artifact = save_artifact(
-        workspace.store, manifest.model_copy(update=changes), model, [source.task for source in sources]
-    )
+    names = [source.task for source in sources]
+    artifact = save_artifact(workspace.store, manifest.model_copy(update=changes), model, names)
     # What training made of the model: fusion layers and head.
     trained = [p for name, p in model.backbone.named_parameters() if "adapter_fusion_layer" in name]
     record = RunRecord(
@@ -108,15 +107,12 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
 
 def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
     """The fusion that ``using`` means; by itself never one that was pruned, or pruning again would prune that."""
-
-    def fits(manifest: Manifest) -> bool:
-        if manifest.kind != "fusion" or manifest.task != task.name:
-            return False
-        if using != "fusion":
-            return manifest.run == using
-        return manifest.pruned_from is None and manifest.backbone_weights == workspace.backbone.weights_hash
-
-    found = [artifact for artifact in workspace.store.artifacts() if fits(artifact.manifest)]
+    fusions = [a for a in workspace.store.artifacts() if (a.manifest.kind, a.manifest.task) == ("fusion", task.name)]
+    if using != "fusion":
+        found = [artifact for artifact in fusions if artifact.manifest.run == using]
+    else:
+        whole, weights = [a for a in fusions if a.manifest.pruned_from is None], workspace.backbone.weights_hash
+        found = [artifact for artifact in whole if artifact.manifest.backbone_weights == weights]
     if not found:
         wanted = "fusion" if using == "fusion" else f"fusion {using}"
         raise PipelineError(

@@ -49,32 +49,31 @@ def build_for_training(
     The same request, parts, seed and initial adapter give the same initial weights.
 
     Args:
-        parts: of the request, resolved.
-        initial: the adapter that an anchored fusion starts as, with its head, or that an adapter is warm-started from
-            (:mod:`pipeline.runs.starting`).
+        initial: the adapter that the run starts as (:mod:`pipeline.runs.starting`); an anchored fusion with its head.
     """
-    task, recipe, _ = next(iter(parts.values()))
+    first = next(iter(parts.values()))
+    recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
     if request.start is not None:
         _load_start(encoder, request.start, ledger)
     if recipe.trainable == "fusion":
-        return _build_fusion(encoder, request.adapters, task, recipe, backbone, initial)
+        return _build_fusion(encoder, request.adapters, first, backbone, initial)
     model = assemble_all(encoder, parts, backbone)
     if initial is not None:
         initial.verify()
-        begin_as(encoder, task.name, modules_of(initial))
+        begin_as(encoder, first.task.name, modules_of(initial))
     return Built(model)
 
 
 def _build_fusion(
     encoder: PreTrainedModel,
     adapters: Sequence[Artifact],
-    task: Task,
-    recipe: Recipe,
+    part: ResolvedPart,
     backbone: Backbone,
     anchor: Artifact | None,
 ) -> Built:
+    task, recipe, _ = part
     for artifact in adapters:
         artifact.verify()
     sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
@@ -109,7 +108,12 @@ def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> 
     """One encoder with a fresh head for each task, and the modules, branches and second encoders of their recipes."""
     shared = next(iter(parts.values())).recipe
     _set_up(encoder, list(parts), shared)
-    seconds = _second_encoders(backbone, shared, len(parts))
+    # What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune.
+    seconds: list[PreTrainedModel | None] = [None] * len(parts)
+    if shared.pretrained.second_encoder == "static":
+        seconds = [backbone.load().requires_grad_(False)] * len(parts)
+    elif shared.pretrained.second_encoder == "tuned":
+        seconds = [backbone.load(shared.hidden_dropout) for _ in parts]
     encoders = split_encoder(encoder, shared.joint.split_layers, len(parts))
     models = {
         name: assemble(own, part.recipe, part.task, second)
@@ -185,16 +189,6 @@ def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> N
         encoder.requires_grad_(False)
     if recipe.pretrained.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
-
-
-def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[PreTrainedModel | None]:
-    """What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune."""
-    if recipe.pretrained.second_encoder == "static":
-        static = backbone.load()
-        static.requires_grad_(False)
-        return [static] * tasks
-    tuned = recipe.pretrained.second_encoder == "tuned"
-    return [backbone.load(recipe.hidden_dropout) if tuned else None for _ in range(tasks)]
 
 
 def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""A task's dev split, and what a model makes of it."""
+"""A task's rows as a model reads them, and how it is scored on them."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,12 +8,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
+from pipeline.data.pair_order import swapped
 from pipeline.data.tasks import Task
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.models.backbone import Backbone
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.records.ledger import Ledger, RunRecord, TaskScore
 from pipeline.runs.build import assemble
-from pipeline.runs.inputs import splits_of
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -70,11 +71,7 @@ class Scoring:
 
 
 class Evaluations:
-    """Scores ``model`` for ``fit``, and keeps the predictions of each score: the best epoch's need not be made again.
-
-    Args:
-        scorings: of each task that the model answers.
-    """
+    """Scores ``model`` for ``fit``, and keeps each prediction: that of the best epoch need not be made again."""
 
     def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
         self._model, self._scorings = model, scorings
@@ -128,6 +125,13 @@ def score_again(
     score, table = scoring.scored(scoring.predict(model.to(accelerator.device)))
     same_rows = start.described(start.task)["data"]["dev"] == data.fingerprint["dev"]
     return score.model_copy(update={"before": start.dev if same_rows else None}), table
+
+
+def splits_of(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool) -> list[TokenisedSplit]:
+    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair the other way round."""
+    assert recipe.encoding is not None and recipe.max_length is not None
+    orders = [rows, swapped(rows)] if both_orders else [rows]
+    return [tokenise(order, tokenizer, recipe.encoding, recipe.max_length, recipe.truncation) for order in orders]
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:

@@ -8,19 +8,16 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, why_recipe_not_fused
 from pipeline.runs.build import modules_of, same_head
-from pipeline.runs.inputs import splits_of
 from pipeline.runs.restore import restore
-from pipeline.runs.scoring import Scoring
+from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
@@ -39,10 +36,6 @@ def choose_anchor(
 
     With few target rows, a related task with many may have the better adapter. Its labels mean the same, so its head
     answers for the target as it is. Without a choice it is the target's own adapter; None if it has none.
-
-    Args:
-        recipe: the fusion's, resolved.
-        scoring: the target's.
 
     Returns:
         The adapter, and the dev scores by task that it was chosen by; none where there was no choice.
@@ -68,15 +61,9 @@ def choose_anchor(
 
 
 def choose_start(
-    candidates: Sequence[Artifact],
-    task: Task,
-    recipe: Recipe,
-    rows: pd.DataFrame,
-    backbone: Backbone,
-    accelerator: Accelerator,
-    title: str,
+    candidates: Sequence[Artifact], recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone, title: str
 ) -> Artifact | None:
-    """The adapter of another task from whose sentence vectors a linear probe reads ``task`` best.
+    """The adapter of another task from whose sentence vectors a linear probe reads the target best.
 
     The probe (:func:`pipeline.stats.probe.probe`) reads training rows. None unless the best adapter is significantly
     better than the bare backbone, which is what a fresh adapter starts as.
@@ -84,21 +71,21 @@ def choose_start(
     Args:
         candidates: one a task.
         recipe: of the adapter to be trained, resolved.
-        rows: training rows.
         title: of the run, for the line on stderr that tells the choice.
     """
+    task, is_main = scoring.task, scoring.accelerator.is_main_process
     if len(rows) < LEAST:
-        if accelerator.is_main_process:
+        if is_main:
             print(f"{title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
         return None
     if len(rows) > ROWS:
         rows = rows.sample(ROWS, random_state=0)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
-    bare, *others = (_probe(candidate, task, recipe, rows, backbone, accelerator) for candidate in (None, *candidates))
+    bare, *others = (_probe(each, recipe, scoring, rows, backbone) for each in (None, *candidates))
     probes = dict(zip(by_task, others, strict=True))
     labels = rows["label"].to_numpy()
     best = most_fitting(task.metric, probes, bare, labels)
-    if accelerator.is_main_process:
+    if is_main:
         scores = {name: score(task.metric, each, labels) for name, each in {"no adapter": bare, **probes}.items()}
         listed = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
@@ -114,13 +101,9 @@ class _Features(nn.Module):
 
 
 def _probe(
-    candidate: Artifact | None,
-    task: Task,
-    recipe: Recipe,
-    rows: pd.DataFrame,
-    backbone: Backbone,
-    accelerator: Accelerator,
+    candidate: Artifact | None, recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone
 ) -> np.ndarray:
+    task, accelerator = scoring.task, scoring.accelerator
     assert recipe.encoding is not None and recipe.pooling is not None
     encoder = backbone.load()
     if candidate is not None:

@@ -1,7 +1,7 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -9,9 +9,10 @@ import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline.data.batches import Piece, inputs_of
+from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.load import TaskData
-from pipeline.data.pair_order import joined
+from pipeline.data.pair_order import in_random_order, joined
+from pipeline.data.tokens import TokenisedSplit
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
@@ -19,10 +20,9 @@ from pipeline.models.unchanged import adapter_hashes, unchanged_parts
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.build import build_for_training
-from pipeline.runs.inputs import splits_of, training_data
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
-from pipeline.runs.scoring import Evaluations, Scoring, lineage, score_again
+from pipeline.runs.scoring import Evaluations, Scoring, lineage, score_again, splits_of
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
@@ -34,6 +34,7 @@ from pipeline.training.devices import is_main_process, make_accelerator
 from pipeline.training.divergence import divergence_of
 from pipeline.training.fit import Fitted, GradientRule, Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
+from pipeline.training.predict import Extend
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised
@@ -128,7 +129,7 @@ class TrainingRun:
             name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator)
             for name, part in self.parts.items()
         }
-        initial, candidates = self._initial_adapter(scorings[self.task.name], accelerator)
+        initial, candidates = self._initial_adapter(scorings[self.task.name])
         built = build_for_training(self.request, self.parts, self.backbone, ledger, initial)
         model = built.model
         combine = self._surgery(model)
@@ -170,10 +171,8 @@ class TrainingRun:
                 model,
                 fitted,
                 scored | {name: self._scored(scorings[name], prediction) for name, prediction in best.items()},
-                self._attention(model, scorings[self.task.name]),
-                sources=tuple(
-                    source.model_copy(update={"tensors": adapters.get(source.task)}) for source in self.sources
-                ),
+                scorings[self.task.name],
+                sources=[each.model_copy(update={"tensors": adapters.get(each.task)}) for each in self.sources],
                 unchanged=unchanged,
                 anchor=initial.manifest.task if initial is not None else None,
                 anchor_candidates=candidates,
@@ -209,14 +208,14 @@ class TrainingRun:
 
         return loss, terms
 
-    def _initial_adapter(self, scoring: Scoring, accelerator: Accelerator) -> tuple[Artifact | None, dict[str, float]]:
+    def _initial_adapter(self, scoring: Scoring) -> tuple[Artifact | None, dict[str, float]]:
         """The adapter that the model starts as, and the scores that it was chosen by; see :func:`choose_anchor`."""
         adapters, recipe = self.request.adapters, self.recipe
         if recipe.trainable == "fusion" and recipe.fusion.form == "anchored":
             return choose_anchor(adapters, recipe, scoring, self.workspace)
         if self.request.kind == "adapter" and adapters:
             rows = self.data[self.task.name].train
-            return choose_start(adapters, self.task, recipe, rows, self.backbone, accelerator, self.title), {}
+            return choose_start(adapters, recipe, scoring, rows, self.backbone, self.title), {}
         return None, {}
 
     def _surgery(self, model: MultitaskModel) -> GradientRule | None:
@@ -241,7 +240,7 @@ class TrainingRun:
         A single task has a cache of what frozen layers compute: for dev, which is read after every epoch, in its
         scoring, and with the memory left for train.
         """
-        tokenizer, seed = self.backbone.tokenizer, self.request.seed
+        tokenizer = self.backbone.tokenizer
         splits = {
             name: splits_of(self.data[name].train, part.recipe, tokenizer, part.recipe.pairs.order == "random")
             for name, part in self.parts.items()
@@ -261,10 +260,29 @@ class TrainingRun:
             # Rows that are read once are not worth caching, and SMART runs all layers, on perturbed embeddings.
             again = recipe.epochs_over(len(self.data[name].train)) > 1 and not recipe.smart.weight
             extend = cache(joined(splits[name]), max_bytes=bound - dev.bytes if again else 0).extend
-        return {
-            name: training_data(own, self.parts[name].recipe, seed, tokenizer.pad_token_id, accelerator, extend)
-            for name, own in splits.items()
-        }
+        return {name: self._batches(name, own, accelerator, extend) for name, own in splits.items()}
+
+    def _batches(
+        self, name: str, splits: Sequence[TokenisedSplit], accelerator: Accelerator, extend: Extend | None
+    ) -> TrainingData:
+        """The batches of one task; ``extend`` adds to each piece what is known of its inputs."""
+        recipe, seed, pad_token_id = self.parts[name].recipe, self.request.seed, self.backbone.tokenizer.pad_token_id
+        pieces, rows = recipe.gradient_accumulation_steps * accelerator.num_processes, len(splits[0])
+        most_padding = padding_worth_a_pass(accelerator.device)
+
+        def of_epoch(epoch: int) -> TokenisedSplit:
+            return splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], seed, epoch)
+
+        return TrainingData(
+            batches=lambda epoch, first: (
+                [Piece(part if extend is None else extend(part)) for part in batch]
+                for batch in training_batches(
+                    of_epoch(epoch), recipe.batch_size, pieces, seed, epoch, pad_token_id, first, most_padding
+                )
+            ),
+            batches_per_epoch=recipe.steps_over(rows),
+            epochs=recipe.epochs_over(rows),
+        )
 
     def _scored(self, scoring: Scoring, prediction: Prediction) -> tuple[TaskScore, pd.DataFrame]:
         """The score on a task of the run, which says how the task was trained, and the predictions."""
@@ -279,29 +297,25 @@ class TrainingRun:
         }
         return score.model_copy(update=trained), table
 
-    def _attention(self, model: MultitaskModel, scoring: Scoring) -> pd.DataFrame | None:
-        if self.request.kind != "fusion":
-            return None
-        names = [artifact.manifest.task for artifact in self.request.adapters]
-        return attention_table(site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs()), names)
-
     def _finish(
         self,
         model: MultitaskModel,
         fitted: Fitted,
         scored: Mapping[str, tuple[TaskScore, pd.DataFrame]],
-        attention: pd.DataFrame | None,
+        scoring: Scoring,
         **measured: Any,
     ) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears.
 
-        Args:
-            scored: scores and predictions by task, also of those that sequential tuning went through before.
-            measured: more of the record.
+        ``scored`` has all tasks, also those that sequential tuning went through before; ``measured`` is of the record.
         """
         request, ledger, task, backbone = self.request, self.workspace.ledger, self.task, self.backbone
+        is_fusion, attention = request.kind == "fusion", None
+        names = [adapter.manifest.task for adapter in request.adapters]
+        if is_fusion:
+            weights = site_attention(model.of(task.name).backbone.eval(), names, scoring.inputs())
+            attention = attention_table(weights, names)
         if request.kind in ARTIFACT_KINDS:
-            is_fusion = request.kind == "fusion"
             manifest = Manifest(
                 kind="fusion" if is_fusion else "adapter",
                 task=task.name,
@@ -319,8 +333,7 @@ class TrainingRun:
                 # An adapter needs none of those that it may have been warm-started from.
                 sources=self.sources if is_fusion else (),
             )
-            sources = [adapter.manifest.task for adapter in request.adapters]
-            artifact = save_artifact(self.workspace.store, manifest, model.of(task.name), sources)
+            artifact = save_artifact(self.workspace.store, manifest, model.of(task.name), names)
             measured |= {"artifact": str(artifact.folder), "artifact_digest": artifact.manifest.digest}
         if request.keep_weights or request.kind in _KEEPS_WEIGHTS:
             file = ledger.weights_file(self.name)
@@ -351,17 +364,15 @@ class TrainingRun:
 
 def _tell_overlap(name: str, data: TaskData) -> None:
     """Say on stderr which rows of task ``name`` stand both in train and in dev, and what came of them."""
-    for other, rows in data.dropped.items():
-        print(f"{name}: {rows} training rows that also stand in dev of {other} are left out", file=sys.stderr)
+    dropped = data.dropped.items()
+    notes = [f"{rows} training rows that also stand in dev of {other} are left out" for other, rows in dropped]
     for other, added in data.added.items():
         left_out = added.in_dev + added.in_test + added.in_other_dev
-        print(
-            f"{name}: {added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
-            f" {left_out} are left out, since they stand in dev or test",
-            file=sys.stderr,
+        notes.append(
+            f"{added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
+            f" {left_out} are left out, since they stand in dev or test"
         )
     if data.dev_in_train:
-        print(
-            f"{name}: {data.dev_in_train} rows of dev also stand in train (--drop-overlap drops those from train)",
-            file=sys.stderr,
-        )
+        notes.append(f"{data.dev_in_train} rows of dev also stand in train (--drop-overlap drops those from train)")
+    for note in notes:
+        print(f"{name}: {note}", file=sys.stderr)

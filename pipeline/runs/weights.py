@@ -20,12 +20,9 @@ ARTIFACT_KINDS: frozenset[Kind] = frozenset({"adapter", "fusion"})
 
 
 def save_artifact(store: Store, manifest: Manifest, model: TransferModel, sources: Sequence[str] = ()) -> Artifact:
-    """Write an adapter, or a fusion over the adapters of ``sources``, with its head into ``store``.
+    """Write an adapter, or a fusion over the adapters of the tasks ``sources``, with its head into ``store``.
 
-    Args:
-        manifest: without files.
-        model: as it was trained, what trained requiring gradients.
-        sources: the tasks of a fusion's adapters, in its order.
+    What trained requires gradients in ``model``; ``manifest`` is without files.
     """
     norms: Mapping[str, Tensor] = {}
     if manifest.recipe.bottleneck.train_layernorm:

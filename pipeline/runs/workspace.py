@@ -65,8 +65,7 @@ class Workspace:
         """What ``make`` returned when ``key`` was first asked for."""
         if key not in self._memory:
             self._memory[key] = make()
-        value: T = self._memory[key]
-        return value
+        return self._memory[key]
 
     def on(self, backbone: str | None) -> Workspace:
         """The same with another backbone, which is read once however often it is asked for; None is its own."""
@@ -91,11 +90,7 @@ class Workspace:
         return self._once((recipe, task.model_dump_json(), joint), resolved)
 
     def finished(self, run: str, keep_weights: bool = False) -> RunRecord | None:
-        """The ledger's record of ``run``, if everything the run leaves behind is still there.
-
-        Args:
-            keep_weights: the weights are wanted too, even of a kind that does not keep them.
-        """
+        """The ledger's record of ``run``, if everything the run leaves behind, or is asked to keep, is still there."""
         record = self.ledger.find(run)
         if record is None or record.kind not in ARTIFACT_KINDS:
             return record and self.ledger.with_weights(record, keep_weights)
