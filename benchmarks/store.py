@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records.source_run import SourceRun
-from pipeline.records.store import MANIFEST, Artifact, Manifest, Store, why_not_fused
+from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store, why_not_fused
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_text
 

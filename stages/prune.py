@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from pipeline.data.tasks import Task
-from pipeline.methods.pruning import prune_fusion, source_shares
+from pipeline.methods.attention import source_shares
+from pipeline.methods.fusion import prune_fusion
 from pipeline.records.ledger import Cost, RunRecord, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore

@@ -12,8 +12,8 @@ from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 FILE = Path(__file__).parents[1] / "docs/settings.md"
 _HEAD = """# Settings
 
-Every key of a recipe. "Not set" means: from the task, from the method, or off. A key of a part is written in the table of that
-part or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to use for what.
+Every key of a recipe. "Not set" means: from the task, from the method, or off. A key of a part is written in its table
+or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to use for what.
 """
 
 

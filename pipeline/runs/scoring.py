@@ -8,9 +8,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
-from pipeline.data.pair_order import swapped
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
 from pipeline.models.transfer_model import MultitaskModel
 from pipeline.records.ledger import Ledger, RunRecord, TaskScore
@@ -18,8 +17,7 @@ from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import score
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, score
 from pipeline.system.errors import PipelineError
 from pipeline.training.curve import Scores
 from pipeline.training.fit import Fitted

@@ -11,12 +11,11 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.load import TaskData
-from pipeline.data.pair_order import in_random_order, joined
-from pipeline.data.tokens import TokenisedSplit
+from pipeline.data.tokens import TokenisedSplit, in_random_order, joined
 from pipeline.methods.attention import attention_table, site_attention
+from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
-from pipeline.models.unchanged import adapter_hashes, unchanged_parts
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.build import build_for_training
@@ -26,8 +25,7 @@ from pipeline.runs.scoring import Evaluations, Scoring, lineage, score_again, sp
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
-from pipeline.stats.metrics import load_metric
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, load_metric
 from pipeline.system.atomic import check_writable
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator

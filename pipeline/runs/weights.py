@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pipeline.methods.fusion import save_fusion
-from pipeline.methods.modules import save_modules
+from pipeline.methods.registry import METHODS
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Kind, Ledger, RunRecord
@@ -34,7 +34,7 @@ def save_artifact(store: Store, manifest: Manifest, model: TransferModel, source
         if manifest.kind == "fusion":
             save_fusion(model.backbone, sources, folder)
         else:
-            save_modules(model.backbone, manifest.task, manifest.recipe, folder)
+            METHODS[manifest.recipe.adapter.kind].save(model.backbone, manifest.task, folder)
         for name, tensors in ((HEAD, dict(model.head.named_parameters())), (LAYERNORMS, norms)):
             if tensors:
                 _save(tensors, folder / name)

@@ -10,15 +10,14 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
-from pipeline.methods.modules import add_modules, load_modules, save_modules
-from pipeline.methods.registry import METHODS
+from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.frozen_prefix import frozen_depth
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.layout import frozen_depth
+from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
-from pipeline.settings.adapter_kinds import ADAPTER_KINDS, AdapterKind, AdapterSettings
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.adapter_kinds import ADAPTER_KINDS, AdapterKind
+from pipeline.settings.recipe import PARTS, Recipe
 from pipeline.system.errors import PipelineError
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import IDS, hidden, trainable
@@ -96,7 +95,7 @@ def test_everything_trains_where_the_backbone_does_too(kind: str, backbone: Back
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbone: Backbone, tmp_path: Path) -> None:
     encoder = adapted(backbone, kind)
-    save_modules(encoder, "films", recipe(kind), tmp_path / "films")
+    METHODS[kind].save(encoder, "films", tmp_path / "films")
     loaded = backbone.load()
     load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"))
     assert trainable(loaded) == 0
@@ -110,7 +109,7 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
 ) -> None:
     """What is left in the other layer is what was trained there: the same as with the dropped layer's emptied."""
     encoder = adapted(backbone, kind)
-    save_modules(encoder, "films", recipe(kind), tmp_path / "films")
+    METHODS[kind].save(encoder, "films", tmp_path / "films")
     loaded, plain = backbone.load(), backbone.load()
     load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"), (dropped,))
     encoder.eval().encoder.layer[dropped] = plain.encoder.layer[dropped].eval()
@@ -236,8 +235,7 @@ def test_an_active_task_computes_as_if_it_were_alone(kind: str, backbone: Backbo
 
 def test_every_kind_has_settings_and_a_method() -> None:
     assert METHODS.keys() == ADAPTER_KINDS.keys() == {*get_args(AdapterKind)}
-    fields = AdapterSettings.model_fields.keys()
-    assert {key for kind in ADAPTER_KINDS.values() for key in kind.keys} == fields
+    assert {kind.part for kind in ADAPTER_KINDS.values()} - {""} <= PARTS.keys()
 
 
 def test_a_task_without_modules_cannot_be_activated_where_others_have_some(backbone: Backbone) -> None:

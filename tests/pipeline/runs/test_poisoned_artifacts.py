@@ -322,7 +322,7 @@ def test_a_manifest_with_another_recipe_is_refused(
     settings: Any, file: str, copied: Callable[[str], tuple[Store, Artifact]], backbone: Backbone
 ) -> None:
     store, artifact = copied("houlsby")
-    recipe = artifact.manifest.recipe.model_copy(update={**SIZES, **settings})
+    recipe = artifact.manifest.recipe.changed({**SIZES, **settings})
     other = Artifact(folder=artifact.folder, manifest=artifact.manifest.model_copy(update={"recipe": recipe}))
     check_refused(other.folder / file, other, store, backbone)
 

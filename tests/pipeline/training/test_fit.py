@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training import checkpoint
 from pipeline.training.fit import Fitted, TrainingData, _step_seed, fit
@@ -65,7 +65,7 @@ def train(
     **settings: Any,
 ) -> Fitted:
     recipe = {"trainable": "full", "epochs": EPOCHS, "batch_size": BATCH, "learning_rate": 1e-2}
-    values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields}
+    values = {name: settings.pop(name) for name in list(settings) if name in Recipe.model_fields or name in FLAGS}
     return fit(
         model,
         recipe=Recipe.model_validate(recipe | values),

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pipeline.data.batches import Piece
-from pipeline.settings.recipe import Mixing, Recipe
+from pipeline.settings.parts import Mixing
+from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import RULES as BY_NAME
 from pipeline.training.mixing import Joint, annealed_alpha, mixed, probabilities, sampled
