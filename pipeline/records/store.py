@@ -9,8 +9,8 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, field_validator
 from pipeline.data.tasks import Metric, Name
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
-from pipeline.system.errors import PipelineError, printable, raise_all, writing
+from pipeline.system.errors import PipelineError, noted, printable, raise_all, writing
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import reading
 
@@ -157,7 +157,7 @@ class Store:
         """The artifact of ``run``, read from its own file; a :class:`PipelineError` if its manifest is damaged."""
         problems: list[str] = []
         for folder in self._places_of(run):
-            with _noted(problems):
+            with noted(problems):
                 if (artifact := self._read(folder)) is not None:
                     return artifact
         if problems:
@@ -208,10 +208,10 @@ class Store:
         self.check()
         folders, problems = self._folders()
         for folder in folders:
-            with _noted(problems):
+            with noted(problems):
                 if (artifact := self._read(folder)) is None:
                     raise PipelineError(f"{folder}: has no {MANIFEST}, so it was never finished: delete it")
-                with _noted(problems), reading(folder):
+                with noted(problems), reading(folder):
                     artifact.verify()
                 with reading(folder):
                     self.adapters_of(artifact.manifest)
@@ -251,7 +251,7 @@ class Store:
         folders, problems = self._folders()
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
-            with _noted(problems):
+            with noted(problems):
                 artifacts.append(_artifact(file.parent, manifest))
         return artifacts, problems
 
@@ -260,7 +260,7 @@ class Store:
         problems: list[str] = []
 
         def inside(folder: Path) -> list[Path]:
-            with _noted(problems):
+            with noted(problems):
                 return _subfolders(folder) or []
             return []
 
@@ -311,15 +311,6 @@ def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) 
     if pair and recipe.encoding != encoding:
         return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
     return None
-
-
-@contextmanager
-def _noted(problems: list[str]) -> Iterator[None]:
-    """Add the message of a :class:`PipelineError` to ``problems`` instead of raising it."""
-    try:
-        yield
-    except PipelineError as error:
-        problems.append(str(error))
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:

@@ -1,7 +1,7 @@
 """Everything about a study that can be known to be wrong before training, told at once."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from pipeline.data.tasks import Task
 from pipeline.records.store import why_recipe_not_fused
@@ -12,12 +12,9 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.settings.study import Study
-from pipeline.system.errors import PipelineError, raise_all
+from pipeline.system.errors import PipelineError, noted, raise_all
 from stages.compare.plan import Job, in_order, jobs_of, plan
 from stages.fuse import Fusion, dropped_layers
-
-Problems = dict[str, None]
-"""Each once, in order: a task's mistake shows in each of its runs."""
 
 
 def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
@@ -26,16 +23,16 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     Raises:
         PipelineError: tasks, rows of data, recipes, or adapters that do not fit what fuses them; every mistake.
     """
-    problems: Problems = {}
+    problems: list[str] = []
     tasks: list[Task] = []
     for name in study.all_tasks:
-        with _noted(problems):
+        with noted(problems):
             tasks.append(workspace.task(name))
-    problems |= dict.fromkeys(published_mistakes(study))
+    problems += published_mistakes(study)
     study = study.with_task_names(lambda name: _name_of(name, workspace))
     sizes: dict[str, int] = {}
     for task in tasks:
-        with _noted(problems):
+        with noted(problems):
             sizes[task.name] = len(workspace.task_data(task, None, 0).train)
     jobs = in_order(jobs_of(study, plan(study, sizes)).values())
     is_usable: dict[str | None, bool] = {None: True}
@@ -43,22 +40,15 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
         backbone = study.row(name).backbone
         if backbone not in is_usable:
             is_usable[backbone] = False
-            with _noted(problems, f"rows.{name}.backbone: "):
+            with noted(problems, f"rows.{name}.backbone: "):
                 workspace.on(backbone).backbone  # noqa: B018  (opens it)
                 is_usable[backbone] = True
     for job in jobs:
         if {part.task for part in job.parts} <= set(sizes) and is_usable[job.backbone]:
             _check_job(job, workspace.on(job.backbone), problems)
-    raise_all(f"study {study.name}", list(problems))
+    # A task's mistake shows in each of its runs.
+    raise_all(f"study {study.name}", list(dict.fromkeys(problems)))
     return study, sizes
-
-
-@contextmanager
-def _noted(problems: Problems, where: str = "") -> Iterator[None]:
-    try:
-        yield
-    except PipelineError as error:
-        problems[f"{where}{error}"] = None
 
 
 def _name_of(alias: str, workspace: Workspace) -> str:
@@ -67,19 +57,18 @@ def _name_of(alias: str, workspace: Workspace) -> str:
     return alias
 
 
-def _check_job(job: Job, workspace: Workspace, problems: Problems) -> None:
+def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
     for part in job.parts:
-        with _noted(problems):
+        with noted(problems):
             workspace.task_data(workspace.task(part.task), part.limit, job.seed)
     where = f"{job.row} on {job.task}: "
-    with _noted(problems, where):
+    with noted(problems, where):
         # Making a run resolves its recipes for their tasks and the backbone, and trains nothing.
         run = TrainingRun(RunRequest(job.kind, job.parts, job.seed), workspace)
         for resolved in run.parts.values():
             if resolved.recipe.extra:
                 workspace.task_data(resolved.task, resolved.limit, job.seed, resolved.recipe.extra)
-        for misfit in _misfits(job, run.recipe, workspace):
-            problems[f"{where}{misfit}"] = None
+        problems.extend(f"{where}{misfit}" for misfit in _misfits(job, run.recipe, workspace))
 
 
 def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
