@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import RunRecord
-from pipeline.runs.restore import restore_artifact
+from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -117,7 +117,7 @@ def _model(workspace: Workspace, record: RunRecord, dropped: int = 0) -> Transfe
     artifact = workspace.store.find(record.run)
     assert artifact is not None
     task = workspace.task(record.task)
-    return restore_artifact(artifact, task, workspace.backbone, workspace.store, tuple(range(dropped)))
+    return restore(artifact, task, workspace, tuple(range(dropped)))
 
 
 def _prediction(workspace: Workspace, task: str, model: TransferModel) -> Callable[[], float]:

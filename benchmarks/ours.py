@@ -15,10 +15,10 @@ from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, Manifest, Store
-from pipeline.runs.artifacts import save_artifact
 from pipeline.runs.build import Built, build_for_training
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress

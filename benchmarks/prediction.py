@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.runs.restore import restore_artifact, restore_together
+from pipeline.runs.restore import restore, restore_together
 from pipeline.runs.training_run import TrainingRun
 from pipeline.training.devices import make_accelerator
 from pipeline.training.predict import mean_outputs
@@ -39,9 +39,9 @@ def _row(setting: Setting, count: int, size: int, drop_half: bool) -> Row:
     rows, backbone = sst_rows(run, setting, size), run.backbone
     dropped = tuple(range(backbone.layers // 2)) if drop_half else ()
     chosen = [(artifact, source_task(number)) for number, artifact in enumerate(run.request.adapters)]
-    apart = [restore_artifact(*pair, backbone, run.workspace.store, dropped) for pair in chosen]
+    apart = [restore(*pair, run.workspace, dropped) for pair in chosen]
     artifacts, tasks = zip(*chosen, strict=True)
-    together = restore_together(artifacts, tasks, backbone, run.workspace.ledger, dropped)
+    together = restore_together(artifacts, tasks, run.workspace, dropped)
     peers: dict[str, Models] = {"N passes": apart, "one pass": [together]}
     found = interleave(
         {name: per_second(size, _predict(run, rows, models)) for name, models in peers.items()}, setting.repeats

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store, fitting_adapters
+from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store, why_not_fused
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_text
 
@@ -81,5 +81,8 @@ def _row(setting: Setting, count: int) -> Row:
 
 
 def _choose(store: Store) -> list[Artifact]:
-    fitting = fitting_adapters(store.artifacts(), "hash", "cross", "houlsby")
+    fitting: dict[str, list[Artifact]] = {}
+    for each in store.artifacts():
+        if why_not_fused(each.manifest, "hash", "cross", "houlsby") is None:
+            fitting.setdefault(each.manifest.task, []).append(each)
     return [store.current(max(artifacts, key=lambda each: each.manifest.dev)) for artifacts in fitting.values()]

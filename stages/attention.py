@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
-from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.records.store import Store
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.runs import AttentionMap
-from pipeline.runs.forgetting import lineage
 from pipeline.runs.restore import restore_run, task_of
+from pipeline.runs.scoring import lineage
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -35,14 +34,14 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
         PipelineError: there is nothing to read, too much, or no model to read it.
     """
     sentences = parse_sentences(text)
-    backbones: dict[str, Backbone] = {}
+    workspaces: dict[tuple[str, Path], Workspace] = {}
     maps = []
     for view in _named(runs, ledger) if runs is not None else _chosen(result):
         record = ledger.find(view.run)
         if record is None:
             raise PipelineError(f"run {view.run} ({view.title}) is no longer in {ledger.root}: run compare again")
         try:
-            maps += _maps(view, record, sentences, ledger, backbones)
+            maps += _maps(view, record, sentences, ledger, workspaces)
         except _TooLong:
             raise
         except PipelineError as error:
@@ -105,15 +104,19 @@ def _named(runs: Sequence[str], ledger: Ledger) -> list[_View]:
 
 
 def _maps(
-    view: _View, record: RunRecord, sentences: Sequence[str], ledger: Ledger, backbones: dict[str, Backbone]
+    view: _View,
+    record: RunRecord,
+    sentences: Sequence[str],
+    ledger: Ledger,
+    workspaces: dict[tuple[str, Path], Workspace],
 ) -> list[AttentionMap]:
-    store = Store(Path(record.artifact).parents[2] if record.artifact else ledger.root)
-    if record.backbone not in backbones:
-        backbones[record.backbone] = open_backbone(record.backbone)
-    backbone, recipe = backbones[record.backbone], _recipe_of(view.task, record, ledger)
+    store = Path(record.artifact).parents[2] if record.artifact else ledger.root
+    place = record.backbone, store
+    workspace = workspaces.setdefault(place, Workspace(record.backbone, None, store, ledger.root.parent))
+    backbone, recipe = workspace.backbone, _recipe_of(view.task, record, ledger)
     # What was tuned in turn has one encoder for all its tasks, and is kept with the head of the last.
-    task = task_of(record, view.task if view.task in record.trained_on else record.task, store)
-    model = restore_run(record, task, backbone, store, ledger)
+    task = task_of(record, view.task if view.task in record.trained_on else record.task, workspace.store)
+    model = restore_run(record, task, workspace)
     assert recipe.max_length is not None
     inputs = [(sentence,) for sentence in sentences] if recipe.encoding == "siamese" else [tuple(sentences)]
     maps = []

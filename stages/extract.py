@@ -47,27 +47,27 @@ def starting_adapters(text: str, target: str, recipe: Recipe, workspace: Workspa
         raise PipelineError(
             f"--start-from: an adapter of kind {recipe.adapter.kind} begins fresh (--adapter houlsby does not)"
         )
-    fitting: dict[str, list[Artifact]] = {}
-    misfits: dict[str, str] = {}
+    verdicts: list[tuple[Artifact, str | None]] = []
     for artifact in workspace.store.artifacts():
         manifest = artifact.manifest
         if manifest.kind == "adapter" and manifest.task != task.name:
             why = why_other_backbone(manifest, workspace.backbone.weights_hash)
-            why = why or why_not_started_from(manifest.recipe, manifest.pair, recipe)
-            if why is None:
-                fitting.setdefault(manifest.task, []).append(artifact)
-            else:
-                misfits |= dict.fromkeys((manifest.task, manifest.run), f"adapter {manifest.run} {why}")
-    names = [SourceName(name) for name in fitting] if text == BEST else parse_sources(text, workspace, "--start-from")
+            verdicts.append((artifact, why or why_not_started_from(manifest.recipe, manifest.pair, recipe)))
+    fitting = {artifact.manifest.task for artifact, why in verdicts if why is None}
+    names = list(map(SourceName, fitting)) if text == BEST else parse_sources(text, workspace, "--start-from")
     chosen, problems = [], []
     for name in names:
-        able = [a for a in fitting.get(name.task, []) if name.run in (None, a.manifest.run)]
-        if able:
+        meant = [(artifact, why) for artifact, why in verdicts if name.means(artifact.manifest)]
+        if able := [artifact for artifact, why in meant if why is None]:
             chosen.append(max(able, key=lambda a: (a.manifest.seed == seed, a.manifest.dev, a.manifest.run)))
+        elif name.task == task.name:
+            problems.append(f"{name.task}: that is the task itself")
+        elif meant:
+            *_, (artifact, why) = meant
+            problems.append(f"{name.task}: adapter {artifact.manifest.run} {why}")
         else:
             missing = f"no adapter {name.run}" if name.run else "no adapter"
-            why = misfits.get(name.run or name.task, f"{missing} in {workspace.store_root}")
-            problems.append(f"{name.task}: {'that is the task itself' if name.task == task.name else why}")
+            problems.append(f"{name.task}: {missing} in {workspace.store_root}")
     raise_all("--start-from", problems)
     if not chosen:
         raise PipelineError(

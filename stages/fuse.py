@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.data.tasks import Encoding, Task
 from pipeline.records.ledger import RunRecord
-from pipeline.records.store import Artifact, Manifest, fitting_adapters, why_not_fused
+from pipeline.records.store import Artifact, Manifest, why_not_fused
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -23,6 +22,10 @@ class SourceName:
     task: str
     run: str | None = None
 
+    def means(self, adapter: Manifest) -> bool:
+        """Whether ``adapter`` is the one, or one of those that it may stand for."""
+        return adapter.task == self.task and self.run in (None, adapter.run)
+
 
 def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -> list[SourceName]:
     """The names in ``sst,quora@3f2a...,sts``, aliases resolved.
@@ -30,10 +33,8 @@ def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -
     Raises:
         PipelineError: an unknown task, or one named twice.
     """
-    names = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        task, _, run = part.partition("@")
-        names.append(SourceName(workspace.task(task).name, run or None))
+    parts = [part.strip().partition("@") for part in text.split(",") if part.strip()]
+    names = [SourceName(workspace.task(task).name, run or None) for task, _, run in parts]
     if not names:
         raise PipelineError(f"{option} names no task: write for example {option} sst,quora,sts")
     tasks = [name.task for name in names]
@@ -43,37 +44,80 @@ def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -
     return names
 
 
-def choose_adapters(
-    target: str, names: Sequence[SourceName] | None, recipe: Recipe, workspace: Workspace, seed: int
-) -> tuple[Artifact, ...]:
-    """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
+class Fusion:
+    """A fusion for ``target`` whose adapters are yet to be chosen.
 
-    Of several adapters of a task: the one named, else one that leaves out the recipe's layers and no more, then the
-    same seed, then the best dev score.
-
-    Raises:
-        PipelineError: one is missing or does not fit, with the command that makes it.
+    ``encoding`` is how its adapters must encode pairs: as the target does. A target with one text says nothing about
+    its partners' pairs; then the recipe does, or cross.
     """
-    task = workspace.task(target)
-    artifacts = workspace.store.artifacts()
-    encoding = pair_encoding(task, recipe)
-    fitting = fitting_adapters(artifacts, workspace.backbone.weights_hash, encoding, recipe.adapter.kind)
-    if names is None:
-        names = [SourceName(name) for name in sorted({*fitting, task.name})]
-    chosen, problems = [], []
-    for name in names:
-        candidates = [a for a in fitting.get(name.task, []) if name.run in (None, a.manifest.run)]
-        if candidates:
-            chosen.append(max(candidates, key=lambda a: _preference(a.manifest, recipe, seed)))
-        else:
-            problems.append(_why_missing(name, artifacts, workspace, encoding, recipe))
-    raise_all("fuse", problems)
-    if len(chosen) < 2:
-        raise PipelineError(
-            f"fuse needs adapters of at least two tasks, but only '{chosen[0].manifest.task}' is here: train another,"
-            f" for example {_extract_command('TASK', workspace, 'cross')}"
-        )
-    return tuple(workspace.store.current(a) for a in sorted(chosen, key=lambda a: a.manifest.task))
+
+    def __init__(self, target: str, recipe: Recipe, workspace: Workspace) -> None:
+        self.task, self.recipe, self.workspace = workspace.task(target), recipe, workspace
+        resolved = workspace.resolve(recipe, self.task) if self.task.is_pair else recipe
+        self.encoding = resolved.encoding or "cross"
+
+    def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
+        """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
+
+        Of several adapters of a task: the one named, else one that leaves out the recipe's layers and no more, then the
+        same seed, then the best dev score. Without ``names`` every task with an adapter that fits takes part.
+
+        Raises:
+            PipelineError: one is missing or does not fit, with the command that makes it.
+        """
+        store, kind = self.workspace.store, self.recipe.adapter.kind
+        verdicts = [(a, self._why_not(a.manifest)) for a in store.artifacts() if a.manifest.kind == "adapter"]
+        fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
+        chosen, problems = [], []
+        for name in names or [SourceName(task) for task in sorted({*fitting, self.task.name})]:
+            meant = [(adapter, why) for adapter, why in verdicts if name.means(adapter.manifest)]
+            if candidates := [adapter for adapter, why in meant if why is None]:
+                chosen.append(max(candidates, key=lambda adapter: self._preference(adapter.manifest, seed)))
+            elif meant:
+                (adapter, why), *_ = meant
+                other = f" --adapter {kind}" if adapter.manifest.recipe.adapter.kind != kind else ""
+                command = f"{self._extract_command(name.task)}{other}"
+                problems.append(f"{name.task}: adapter {adapter.manifest.run} {why}: {command}")
+            else:
+                missing = f"no adapter {name.run}" if name.run else "no adapter"
+                remedy = "see python -m pipeline store list" if name.run else self._extract_command(name.task)
+                problems.append(f"{name.task}: {missing} in {store.root}: {remedy}")
+        raise_all("fuse", problems)
+        if len(chosen) < 2:
+            raise PipelineError(
+                f"fuse needs adapters of at least two tasks, but only '{chosen[0].manifest.task}' is here: train"
+                f" another, for example {self._extract_command('TASK', 'cross')}"
+            )
+        return tuple(store.current(a) for a in sorted(chosen, key=lambda a: a.manifest.task))
+
+    def run(self, chosen: Sequence[Artifact], *, seed: int, limit: int | None) -> TrainingRun:
+        """The run that fuses ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
+
+        Raises:
+            PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
+        """
+        for manifest in (artifact.manifest for artifact in chosen):
+            if why := self._why_not(manifest):
+                raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
+        adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
+        recipe = self.recipe.changed({"drop_layers": dropped_layers(self.recipe, adapters)})
+        request = RunRequest.single("fusion", self.task.name, recipe, seed, limit, adapters=tuple(chosen))
+        return TrainingRun(request, self.workspace)
+
+    def _why_not(self, adapter: Manifest) -> str | None:
+        return why_not_fused(adapter, self.workspace.backbone.weights_hash, self.encoding, self.recipe.adapter.kind)
+
+    def _preference(self, manifest: Manifest, seed: int) -> tuple[Any, ...]:
+        own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
+        # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
+        return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
+
+    def _extract_command(self, task: str, encoding: str | None = None) -> str:
+        place = self.workspace
+        data = f" --data {place.data}" if place.data else ""
+        store = f" --store {place.store_root}" if str(place.store_root) != "adapters_store" else ""
+        siamese = " --encoding siamese" if (encoding or self.encoding) == "siamese" else ""
+        return f"python -m pipeline extract --task {task} --backbone {place.backbone_name}{data}{store}{siamese}"
 
 
 def fuse(
@@ -91,11 +135,12 @@ def fuse(
     Without ``limit``, stage two reads the rows stage one read: the limit of the target's own adapter.
     """
     names = parse_sources(adapters, workspace) if adapters is not None else None
-    chosen = choose_adapters(target, names, recipe, workspace, seed)
-    own = next((a.manifest for a in chosen if a.manifest.task == workspace.task(target).name), None)
+    fusion = Fusion(target, recipe, workspace)
+    chosen = fusion.choose(names, seed)
+    own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and limit is None:
         limit = own.limit
-    run = fusion_run(target, recipe, workspace, chosen, seed=seed, limit=limit)
+    run = fusion.run(chosen, seed=seed, limit=limit)
     if own is not None and own.train_rows != run.data[own.task].fingerprint["train"]:
         print(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
@@ -103,29 +148,6 @@ def fuse(
             file=sys.stderr,
         )
     return run.get(force)
-
-
-def fusion_run(
-    target: str, recipe: Recipe, workspace: Workspace, chosen: Sequence[Artifact], *, seed: int, limit: int | None
-) -> TrainingRun:
-    """The run that fuses ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
-
-    Raises:
-        PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
-    """
-    encoding = pair_encoding(workspace.task(target), recipe)
-    for manifest in (artifact.manifest for artifact in chosen):
-        if why := why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter.kind):
-            raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
-    adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
-    recipe = recipe.changed({"drop_layers": dropped_layers(recipe, adapters)})
-    return TrainingRun(RunRequest.single("fusion", target, recipe, seed, limit, adapters=tuple(chosen)), workspace)
-
-
-def _preference(manifest: Manifest, recipe: Recipe, seed: int) -> tuple[Any, ...]:
-    own, wanted = set(manifest.recipe.adapter.drop_layers), set(recipe.adapter.drop_layers)
-    # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
-    return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
 
 
 def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int, ...]:
@@ -144,36 +166,3 @@ def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int,
             " that agree (--adapters TASK@RUN)"
         )
     return next(iter(found.values()))
-
-
-def pair_encoding(task: Task, recipe: Recipe) -> Encoding:
-    """How the adapters of a fusion must encode pairs: as the target does.
-
-    A target with one text says nothing about its partners' pairs; then the recipe does, or cross.
-    """
-    encoding = recipe.resolve(task, "fp32").encoding if task.is_pair else recipe.encoding or "cross"
-    assert encoding is not None
-    return encoding
-
-
-def _extract_command(task: str, workspace: Workspace, encoding: str) -> str:
-    data = f" --data {workspace.data}" if workspace.data else ""
-    store = f" --store {workspace.store_root}" if str(workspace.store_root) != "adapters_store" else ""
-    siamese = " --encoding siamese" if encoding == "siamese" else ""
-    return f"python -m pipeline extract --task {task} --backbone {workspace.backbone_name}{data}{store}{siamese}"
-
-
-def _why_missing(
-    name: SourceName, artifacts: Sequence[Artifact], workspace: Workspace, encoding: str, recipe: Recipe
-) -> str:
-    command = _extract_command(name.task, workspace, encoding)
-    others = [a.manifest for a in artifacts if a.manifest.kind == "adapter" and a.manifest.task == name.task]
-    if name.run is not None:
-        others = [manifest for manifest in others if manifest.run == name.run]
-        if not others:
-            return f"{name.task}: no adapter {name.run} in {workspace.store_root}: see python -m pipeline store list"
-    for manifest in others:
-        why = why_not_fused(manifest, workspace.backbone.weights_hash, encoding, recipe.adapter.kind)
-        kind = f" --adapter {wanted}" if manifest.recipe.adapter.kind != (wanted := recipe.adapter.kind) else ""
-        return f"{name.task}: adapter {manifest.run} {why}: {command}{kind}"
-    return f"{name.task}: no adapter in {workspace.store_root}: {command}"

@@ -16,9 +16,8 @@ from pipeline.records.ensembles import Ensembles, Member
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.build import outputs_of
-from pipeline.runs.inputs import scored_splits
 from pipeline.runs.restore import restore, restore_together
-from pipeline.runs.scoring import prediction_table
+from pipeline.runs.scoring import prediction_table, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
 from pipeline.settings.parts import BOTTLENECKS
@@ -216,7 +215,7 @@ def _outputs(
     tokenizer, recipe = workspace.backbone.tokenizer, targets[0].recipe
     outputs = mean_outputs(
         accelerator.prepare(_model(targets, workspace, drop_layers)),
-        scored_splits(rows, recipe, tokenizer),
+        splits_of(rows, recipe, tokenizer, recipe.pairs.average_orders),
         batch_size=batch_size,
         pad_token_id=tokenizer.pad_token_id,
         accelerator=accelerator,
@@ -273,11 +272,10 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
-    backbone, store, ledger = workspace.backbone, workspace.store, workspace.ledger
     if len(targets) == 1:
-        return restore(targets[0].trained, targets[0].task, backbone, store, ledger, drop_layers)
+        return restore(targets[0].trained, targets[0].task, workspace, drop_layers)
     trained, tasks = [each.trained for each in targets], [each.task for each in targets]
-    return restore_together(trained, tasks, backbone, ledger, drop_layers)
+    return restore_together(trained, tasks, workspace, drop_layers)
 
 
 def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Artifact | RunRecord:

@@ -9,8 +9,8 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -20,7 +20,7 @@ from pipeline.data.tasks import Metric, Name
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
-from pipeline.system.errors import PipelineError, printable, raise_all, writing
+from pipeline.system.errors import PipelineError, noted, printable, raise_all, writing
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import reading
 
@@ -158,7 +158,7 @@ class Store:
         """The artifact of ``run``, read from its own file; a :class:`PipelineError` if its manifest is damaged."""
         problems: list[str] = []
         for folder in self._places_of(run):
-            with _noted(problems):
+            with noted(problems):
                 if (artifact := self._read(folder)) is not None:
                     return artifact
         if problems:
@@ -209,10 +209,10 @@ class Store:
         self.check()
         folders, problems = self._folders()
         for folder in folders:
-            with _noted(problems):
+            with noted(problems):
                 if (artifact := self._read(folder)) is None:
                     raise PipelineError(f"{folder}: has no {MANIFEST}, so it was never finished: delete it")
-                with _noted(problems), reading(folder):
+                with noted(problems), reading(folder):
                     artifact.verify()
                 with reading(folder):
                     self.adapters_of(artifact.manifest)
@@ -252,7 +252,7 @@ class Store:
         folders, problems = self._folders()
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
-            with _noted(problems):
+            with noted(problems):
                 artifacts.append(_artifact(file.parent, manifest))
         return artifacts, problems
 
@@ -261,7 +261,7 @@ class Store:
         problems: list[str] = []
 
         def inside(folder: Path) -> list[Path]:
-            with _noted(problems):
+            with noted(problems):
                 return _subfolders(folder) or []
             return []
 
@@ -312,27 +312,6 @@ def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) 
     if pair and recipe.encoding != encoding:
         return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
     return None
-
-
-def fitting_adapters(
-    artifacts: Iterable[Artifact], backbone_weights: str, encoding: str, sites: str
-) -> dict[str, list[Artifact]]:
-    """Adapters by task that can be fused on this backbone (:func:`why_not_fused`)."""
-    found: dict[str, list[Artifact]] = {}
-    for artifact in artifacts:
-        manifest = artifact.manifest
-        if manifest.kind == "adapter" and why_not_fused(manifest, backbone_weights, encoding, sites) is None:
-            found.setdefault(manifest.task, []).append(artifact)
-    return found
-
-
-@contextmanager
-def _noted(problems: list[str]) -> Iterator[None]:
-    """Add the message of a :class:`PipelineError` to ``problems`` instead of raising it."""
-    try:
-        yield
-    except PipelineError as error:
-        problems.append(str(error))
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -18,15 +19,14 @@ from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.compatibility import check_meaning
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import ResolvedPart, RunRequest
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
-Parts = Mapping[str, tuple[Task, Recipe]]
-"""The tasks of a model by name, each with its resolved recipe. In what concerns the encoder the recipes agree."""
+Parts = Mapping[str, ResolvedPart]
+"""By task. In what concerns the encoder, their recipes agree."""
 
 _HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
 
@@ -48,32 +48,31 @@ def build_for_training(
     The same request, parts, seed and initial adapter give the same initial weights.
 
     Args:
-        parts: of the request, resolved.
-        initial: the adapter that an anchored fusion starts as, with its head (:mod:`pipeline.runs.anchoring`), or that
-            an adapter is warm-started from (:mod:`pipeline.runs.starting`).
+        initial: the adapter that the run starts as (:mod:`pipeline.runs.starting`); an anchored fusion with its head.
     """
-    task, recipe = next(iter(parts.values()))
+    first = next(iter(parts.values()))
+    recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
     if request.start is not None:
         _load_start(encoder, request.start, ledger)
     if recipe.trainable == "fusion":
-        return _build_fusion(encoder, request.adapters, task, recipe, backbone, initial)
+        return _build_fusion(encoder, request.adapters, first, backbone, initial)
     model = assemble_all(encoder, parts, backbone)
     if initial is not None:
         initial.verify()
-        begin_as(encoder, task.name, modules_of(initial))
+        begin_as(encoder, first.task.name, modules_of(initial))
     return Built(model)
 
 
 def _build_fusion(
     encoder: PreTrainedModel,
     adapters: Sequence[Artifact],
-    task: Task,
-    recipe: Recipe,
+    part: ResolvedPart,
     backbone: Backbone,
     anchor: Artifact | None,
 ) -> Built:
+    task, recipe, _ = part
     for artifact in adapters:
         artifact.verify()
     sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
@@ -106,13 +105,18 @@ def _build_fusion(
 
 def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> MultitaskModel:
     """One encoder with a fresh head for each task, and the modules, branches and second encoders of their recipes."""
-    _, shared = next(iter(parts.values()))
+    shared = next(iter(parts.values())).recipe
     _set_up(encoder, list(parts), shared)
-    seconds = _second_encoders(backbone, shared, len(parts))
+    # What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune.
+    seconds: list[PreTrainedModel | None] = [None] * len(parts)
+    if shared.pretrained.second_encoder == "static":
+        seconds = [backbone.load().requires_grad_(False)] * len(parts)
+    elif shared.pretrained.second_encoder == "tuned":
+        seconds = [backbone.load(shared.hidden_dropout) for _ in parts]
     encoders = split_encoder(encoder, shared.joint.split_layers, len(parts))
     models = {
-        name: assemble(own, recipe, task, second)
-        for own, second, (name, (task, recipe)) in zip(encoders, seconds, parts.items(), strict=True)
+        name: assemble(own, part.recipe, part.task, second)
+        for own, second, (name, part) in zip(encoders, seconds, parts.items(), strict=True)
     }
     if len(parts) > 1:
         for name, model in models.items() if shared.has_modules else ():
@@ -160,6 +164,16 @@ def same_head(one: Recipe, other: Recipe) -> bool:
     return all(getattr(one, key) == getattr(other, key) for key in _HEAD_KEYS)
 
 
+def check_meaning(meaning: dict[str, Any], pair: bool, task: Task, run: str) -> None:
+    """Raise a :class:`PipelineError` if ``task`` has since got other classes, another range or number of texts."""
+    if meaning != task.meaning or pair != task.is_pair:
+        changed = [key for key, value in task.meaning.items() if meaning.get(key) != value] or ["text"]
+        raise PipelineError(
+            f"run {run} was trained when task '{task.name}' had other {', '.join(changed)}: train it again, or give the"
+            " task its old definition"
+        )
+
+
 def modules_of(artifact: Artifact) -> SavedModules:
     """The modules of an artifact in its folder."""
     manifest = artifact.manifest
@@ -174,16 +188,6 @@ def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> N
         encoder.requires_grad_(False)
     if recipe.pretrained.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
-
-
-def _second_encoders(backbone: Backbone, recipe: Recipe, tasks: int) -> list[PreTrainedModel | None]:
-    """What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune."""
-    if recipe.pretrained.second_encoder == "static":
-        static = backbone.load()
-        static.requires_grad_(False)
-        return [static] * tasks
-    tuned = recipe.pretrained.second_encoder == "tuned"
-    return [backbone.load(recipe.hidden_dropout) if tuned else None for _ in range(tasks)]
 
 
 def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> None:

@@ -22,7 +22,6 @@ class Trainable(Protocol[Record]):
 
     def finished(self) -> Record | None:
         """The record, if everything the run leaves behind is still there."""
-        ...
 
     def train(self) -> Record: ...
 

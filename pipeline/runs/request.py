@@ -1,12 +1,23 @@
-"""RunRequest: what is to be trained, before anything is read or built."""
+"""What is to be trained: the request, before anything is read or built, and its parts resolved for their tasks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from pipeline.data.tasks import Task
 from pipeline.records.ledger import Kind, RunRecord
 from pipeline.records.store import Artifact
-from pipeline.settings.recipe import Recipe
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe, check_seed
+from pipeline.settings.rows import METHODS
+from pipeline.system.errors import raise_all
+from pipeline.training.devices import process_count
+
+# The settings that each task has of its own; the others concern the one model and its training.
+_OWN = frozenset(
+    {"encoding", "pooling", "head", "cosine_scale", "one_logit", "extra", "head_dropout", "max_length", "batch_size"}
+    | {"loss_weight", "pair_order", "average_orders", "truncation"}
+)
 
 
 @dataclass(frozen=True)
@@ -34,20 +45,56 @@ class RunRequest:
     keep_weights: bool = False
     """Keep the trained weights even of a kind that does not: another run starts from them, or they are to predict."""
 
+    def __post_init__(self) -> None:
+        check_seed(self.seed)
+
     @classmethod
     def single(cls, kind: Kind, task: str, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:
         """The request to train for one task."""
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 
-    @classmethod
-    def joint(
-        cls,
-        tasks: Sequence[str],
-        recipes: Mapping[str, Recipe],
-        *,
-        seed: int,
-        limits: Mapping[str, int | None],
-        **rest: Any,
-    ) -> Self:
-        """The request to train one model for all of ``tasks`` at once; their order does not count."""
-        return cls("multitask", tuple(Part(task, recipes[task], limits[task]) for task in tasks), seed, **rest)
+
+class ResolvedPart(NamedTuple):
+    """A task and the resolved recipe that it is trained by."""
+
+    task: Task
+    recipe: Recipe
+    limit: int | None = None
+
+
+def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, ResolvedPart]:
+    """The parts of ``request`` by name of their task, in order; one model can be trained for all of them.
+
+    Raises:
+        PipelineError: a recipe does not fit its task; for joint training also: no task, one named twice, recipes that
+            differ in more than a task may have of its own or that train what tasks cannot share, gradient surgery in
+            several processes.
+    """
+    joint = request.kind == "multitask"
+    named = sorted(((workspace.task(part.task), part) for part in request.parts), key=lambda pair: pair[0].name)
+    parts = [ResolvedPart(task, workspace.resolve(part.recipe, task, joint), part.limit) for task, part in named]
+    if joint:
+        if len(parts) == 1:
+            # There is nothing to mix, to combine or to split.
+            inert = parts[0].recipe.changed({"mixing": "simultaneous", "gradient_surgery": "none", "split_layers": 0})
+            parts = [parts[0]._replace(recipe=inert)]
+        raise_all("multitask", list(_joint_problems(parts)) if parts else ["no task to train on"])
+    return {part.task.name: part for part in parts}
+
+
+def _joint_problems(parts: Sequence[ResolvedPart]) -> Iterator[str]:
+    names, recipes = [part.task.name for part in parts], [part.recipe for part in parts]
+    for name in sorted(set(names)):
+        if names.count(name) > 1:
+            yield f"task '{name}' is named more than once"
+    for trainable in sorted({recipe.trainable for recipe in recipes} - set(METHODS["multitask"].trains)):
+        allowed = ", ".join(f"'{name}'" for name in METHODS["multitask"].trains)
+        yield f"joint training cannot have trainable = '{trainable}': use one of {allowed}"
+    if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
+        yield "gradient_surgery works in one process only: launch one, or leave it out"
+    flat = {name: recipe.flat() for name, recipe in zip(names, recipes, strict=True)}
+    for key in sorted(Recipe().flat().keys() - _OWN):
+        values = {name: str(own[key]) for name, own in flat.items()}
+        if len({*values.values()}) > 1:
+            listed = ", ".join(f"{name}: {value}" for name, value in values.items())
+            yield f"{key} must be the same for all tasks ({listed})"

@@ -11,22 +11,18 @@ from pipeline.methods.registry import load_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import activate
 from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Store
-from pipeline.runs.build import assemble, assemble_all, make_lean_for_all, modules_of
-from pipeline.runs.compatibility import check_backbone, check_meaning
+from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of
+from pipeline.runs.request import ResolvedPart
 from pipeline.runs.weights import load_head, load_weights
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import check_layers
 from pipeline.system.errors import PipelineError
 
 
 def restore(
-    trained: Artifact | RunRecord,
-    task: Task,
-    backbone: Backbone,
-    store: Store,
-    ledger: Ledger,
-    drop_layers: tuple[int, ...] = (),
+    trained: Artifact | RunRecord, task: Task, workspace: Workspace, drop_layers: tuple[int, ...] = ()
 ) -> TransferModel:
     """The model of an artifact, or of a run that kept its weights; frozen, in evaluation mode.
 
@@ -38,114 +34,94 @@ def restore(
         PipelineError: it is damaged, was trained on another backbone or when the task meant something else, an adapter
             of a fusion is missing, or no layer keeps its modules.
     """
-    if isinstance(trained, Artifact):
-        return restore_artifact(trained, task, backbone, store, drop_layers)
-    return restore_weights(trained, [task], backbone, ledger).of(task.name)
-
-
-def restore_artifact(
-    artifact: Artifact, task: Task, backbone: Backbone, store: Store, drop_layers: tuple[int, ...] = ()
-) -> TransferModel:
-    """The model of an artifact; see :func:`restore`."""
-    _check_artifact(artifact, task, backbone)
-    manifest = artifact.manifest
-    dropped = _dropped(artifact, drop_layers, backbone)
+    if isinstance(trained, RunRecord):
+        return restore_weights(trained, [task], workspace).of(task.name)
+    manifest, backbone = trained.manifest, workspace.backbone
+    dropped = _checked(trained, task, backbone, drop_layers)
     encoder = backbone.load()
-    trained: Collection[str] = ()
+    own: Collection[str] = ()
     if manifest.kind == "adapter":
-        load_modules(encoder, modules_of(artifact), dropped)
+        load_modules(encoder, modules_of(trained), dropped)
         if manifest.recipe.bottleneck.train_layernorm:
-            trained = load_layernorms(encoder, artifact.folder / LAYERNORMS, modules_of(artifact), dropped)
+            own = load_layernorms(encoder, trained.folder / LAYERNORMS, modules_of(trained), dropped)
     else:
-        adapters = store.adapters_of(manifest)
+        adapters = workspace.store.adapters_of(manifest)
         for adapter in adapters:
             adapter.verify()
         sources = {adapter.manifest.task: modules_of(adapter) for adapter in adapters}
-        load_fusion(encoder, sources, modules_of(artifact), dropped)
+        load_fusion(encoder, sources, modules_of(trained), dropped)
         use_fusion_implementation(encoder, manifest.recipe.fusion.implementation)
-    backbone.check_pretrained(encoder, trained)
+    backbone.check_pretrained(encoder, own)
     model = assemble(encoder, manifest.recipe, task)
-    load_head(artifact, model.head)
+    load_head(trained, model.head)
     return model.requires_grad_(False).eval()
 
 
 def restore_together(
     trained: Sequence[Artifact | RunRecord],
     tasks: Sequence[Task],
-    backbone: Backbone,
-    ledger: Ledger,
+    workspace: Workspace,
     drop_layers: tuple[int, ...] = (),
 ) -> JointModel:
-    """One frozen model that answers for several tasks in one forward pass.
+    """One frozen model that answers for several tasks in one forward pass; raises as :func:`restore`.
 
     Args:
         trained: one a task: adapters at the same sites that read the same inputs, or throughout the one jointly trained
             run whose tasks these are. The caller sees to that.
-
-    Raises:
-        PipelineError: as :func:`restore`.
     """
     first = trained[0]
     if isinstance(first, RunRecord):
-        whole = restore_weights(first, tasks, backbone, ledger)
+        whole = restore_weights(first, tasks, workspace)
         return SplitModel([whole.of(task.name) for task in tasks], first.recipe.joint.split_layers)
-    artifacts = [artifact for artifact in trained if isinstance(artifact, Artifact)]
-    for artifact, task in zip(artifacts, tasks, strict=True):
-        _check_artifact(artifact, task, backbone)
+    backbone = workspace.backbone
+    pairs = [(each, task) for each, task in zip(trained, tasks, strict=True) if isinstance(each, Artifact)]
+    dropped = [_checked(artifact, task, backbone, drop_layers) for artifact, task in pairs]
     encoder = backbone.load()
-    for artifact, task in zip(artifacts, tasks, strict=True):
-        load_adapter(encoder, task.name, modules_of(artifact), _dropped(artifact, drop_layers, backbone))
+    for (artifact, task), layers in zip(pairs, dropped, strict=True):
+        load_adapter(encoder, task.name, modules_of(artifact), layers)
     backbone.check_pretrained(encoder)
     parallel_adapters(encoder, [task.name for task in tasks])
-    models = [assemble(encoder, each.manifest.recipe, task) for each, task in zip(artifacts, tasks, strict=True)]
-    for artifact, model in zip(artifacts, models, strict=True):
+    models = [assemble(encoder, artifact.manifest.recipe, task) for artifact, task in pairs]
+    for (artifact, _), model in zip(pairs, models, strict=True):
         load_head(artifact, model.head)
     make_lean_for_all(encoder, models)
     return JointModel(models).requires_grad_(False).eval()
 
 
-def restore_weights(record: RunRecord, tasks: Sequence[Task], backbone: Backbone, ledger: Ledger) -> MultitaskModel:
-    """The whole model of a run that kept its weights beside its record; frozen, in evaluation mode.
+def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspace) -> MultitaskModel:
+    """The whole model of a run that kept its weights beside its record; see :func:`restore`.
 
     Args:
         tasks: those of its tasks that it is wanted for, as they are now.
-
-    Raises:
-        PipelineError: as :func:`restore`.
     """
-    check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
+    _check_backbone(record.identity["backbone"]["weights"], record.backbone, workspace.backbone, record.run)
     wanted = {task.name: task for task in tasks}
     parts = {}
     for name in record.trained_on:
         # A task that is not wanted may no longer be described anywhere else; the model does not depend on its columns.
-        then = Task.model_validate(
-            {"name": name, "text": ("text",), "label": "label", **record.described(name)["meaning"]}
-        )
+        then = task_of(record, name, workspace.store)
         task = wanted.get(name, then)
         check_meaning(then.meaning, task.is_pair, task, record.run)
-        parts[name] = task, record.recipe_of(name)
-    model = assemble_all(backbone.load(), parts, backbone)
-    load_weights(model, record, ledger)
+        parts[name] = ResolvedPart(task, record.recipe_of(name))
+    model = assemble_all(workspace.backbone.load(), parts, workspace.backbone)
+    load_weights(model, record, workspace.ledger)
     return model.requires_grad_(False).eval()
 
 
-def is_kept(record: RunRecord, store: Store, ledger: Ledger) -> bool:
-    """Whether the model that ``record`` describes is still there."""
-    if record.artifact_digest is not None:
-        return store.find_unchanged(record.run, record.artifact_digest) is not None
-    return record.weights_sha256 is not None and ledger.weights_file(record.run).is_file()
-
-
-def restore_run(record: RunRecord, task: Task, backbone: Backbone, store: Store, ledger: Ledger) -> TransferModel:
+def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> TransferModel:
     """The model of a finished run, frozen, in evaluation mode; of several tasks', that of ``task``.
 
     Raises:
         PipelineError: it was not kept, or as :func:`restore`.
     """
-    if not is_kept(record, store, ledger):
+    kept: Artifact | RunRecord | None = record
+    if record.artifact_digest is not None:
+        kept = workspace.store.find_unchanged(record.run, record.artifact_digest)
+    elif record.weights_sha256 is None or not workspace.ledger.weights_file(record.run).is_file():
+        kept = None
+    if kept is None:
         raise PipelineError(f"run {record.run} ({record.kind} {record.task}) kept no model that is still there")
-    artifact = store.find(record.run) if record.artifact_digest is not None else None
-    model = restore(artifact or record, task, backbone, store, ledger)
+    model = restore(kept, task, workspace)
     if model.task is not None:  # the caller may run the backbone alone: only this task's modules are to be active
         activate(model.backbone, model.task)
     return model
@@ -159,20 +135,24 @@ def task_of(record: RunRecord, name: str, store: Store) -> Task:
     return Task.model_validate({**record.described(name)["meaning"], "name": name, "text": text, "label": "label"})
 
 
-def _check_artifact(artifact: Artifact, task: Task, backbone: Backbone) -> None:
-    manifest = artifact.manifest
-    check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
+def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:
+    """The layers without modules, the artifact's own and ``drop_layers``, of an artifact that can be restored."""
+    manifest, recipe = artifact.manifest, artifact.manifest.recipe
+    _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
-    recipe = manifest.recipe
     if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head):
         raise PipelineError(
             f"{artifact.folder / MANIFEST}: damaged: its recipe is not a trained {manifest.kind}'s: {artifact.remedy}"
         )
-
-
-def _dropped(artifact: Artifact, drop_layers: tuple[int, ...], backbone: Backbone) -> tuple[int, ...]:
-    """The layers without modules: the artifact's own and ``drop_layers``."""
-    layers = tuple(sorted({*drop_layers, *artifact.manifest.recipe.adapter.drop_layers}))
+    layers = tuple(sorted({*drop_layers, *recipe.adapter.drop_layers}))
     check_layers(layers, backbone.layers)
     return layers
+
+
+def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:
+    if weights != backbone.weights_hash:
+        raise PipelineError(
+            f"run {run} was trained on backbone '{name}', whose weights are not those of '{backbone.name}': name that"
+            " backbone with --backbone"
+        )

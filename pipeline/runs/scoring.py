@@ -1,51 +1,50 @@
-"""A task's dev split, and what a model makes of it."""
+"""A task's rows as a model reads them, and how it is scored on them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
-from pipeline.models.transfer_model import TransferModel
-from pipeline.records.ledger import TaskScore
-from pipeline.runs.inputs import scored_splits
+from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.records.ledger import Ledger, RunRecord, TaskScore
+from pipeline.runs.build import assemble
+from pipeline.runs.weights import load_weights
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Prediction, score
+from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress, Scores
-from pipeline.training.objectives import Objective, objective_of
+from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
 
-P = TypeVar("P")
 
-
-@dataclass(frozen=True)
 class Scoring:
-    """Labelled rows of a task as a model reads them, and how its outputs are read; see :func:`scoring_of`."""
+    """How a model of a resolved ``recipe`` is scored on labelled ``rows`` of ``task``."""
 
-    task: Task
-    rows: pd.DataFrame
-    splits: Sequence[TokenisedSplit]
-    """The rows, and where both orders of pairs count, the same with each pair the other way round."""
-    objective: Objective
-    batch_size: int
-    pad_token_id: int
-    accelerator: Accelerator
     extend: Extend | None = None
     """Adds to a batch what is known of its inputs."""
+
+    def __init__(
+        self, task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator
+    ) -> None:
+        self.task, self.rows, self.accelerator = task, rows, accelerator
+        self.splits = splits_of(rows, recipe, backbone.tokenizer, recipe.pairs.average_orders)
+        self.objective = objective_of(task, recipe)
+        self._batch_size, self._pad_token_id = 2 * recipe.batch_size, backbone.tokenizer.pad_token_id
 
     def predict(self, model: TransferModel) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
         outputs = mean_outputs(
             model,
             self.splits,
-            batch_size=self.batch_size,
-            pad_token_id=self.pad_token_id,
+            batch_size=self._batch_size,
+            pad_token_id=self._pad_token_id,
             accelerator=self.accelerator,
             extend=self.extend,
         )
@@ -55,58 +54,81 @@ class Scoring:
         """The task's metric."""
         return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
 
-    def table(self, prediction: Prediction) -> pd.DataFrame:
-        return prediction_table(self.rows, prediction)
+    def scored(self, prediction: Prediction) -> tuple[TaskScore, pd.DataFrame]:
+        """The score of ``prediction``, and its table."""
+        score = TaskScore(metric=self.task.metric, dev=self.value(prediction), rows=len(self.rows))
+        return score, prediction_table(self.rows, prediction)
 
     def inputs(self) -> Iterator[dict[str, Tensor]]:
         """What a backbone reads of all rows, in batches of like length on its device."""
         split = self.splits[0]
-        for rows in evaluation_order(split.lengths, self.batch_size):
-            batch = collate(split, rows, self.pad_token_id)
+        for rows in evaluation_order(split.lengths, self._batch_size):
+            batch = collate(split, rows, self._pad_token_id)
             yield {name: batch[name].to(self.accelerator.device) for name in BACKBONE_INPUTS if name in batch}
 
 
-class Evaluations(Generic[P]):
-    """Predicts for ``fit``, and keeps what was said at each score: the best epoch's need not be made again.
+class Evaluations:
+    """Scores ``model`` for ``fit``, and keeps each prediction: that of the best epoch need not be made again."""
 
-    Args:
-        predict: what the model says now.
-        value: the dev score of that, or one a task.
-    """
-
-    def __init__(self, predict: Callable[[], P], value: Callable[[P], Scores]) -> None:
-        self._predict, self._value = predict, value
-        self._said: list[P] = []
+    def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
+        self._model, self._scorings = model, scorings
+        self._kept: list[dict[str, Prediction]] = []
 
     def __call__(self, _: object) -> Scores:
-        self._said.append(self._predict())
-        return self._value(self._said[-1])
+        """The dev score of the only task, or of each."""
+        self._kept.append(self._predict())
+        scores = {name: self._scorings[name].value(each) for name, each in self._kept[-1].items()}
+        return scores if len(scores) > 1 else next(iter(scores.values()))
 
-    def best(self, fitted: Progress) -> P:
+    def best(self, fitted: Progress) -> dict[str, Prediction]:
         """Predictions at the kept epoch, by the model that holds its weights if that epoch was of another process."""
         number = [point["epoch"] for point in fitted.curve].index(fitted.best_epoch)
-        number -= len(fitted.curve) - len(self._said)
-        return self._said[number] if number >= 0 else self._predict()
+        number -= len(fitted.curve) - len(self._kept)
+        return self._kept[number] if number >= 0 else self._predict()
+
+    def _predict(self) -> dict[str, Prediction]:
+        return {name: scoring.predict(self._model.of(name)) for name, scoring in self._scorings.items()}
 
 
-def scoring_of(task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator) -> Scoring:
-    """How a model of a resolved ``recipe`` is scored on ``rows``."""
-    return Scoring(
-        task=task,
-        rows=rows,
-        splits=scored_splits(rows, recipe, backbone.tokenizer),
-        objective=objective_of(task, recipe),
-        batch_size=2 * recipe.batch_size,
-        pad_token_id=backbone.tokenizer.pad_token_id,
-        accelerator=accelerator,
-    )
+def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
+    """The runs that sequential tuning went through before, the first one first.
+
+    Raises:
+        PipelineError: one is no longer in the ledger.
+    """
+    steps: list[RunRecord] = []
+    while start is not None:
+        steps.insert(0, start)
+        source = start.sources[0].run if start.sources else None
+        start = ledger.find(source) if source is not None else None
+        if source is not None and start is None:
+            raise PipelineError(f"run {source}, which run {steps[0].run} started from, is no longer in {ledger.root}")
+    return steps
 
 
-def scored_again(scoring: Scoring, model: TransferModel) -> tuple[TaskScore, pd.DataFrame]:
-    """Score and predictions of a trained model on rows that it was not selected by."""
-    prediction = scoring.predict(model)
-    score = TaskScore(metric=scoring.task.metric, dev=scoring.value(prediction), rows=len(scoring.rows))
-    return score, scoring.table(prediction)
+def score_again(
+    encoder: PreTrainedModel, start: RunRecord, workspace: Workspace, accelerator: Accelerator
+) -> tuple[TaskScore, pd.DataFrame]:
+    """Score and predictions of ``encoder`` on the dev rows that ``start`` was scored on, with the head it had there.
+
+    Args:
+        encoder: tuned further after ``start``; it is made lean for the pooling of that task.
+    """
+    task = workspace.task(start.task)
+    data = workspace.task_data(task, start.own.limit, start.seed)
+    scoring = Scoring(task, data.dev, start.recipe, workspace.backbone, accelerator)
+    model = assemble(encoder, start.recipe, task)
+    load_weights(model.head, start, workspace.ledger, part="head.")
+    score, table = scoring.scored(scoring.predict(model.to(accelerator.device)))
+    same_rows = start.described(start.task)["data"]["dev"] == data.fingerprint["dev"]
+    return score.model_copy(update={"before": start.dev if same_rows else None}), table
+
+
+def splits_of(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool) -> list[TokenisedSplit]:
+    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair the other way round."""
+    assert recipe.encoding is not None and recipe.max_length is not None
+    orders = [rows, swapped(rows)] if both_orders else [rows]
+    return [tokenise(order, tokenizer, recipe.encoding, recipe.max_length, recipe.truncation) for order in orders]
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:

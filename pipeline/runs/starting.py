@@ -1,21 +1,24 @@
-"""Which other task's adapter an adapter is warm-started from, if any (intermediate-task transfer, Poth et al. 2021)."""
+"""Which adapter a run starts as: an anchored fusion as one of its sources, an adapter as another task's.
+
+The latter is intermediate-task transfer (Poth et al. 2021).
+"""
 
 import sys
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from accelerate import Accelerator
 from torch import Tensor, nn
 
-from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact, why_recipe_not_fused
-from pipeline.runs.build import modules_of
-from pipeline.runs.inputs import scored_splits
+from pipeline.runs.build import modules_of, same_head
+from pipeline.runs.restore import restore
+from pipeline.runs.scoring import Scoring, splits_of
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
@@ -26,23 +29,41 @@ ROWS = 2000
 """Training rows that a probe reads; of more, a sample."""
 
 
-class _Features(nn.Module):
-    """In place of a head: what a linear one would read."""
+def choose_anchor(
+    adapters: Sequence[Artifact], recipe: Recipe, scoring: Scoring, workspace: Workspace
+) -> tuple[Artifact | None, dict[str, float]]:
+    """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
 
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return u if v is None else pair_features(u, v)
+    With few target rows, a related task with many may have the better adapter. Its labels mean the same, so its head
+    answers for the target as it is. Without a choice it is the target's own adapter; None if it has none.
+
+    Returns:
+        The adapter, and the dev scores by task that it was chosen by; none where there was no choice.
+    """
+    task = scoring.task
+    own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)
+    able = [
+        adapter
+        for adapter in adapters
+        if (adapter.manifest.meaning, adapter.manifest.pair) == (task.meaning, task.is_pair)
+        and same_head(adapter.manifest.recipe, recipe)
+    ]
+    if not recipe.fusion.head_start or not able:
+        return own, {}
+    if len(able) == 1:
+        return able[0], {}
+    candidates = {}
+    for adapter in able:
+        model = restore(adapter, task, workspace, recipe.adapter.drop_layers)
+        candidates[adapter.manifest.task] = scoring.value(scoring.predict(model.to(scoring.accelerator.device)))
+    # Of equal ones the target's own, then the first by name.
+    return max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own)), candidates
 
 
 def choose_start(
-    candidates: Sequence[Artifact],
-    task: Task,
-    recipe: Recipe,
-    rows: pd.DataFrame,
-    backbone: Backbone,
-    accelerator: Accelerator,
-    title: str,
+    candidates: Sequence[Artifact], recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone, title: str
 ) -> Artifact | None:
-    """The adapter of another task from whose sentence vectors a linear probe reads ``task`` best.
+    """The adapter of another task from whose sentence vectors a linear probe reads the target best.
 
     The probe (:func:`pipeline.stats.probe.probe`) reads training rows. None unless the best adapter is significantly
     better than the bare backbone, which is what a fresh adapter starts as.
@@ -50,21 +71,21 @@ def choose_start(
     Args:
         candidates: one a task.
         recipe: of the adapter to be trained, resolved.
-        rows: training rows.
         title: of the run, for the line on stderr that tells the choice.
     """
+    task, is_main = scoring.task, scoring.accelerator.is_main_process
     if len(rows) < LEAST:
-        if accelerator.is_main_process:
+        if is_main:
             print(f"{title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
         return None
     if len(rows) > ROWS:
         rows = rows.sample(ROWS, random_state=0)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
-    bare, *others = (_probe(candidate, task, recipe, rows, backbone, accelerator) for candidate in (None, *candidates))
+    bare, *others = (_probe(each, recipe, scoring, rows, backbone) for each in (None, *candidates))
     probes = dict(zip(by_task, others, strict=True))
     labels = rows["label"].to_numpy()
     best = most_fitting(task.metric, probes, bare, labels)
-    if accelerator.is_main_process:
+    if is_main:
         scores = {name: score(task.metric, each, labels) for name, each in {"no adapter": bare, **probes}.items()}
         listed = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
@@ -72,14 +93,17 @@ def choose_start(
     return by_task[best] if best else None
 
 
+class _Features(nn.Module):
+    """In place of a head: what a linear one would read."""
+
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        return u if v is None else pair_features(u, v)
+
+
 def _probe(
-    candidate: Artifact | None,
-    task: Task,
-    recipe: Recipe,
-    rows: pd.DataFrame,
-    backbone: Backbone,
-    accelerator: Accelerator,
+    candidate: Artifact | None, recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone
 ) -> np.ndarray:
+    task, accelerator = scoring.task, scoring.accelerator
     assert recipe.encoding is not None and recipe.pooling is not None
     encoder = backbone.load()
     if candidate is not None:
@@ -88,7 +112,7 @@ def _probe(
     model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
     vectors = mean_outputs(
         model.to(accelerator.device),
-        scored_splits(rows, recipe, backbone.tokenizer)[:1],
+        splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,

@@ -1,15 +1,17 @@
-"""The weights that runs keep beside their records."""
+"""What runs keep: an artifact in the store, or weights beside the record."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from pipeline.methods.fusion import save_fusion
+from pipeline.methods.registry import METHODS
 from pipeline.models.tensors import fill, read_tensors
-from pipeline.models.transfer_model import MultitaskModel
+from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Kind, Ledger, RunRecord
-from pipeline.records.store import HEAD, Artifact
+from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
 
@@ -17,24 +19,50 @@ ARTIFACT_KINDS: frozenset[Kind] = frozenset({"adapter", "fusion"})
 """Kinds of runs that put what they trained into the store."""
 
 
-def trained_parameters(model: nn.Module, from_pretrained: bool) -> dict[str, Tensor]:
-    """The parameters of ``model`` that the pretrained backbone does not determine, by name.
+def save_artifact(store: Store, manifest: Manifest, model: TransferModel, sources: Sequence[str] = ()) -> Artifact:
+    """Write an adapter, or a fusion over the adapters of the tasks ``sources``, with its head into ``store``.
+
+    What trained requires gradients in ``model``; ``manifest`` is without files.
+    """
+    norms: Mapping[str, Tensor] = {}
+    if manifest.recipe.bottleneck.train_layernorm:
+        # Of the backbone only adapters and LayerNorms train here; families name the latter differently.
+        trained = _trained(model.backbone, from_pretrained=True)
+        norms = {name: p for name, p in trained.items() if ".adapters." not in name}
+
+    def write(folder: Path) -> None:
+        if manifest.kind == "fusion":
+            save_fusion(model.backbone, sources, folder)
+        else:
+            METHODS[manifest.recipe.adapter.kind].save(model.backbone, manifest.task, folder)
+        for name, tensors in ((HEAD, dict(model.head.named_parameters())), (LAYERNORMS, norms)):
+            if tensors:
+                _save(tensors, folder / name)
+
+    return store.save(manifest, write)
+
+
+def load_head(artifact: Artifact, head: nn.Module) -> None:
+    """Load the head of ``artifact`` into ``head``.
+
+    Raises:
+        PipelineError: the file is not what the head needs; a head without weights (cosine) has none.
+    """
+    file, parameters = artifact.folder / HEAD, dict(head.named_parameters())
+    if parameters:
+        fill(parameters, read_tensors(file, parameters, artifact.remedy))
+    elif file.exists():
+        raise PipelineError(f"{file}: its recipe's head has no weights: {artifact.remedy}")
+
+
+def save_weights(model: MultitaskModel, file: Path, from_pretrained: bool) -> str:
+    """Write the parameters that the pretrained backbone does not determine; returns the file's sha256.
 
     Args:
         from_pretrained: whether training started there. If not, even frozen parameters may differ from it.
     """
-    return {name: p for name, p in model.named_parameters() if p.requires_grad or not from_pretrained}
-
-
-def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU, apart from the graph."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
-
-
-def save_weights(model: MultitaskModel, file: Path, from_pretrained: bool) -> str:
-    """Write :func:`trained_parameters` to ``file``; returns its sha256."""
     with new_file(file) as temporary:
-        save_file(copied(trained_parameters(_named(model), from_pretrained)), temporary)
+        _save(_trained(model, from_pretrained), temporary)
     return sha256_file(file)
 
 
@@ -53,23 +81,15 @@ def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str 
     if not file.is_file() or sha256_file(file) != record.weights_sha256:
         raise PipelineError(f"{file}: missing or damaged: {remedy}")
     from_pretrained = not record.sources or record.kind in ARTIFACT_KINDS
-    own = {f"{part}{name}": p for name, p in trained_parameters(_named(model), from_pretrained).items()}
+    own = {f"{part}{name}": p for name, p in _trained(model, from_pretrained).items()}
     fill(own, read_tensors(file, own, remedy, part))
 
 
-def load_head(artifact: Artifact, head: nn.Module) -> None:
-    """Load the head of ``artifact`` into ``head``.
-
-    Raises:
-        PipelineError: the file is not what the head needs; a head without weights (cosine) has none.
-    """
-    file, parameters = artifact.folder / HEAD, dict(head.named_parameters())
-    if parameters:
-        fill(parameters, read_tensors(file, parameters, artifact.remedy))
-    elif file.exists():
-        raise PipelineError(f"{file}: its recipe's head has no weights: {artifact.remedy}")
+def _trained(model: nn.Module, from_pretrained: bool) -> dict[str, nn.Parameter]:
+    if isinstance(model, MultitaskModel) and len(model.models) == 1:
+        model = model.models[0]  # in files, the parameters of one task's model have its own names
+    return {name: p for name, p in model.named_parameters() if p.requires_grad or not from_pretrained}
 
 
-def _named(model: nn.Module) -> nn.Module:
-    """The module whose parameter names the file has: of one task its own model's, not those within a joint model."""
-    return model.models[0] if isinstance(model, MultitaskModel) and len(model.models) == 1 else model
+def _save(tensors: Mapping[str, Tensor], file: Path) -> None:
+    save_file({name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}, file)

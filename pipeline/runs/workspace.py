@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline import __version__
 from pipeline.data.extra import add_extra, extra_rows
@@ -16,11 +17,14 @@ from pipeline.data.load import TaskData, check_limit, load_all_rows, read_test_t
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.records.ledger import Ledger
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Store
+from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import hardware, process_count, resolve_precision
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,18 +47,10 @@ class Workspace:
     """Score and select on so many dev rows of each task, the same for every run; part of a run's data."""
     held_out: tuple[str, ...] = ()
     """Tasks whose dev rows no task trains on: what a study scores must not have been a source's training row."""
-    _rows: dict[tuple[Any, ...], TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _all: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _usable: dict[str, TaskData] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _tasks: dict[str, Task] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _resolved: dict[tuple[Recipe, str, bool], Recipe] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _on: dict[str, Workspace] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def backbone(self) -> Backbone:
-
         return open_backbone(self.backbone_name)
 
     @cached_property
@@ -65,33 +61,42 @@ class Workspace:
     def ledger(self) -> Ledger:
         return Ledger(self.reports)
 
+    def _once(self, key: Any, make: Callable[[], T]) -> T:
+        """What ``make`` returned when ``key`` was first asked for."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        return self._memory[key]
+
     def on(self, backbone: str | None) -> Workspace:
         """The same with another backbone, which is read once however often it is asked for; None is its own."""
         if backbone is None or backbone == self.backbone_name:
             return self
-        if backbone not in self._on:
-            self._on[backbone] = replace(self, backbone_name=backbone)
-        return self._on[backbone]
+        return self._once(("on", backbone), lambda: replace(self, backbone_name=backbone))
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file; read once a command."""
-        if name not in self._tasks:
-            self._tasks[name] = find_task(name, self.data)
-        return self._tasks[name]
+        return self._once(("task", name), lambda: find_task(name, self.data))
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
         """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
-        key = (recipe, task.model_dump_json(), joint)
-        if key not in self._resolved:
-            self._resolved[key] = self._resolve(recipe, task, joint)
-        return self._resolved[key]
 
-    def _resolve(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
+        def resolved() -> Recipe:
+            named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
+            extra = tuple(sorted(named, key=lambda source: source.task))
+            precision, backbone = resolve_precision(recipe.precision), self.backbone
+            own = recipe.model_copy(update={"extra": extra})
+            return own.resolve(task, precision, backbone.max_length, backbone.layers, joint)
 
-        named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
-        recipe = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
-        precision = resolve_precision(recipe.precision)
-        return recipe.resolve(task, precision, self.backbone.max_length, self.backbone.layers, joint)
+        return self._once((recipe, task.model_dump_json(), joint), resolved)
+
+    def finished(self, run: str, keep_weights: bool = False) -> RunRecord | None:
+        """The ledger's record of ``run``, if everything the run leaves behind, or is asked to keep, is still there."""
+        record = self.ledger.find(run)
+        if record is None or record.kind not in ARTIFACT_KINDS:
+            is_due = record is not None and (keep_weights or record.weights_sha256 is not None)
+            return None if is_due and not self.ledger.weights_file(run).is_file() else record
+        artifact = self.store.find_unchanged(run, record.artifact_digest)
+        return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
 
     def task_data(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
         """Checked rows of a task; read once a command, however many runs use them and samples are drawn.
@@ -101,23 +106,15 @@ class Workspace:
             extra: tasks whose training rows are added, without those that the task or a held-out one is scored on.
         """
         check_limit(limit)
-        if extra:
-            wanted = (task.model_dump_json(), limit, seed, extra)
-            if wanted not in self._rows:
-                self._rows[wanted] = self._with_extra(task, limit, seed, extra)
-            return self._rows[wanted]
         name = task.model_dump_json()
-        if name not in self._usable:
-            self._usable[name] = self._without_held_out(task).sample(task, None, 0, self.dev_limit)
-        whole = self._usable[name]
-        limit = limit if limit is not None and limit < len(whole.train) else None
-        key = (name, limit, seed if limit is not None else 0)  # all rows are all rows
-        if key not in self._rows:
-            self._rows[key] = whole.sample(task, limit, seed, None)
-        return self._rows[key]
+        if extra:
+            return self._once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
+        whole = self._once(("usable", name), lambda: self._without_held_out(task).sample(task, None, 0, self.dev_limit))
+        if limit is None or limit >= len(whole.train):
+            limit, seed = None, 0  # all rows are all rows
+        return self._once((name, limit, seed), lambda: whole.sample(task, limit, seed, None))
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
-
         data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data)
         others = [other for other in map(self.task, self.held_out) if other.name != task.name]
         for each in extra:
@@ -136,8 +133,8 @@ class Workspace:
 
     def _without_held_out(self, task: Task) -> TaskData:
         rows = self._read(task)
-        for name in self.held_out:
-            if (other := self.task(name)).name != task.name:  # what a task's own splits share is --drop-overlap's
+        for other in map(self.task, self.held_out):
+            if other.name != task.name:  # what a task's own splits share is --drop-overlap's
                 dev = self._read(other).dev
                 try:
                     rows = rows.without(dev, other.name)
@@ -147,15 +144,12 @@ class Workspace:
 
     def _read(self, task: Task) -> TaskData:
         name = task.model_dump_json()
-        if name not in self._all:
-            self._all[name] = load_all_rows(task, self.data, drop_overlap=self.drop_overlap)
-        return self._all[name]
+        return self._once(("all", name), lambda: load_all_rows(task, self.data, drop_overlap=self.drop_overlap))
 
 
 @cache
 def provenance() -> dict[str, Any]:
     """What made a number: commit of this code and whether it was changed, versions, hardware."""
-
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")
     return {

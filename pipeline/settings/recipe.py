@@ -168,7 +168,8 @@ class Recipe(Part):
                     f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
                     " use --head linear or mlp"
                 )
-        raise_all(f"recipe for {task.name}", _pairing_problems(encoding, head))
+        if problems := _pairing_problems(encoding, head):
+            raise PipelineError(f"recipe for {task.name}: 1 mistake\n  {problems[0]}")
         if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
             raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
         if self.one_logit and len(task.classes) != 2:

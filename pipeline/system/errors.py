@@ -100,6 +100,15 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
+@contextmanager
+def noted(problems: list[str], where: str = "") -> Iterator[None]:
+    """Add the message of a :class:`PipelineError`, after ``where``, to ``problems`` instead of raising it."""
+    try:
+        yield
+    except PipelineError as error:
+        problems.append(f"{where}{error}")
+
+
 def raise_all(where: str, problems: Sequence[str]) -> None:
     """Raise one :class:`PipelineError` that lists every problem in ``where``; do nothing if there is none."""
     if problems:

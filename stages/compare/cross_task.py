@@ -6,7 +6,7 @@ tasks mean the same, and for pairs by two readings, of a probability as a score 
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -14,7 +14,7 @@ import pandas as pd
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Reading, RunRecord, TaskScore
 from pipeline.runs.restore import restore_run
-from pipeline.runs.scoring import scored_again, scoring_of
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
@@ -102,13 +102,13 @@ def _missing_scores(
         return {}
 
     accelerator = make_accelerator(record.recipe.precision)
-    backbone = workspace.backbone
-    model = restore_run(record, trained, backbone, workspace.store, workspace.ledger).to(accelerator.device)
+    model = restore_run(record, trained, workspace).to(accelerator.device)
     own = objective_of(trained, record.recipe)
     found = {}
     for name, (target, way, data) in wanted.items():
-        scoring = scoring_of(target, data.dev, record.recipe, backbone, accelerator)
-        score, table = scored_again(replace(scoring, objective=_read(own, way)), model)
+        scoring = Scoring(target, data.dev, record.recipe, workspace.backbone, accelerator)
+        scoring.objective = _read(own, way)
+        score, table = scoring.scored(scoring.predict(model))
         told = {"reading": way.reading, "dev_rows": data.fingerprint["dev"]}
         found[name] = (score.model_copy(update=told), table)
     return found

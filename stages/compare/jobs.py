@@ -14,7 +14,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, on_main_process
 from stages.compare.estimate import Estimate
 from stages.compare.plan import Job, in_order
-from stages.fuse import fusion_run
+from stages.fuse import Fusion
 from stages.pretrain import pretraining_seconds
 
 _GO_ON = ("sequential", "multitask")
@@ -123,7 +123,7 @@ class Jobs:
         workspace, adapters = self.workspace.on(job.backbone), self._adapters(job)
         if job.kind == "fusion":
             (part,) = job.parts
-            return fusion_run(part.task, part.recipe, workspace, adapters, seed=job.seed, limit=part.limit)
+            return Fusion(part.task, part.recipe, workspace).run(adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
         return TrainingRun(RunRequest(job.kind, job.parts, job.seed, adapters, start, job in self._kept), workspace)
 

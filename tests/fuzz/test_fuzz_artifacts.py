@@ -1,5 +1,6 @@
 """Artifacts whose hashes are right and whose content is not: loaded, or refused; the backbone stays as it was."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -109,7 +110,8 @@ def test_an_artifact_of_any_content_is_loaded_or_refused(room: Any, trained: Wor
         (artifact.folder / MANIFEST).write_text(manifest.model_dump_json())
         task = trained.task(manifest.task)
         with suppress(PipelineError):
-            model = restore(Artifact(folder=artifact.folder, manifest=manifest), task, backbone, store, trained.ledger)
+            place = dataclasses.replace(trained, store_root=store.root)
+            model = restore(Artifact(folder=artifact.folder, manifest=manifest), task, place)
             if not manifest.recipe.bottleneck.train_layernorm:
                 state = model.backbone.state_dict()
                 own = {name: state[_found(name, state)] for name in backbone.tensor_names}

@@ -13,7 +13,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_text
 from pipeline.system.errors import PipelineError
-from stages.fuse import SourceName, choose_adapters, dropped_layers, fuse, fusion_run, pair_encoding, parse_sources
+from stages.fuse import Fusion, SourceName, dropped_layers, fuse, parse_sources
 
 FUSION = Recipe(trainable="fusion")
 
@@ -40,7 +40,7 @@ def named(run: str) -> str:
 
 def chosen(workspace: Workspace, text: str | None, recipe: Recipe = FUSION, seed: int = 1) -> list[Manifest]:
     names = None if text is None else parse_sources(text, workspace)
-    return [each.manifest for each in choose_adapters("films", names, recipe, workspace, seed)]
+    return [each.manifest for each in Fusion("films", recipe, workspace).choose(names, seed)]
 
 
 def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None
 def problems(workspace: Workspace, text: str, recipe: Recipe = FUSION, target: str = "films") -> list[str]:
     """What fuse finds missing, the command that makes it cut down to what follows the backbone."""
     with pytest.raises(PipelineError) as raised:
-        choose_adapters(target, parse_sources(text, workspace), recipe, workspace, 1)
+        Fusion(target, recipe, workspace).choose(parse_sources(text, workspace), 1)
     first, *found = str(raised.value).replace(f" --backbone {workspace.backbone_name}", "").splitlines()
     assert first == f"fuse: {len(found)} mistake{'s' * (len(found) > 1)}"
     return [line.strip() for line in found]
@@ -163,9 +163,9 @@ def test_one_adapter_is_too_few(workspace: Workspace) -> None:
 
 def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(workspace: Workspace) -> None:
     siamese = FUSION.model_copy(update={"encoding": "siamese"})
-    for task in (workspace.task("films"), workspace.task("pairs")):
-        assert [pair_encoding(task, recipe) for recipe in (FUSION, siamese)] == ["cross", "siamese"]
-    assert pair_encoding(workspace.task("pairs"), FUSION.model_copy(update={"head": "cosine"})) == "siamese"
+    for task in ("films", "pairs"):
+        assert [Fusion(task, recipe, workspace).encoding for recipe in (FUSION, siamese)] == ["cross", "siamese"]
+    assert Fusion("pairs", FUSION.model_copy(update={"head": "cosine"}), workspace).encoding == "siamese"
 
 
 def leaving_out(*layers: int) -> Recipe:
@@ -188,22 +188,22 @@ def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters()
 
 
 def artifacts(workspace: Workspace) -> list[Artifact]:
-    return list(choose_adapters("films", None, FUSION, workspace, 1))
+    return list(Fusion("films", FUSION, workspace).choose(None, 1))
 
 
 def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspace) -> None:
     for task, run in (("films", "a"), ("meals", "b")):
         keep(workspace, run, task, recipe={"drop_layers": (1,)})
     listed = artifacts(workspace)
-    run = fusion_run("films", FUSION, workspace, listed, seed=3, limit=7)
+    run = Fusion("films", FUSION, workspace).run(listed, seed=3, limit=7)
     assert run.recipe.adapter.drop_layers == (1,)
     request = run.request
     (part,) = request.parts
     assert (request.kind, part.task, request.seed, part.limit) == ("fusion", "films", 3, 7)
-    assert request == fusion_run("films", FUSION, workspace, tuple(listed), seed=3, limit=7).request
+    assert request == Fusion("films", FUSION, workspace).run(tuple(listed), seed=3, limit=7).request
     assert list(request.adapters) == listed
     with pytest.raises(PipelineError) as raised:
-        fusion_run("films", FUSION.changed({"adapter": "pfeiffer"}), workspace, listed, seed=3, limit=7)
+        Fusion("films", FUSION.changed({"adapter": "pfeiffer"}), workspace).run(listed, seed=3, limit=7)
     assert str(raised.value) == f"fuse: adapter {named('a')} of films is of kind houlsby, not pfeiffer (--adapter)"
 
 
@@ -218,7 +218,7 @@ def test_every_adapter_must_fit(recipe: dict[str, Any], message: str, workspace:
     manifests = [keep(workspace, "a"), keep(workspace, "b", "meals", recipe=recipe)]
     both = [each for manifest in manifests if (each := workspace.store.find(manifest.run)) is not None]
     with pytest.raises(PipelineError, match=message):
-        fusion_run("films", FUSION, workspace, both, seed=1, limit=None)
+        Fusion("films", FUSION, workspace).run(both, seed=1, limit=None)
 
 
 def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

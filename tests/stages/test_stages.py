@@ -13,14 +13,14 @@ from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
 from pipeline.runs import training_run
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import ResolvedPart, RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
-from stages.fuse import choose_adapters, fuse, parse_sources
+from stages.fuse import Fusion, fuse, parse_sources
 from stages.predict import predict
 from tests.nano import save_backbone
 
@@ -129,12 +129,12 @@ def test_fusion_starts_its_head_from_stage_one(
 ) -> None:
     from pipeline.runs.build import build_for_training
 
-    chosen = choose_adapters("films", None, quick("fusion"), workspace, seed=1)
+    chosen = Fusion("films", quick("fusion"), workspace).choose(None, seed=1)
     own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
     for head_start, form in product((True, False), ("standard", "anchored")):
         recipe = quick("fusion", head_start=head_start, fusion=form).resolve(workspace.task("films"), "fp32")
         request = RunRequest.single("fusion", "films", recipe, 1, adapters=chosen)
-        parts = {"films": (workspace.task("films"), recipe)}
+        parts = {"films": ResolvedPart(workspace.task("films"), recipe)}
         built = build_for_training(request, parts, workspace.backbone, workspace.ledger, own)
         head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
         assert torch.equal(built.model.of("films").head.out.weight, head["out.weight"]) == head_start
@@ -143,22 +143,22 @@ def test_fusion_starts_its_head_from_stage_one(
 
 def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     recipe = quick("fusion")
-    assert [a.manifest.task for a in choose_adapters("pairs", None, recipe, workspace, 1)] == list(TASKS)
+    assert [a.manifest.task for a in Fusion("pairs", recipe, workspace).choose(None, 1)] == list(TASKS)
     better = extract("films", quick("adapter", epochs=6), workspace, seed=2)
     for seed, record in ((1, adapters["films"]), (2, better)):
-        by_seed = {a.manifest.task: a.manifest.run for a in choose_adapters("pairs", None, recipe, workspace, seed)}
+        by_seed = {a.manifest.task: a.manifest.run for a in Fusion("pairs", recipe, workspace).choose(None, seed)}
         assert by_seed["films"] == record.run  # whichever scored better
-    by_score = {a.manifest.task: a.manifest.run for a in choose_adapters("pairs", None, recipe, again(workspace), 9)}
+    by_score = {a.manifest.task: a.manifest.run for a in Fusion("pairs", recipe, again(workspace)).choose(None, 9)}
     assert by_score["films"] == max(adapters["films"], better, key=lambda r: (r.dev, r.run)).run
     named = parse_sources(f"pairs, films@{better.run}", workspace)
-    assert choose_adapters("pairs", named, recipe, again(workspace), 1)[0].manifest.run == better.run
+    assert Fusion("pairs", recipe, again(workspace)).choose(named, 1)[0].manifest.run == better.run
     with pytest.raises(PipelineError, match="encodes pairs as cross, not siamese .*extract --task pairs .*siamese"):
-        choose_adapters("pairs", None, quick("fusion", encoding="siamese"), workspace, 1)
+        Fusion("pairs", quick("fusion", encoding="siamese"), workspace).choose(None, 1)
     with pytest.raises(PipelineError, match="houlsby, not pfeiffer .*--adapter pfeiffer"):
-        choose_adapters("films", None, quick("fusion", adapter="pfeiffer"), workspace, 1)
+        Fusion("films", quick("fusion", adapter="pfeiffer"), workspace).choose(None, 1)
     other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
     with pytest.raises(PipelineError, match="trained on another backbone .*extract --task films"):
-        choose_adapters("films", None, recipe, other, 1)
+        Fusion("films", recipe, other).choose(None, 1)
     for text, message in (("films,films", "more than once"), (",", "names no task"), ("nope", "unknown task")):
         with pytest.raises(PipelineError, match=message):
             parse_sources(text, workspace)

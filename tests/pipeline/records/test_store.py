@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from pipeline.records.packing import export_artifact
-from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store, fitting_adapters, why_not_fused
+from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store, why_not_fused
 from pipeline.runs.weights import load_head
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import write_text
@@ -440,16 +440,13 @@ SIAMESE = Recipe(encoding="siamese")
         ({"task": "sst", "recipe": Recipe(encoding="cross")}, True),
         ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, False),
         ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, False),
-        ({"task": "sts", "recipe": SIAMESE, "kind": "fusion"}, False),
         ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, True),
     ],
 )
 def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(
     changes: dict[str, Any], fits: bool, store: Store
 ) -> None:
-    artifact = save(store, SST, **changes)
-    found = fitting_adapters(store.artifacts(), **FITS)
-    assert found == ({changes["task"]: [artifact]} if fits else {})
+    assert (why_not_fused(save(store, SST, **changes).manifest, **FITS) is None) == fits
 
 
 def test_every_reason_not_to_fuse_an_adapter_is_told() -> None:
@@ -467,13 +464,3 @@ def test_every_reason_not_to_fuse_an_adapter_is_told() -> None:
     for reason, said in zip(reasons[1:], ["backbone", "--encoding", "--adapter", "LayerNorms"], strict=True):
         assert reason is not None
         assert said in reason
-
-
-def test_all_fitting_adapters_of_a_task_are_given(store: Store) -> None:
-    save_fusion(store)
-    save(store, OTHER, seed=2)
-    found = fitting_adapters(store.artifacts(), "hash of nano", "cross", "houlsby")
-    assert {task: [a.manifest.run for a in artifacts] for task, artifacts in found.items()} == {
-        "sst": [SST, OTHER],
-        "sts": [STS],
-    }

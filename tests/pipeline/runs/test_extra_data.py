@@ -12,6 +12,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
+from tests.joint import joint_request
 
 Quick = Callable[..., Recipe]
 EXTRA = {"meals": {}}
@@ -43,7 +44,7 @@ def test_extra_data_makes_another_run_and_its_labels_too(workspace: Workspace, q
 
 def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace, quick: Quick) -> None:
     recipes = {"films": quick("full", epochs=1, extra=EXTRA), "pairs": quick("full", epochs=1)}
-    joint = TrainingRun(RunRequest.joint(tuple(recipes), recipes, seed=1, limits={"films": 40, "pairs": 30}), workspace)
+    joint = TrainingRun(joint_request(tuple(recipes), recipes, seed=1, limits={"films": 40, "pairs": 30}), workspace)
     alone = single(workspace, recipes["films"], limit=40)
     assert joint.data["films"].fingerprint == alone.data["films"].fingerprint
     assert joint.data["pairs"].added == {}
@@ -53,7 +54,7 @@ def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace
     assert record.scores["pairs"].added == {}
     recipes = {"meals": quick("full", epochs=1), "pairs": quick("full", epochs=1), "films": recipes["films"]}
     swapped = TrainingRun(
-        RunRequest.joint(("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}), workspace
+        joint_request(("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}), workspace
     ).get()
     assert swapped.scores["meals"].added == {}
     assert swapped.scores["films"].added == alone.data["films"].added

@@ -20,6 +20,7 @@ from pipeline.system.errors import PipelineError
 from stages.attention import maps_of
 from stages.compare.compare import compare
 from stages.predict import predict
+from tests.joint import joint_request
 
 Quick = Callable[..., Recipe]
 
@@ -29,9 +30,7 @@ def trained(workspace: Workspace, quick: Quick, tasks: Any, **settings: Any) -> 
     start = settings.pop("start", None)
     recipes = {task: quick(**({"trainable": "full", "epochs": 1} | settings | own.get(task, {}))) for task in tasks}
     limits = dict.fromkeys(tasks, 40)
-    run = TrainingRun(
-        RunRequest.joint(tasks, recipes, seed=1, limits=limits, start=start, keep_weights=True), workspace
-    )
+    run = TrainingRun(joint_request(tasks, recipes, seed=1, limits=limits, start=start, keep_weights=True), workspace)
     return run.get()
 
 

@@ -20,8 +20,9 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
-from stages.fuse import choose_adapters, parse_sources
+from stages.fuse import Fusion, parse_sources
 from stages.predict import predict
+from tests.joint import joint_request
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
@@ -75,7 +76,7 @@ def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, q
     record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0)
     extract("meals", quick("adapter", epochs=1), workspace, seed=0)
     with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
-        choose_adapters("meals", parse_sources(f"meals,films@{record.run}", workspace), quick("fusion"), workspace, 0)
+        Fusion("meals", quick("fusion"), workspace).choose(parse_sources(f"meals,films@{record.run}", workspace), 0)
     with pytest.raises(PipelineError, match=r"adapter 'pal' cannot be fused: .* \(houlsby or pfeiffer\)"):
         quick("fusion", adapter="pal").resolve(workspace.task("films"), "fp32")
 
@@ -111,7 +112,7 @@ def test_modules_train_with_the_backbone_and_are_kept_with_it(
 
 def joint(workspace: Workspace, quick: Quick, tasks: tuple[str, ...], trainable: str, **values: Any) -> TrainingRun:
     recipes = dict.fromkeys(tasks, quick(trainable, **{"epochs": 1, **SIZES, **values}))
-    return TrainingRun(RunRequest.joint(tasks, recipes, seed=1, limits=dict.fromkeys(tasks)), workspace)
+    return TrainingRun(joint_request(tasks, recipes, seed=1, limits=dict.fromkeys(tasks)), workspace)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,14 @@ from pipeline.records.ledger import Ledger
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
 from pipeline.runs.restore import restore_weights
-from pipeline.runs.scoring import scoring_of
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
+from tests.joint import joint_request
 from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
@@ -36,7 +37,7 @@ def make(workspace: Workspace, quick: Quick, tasks: Any = TASKS, own: Any = None
     seed = settings.pop("seed", 1)
     recipes = {task: quick(**({"trainable": "full"} | settings | (own or {}).get(task, {}))) for task in tasks}
     return TrainingRun(
-        RunRequest.joint(tasks, recipes, seed=seed, limits={task: limits.get(task) for task in tasks}), workspace
+        joint_request(tasks, recipes, seed=seed, limits={task: limits.get(task) for task in tasks}), workspace
     )
 
 
@@ -334,14 +335,14 @@ _TOGETHER = """
 import sys
 from pathlib import Path
 from pipeline.settings.recipe import Recipe
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from tests.joint import joint_request
 
 backbone, data, folder, recipe = sys.argv[1:]
 workspace = Workspace(backbone, Path(data), Path(folder) / "store", Path(folder) / "reports")
 recipes = dict.fromkeys(("films", "pairs"), Recipe.model_validate_json(recipe))
-TrainingRun(RunRequest.joint(tuple(recipes), recipes, seed=1, limits={"films": None, "pairs": 35}), workspace).get()
+TrainingRun(joint_request(tuple(recipes), recipes, seed=1, limits={"films": None, "pairs": 35}), workspace).get()
 """
 
 
@@ -351,7 +352,7 @@ def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, 
     """The halves of each task's batch add up, though a process may end its step with either task."""
     recipe = Recipe(trainable="full", epochs=2, batch_size=10, learning_rate=1e-3, head_dropout=0.0)
     recipes, limits = dict.fromkeys(("films", "pairs"), recipe), {"films": None, "pairs": 35}
-    alone = TrainingRun(RunRequest.joint(tuple(recipes), recipes, seed=1, limits=limits), workspace).get()
+    alone = TrainingRun(joint_request(tuple(recipes), recipes, seed=1, limits=limits), workspace).get()
     script = tmp_path / "train.py"
     script.write_text(_TOGETHER)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
@@ -397,10 +398,8 @@ def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Qu
             workspace,
         )
         record = run.get()
-        model = restore_weights(record, [run.task], workspace.backbone, workspace.ledger).of(run.task.name)
-        found = scoring_of(
-            run.task, run.data[run.task.name].dev, run.recipe, workspace.backbone, make_accelerator("fp32")
-        )
+        model = restore_weights(record, [run.task], workspace).of(run.task.name)
+        found = Scoring(run.task, run.data[run.task.name].dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
         assert found.value(found.predict(model)) == record.dev
 
 

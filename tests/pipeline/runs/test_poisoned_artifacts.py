@@ -15,10 +15,11 @@ from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import Ledger, SourceRun
 from pipeline.records.store import MANIFEST, Artifact, Manifest, Store
 from pipeline.runs import restore as build
-from pipeline.runs.artifacts import save_artifact
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest
-from pipeline.runs.restore import restore_artifact, restore_together
+from pipeline.runs.request import ResolvedPart, RunRequest
+from pipeline.runs.restore import restore, restore_together
+from pipeline.runs.weights import save_artifact
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, write_json
 from pipeline.system.errors import PipelineError
@@ -92,7 +93,7 @@ def make(
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
     request = RunRequest.single(kind, task, recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
-    parts = {task: (TASKS[task], recipe)}
+    parts = {task: ResolvedPart(TASKS[task], recipe)}
     model = randomised(build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task))
     manifest = Manifest(
         kind=kind,  # type: ignore[arg-type]
@@ -115,6 +116,10 @@ def make(
     )
 
     return save_artifact(store, manifest, model, SOURCES if is_fusion else ()), model.eval()
+
+
+def place(store: Store, backbone: Backbone) -> Workspace:
+    return Workspace(backbone.name, None, store.root, store.root)
 
 
 Made = tuple[Store, dict[str, tuple[Artifact, Any]]]
@@ -180,7 +185,7 @@ def outputs(model: Any) -> Tensor:
 def test_what_a_run_leaves_is_loaded_as_it_was(kind: str, made: Made, backbone: Backbone) -> None:
     store, kinds = made
     artifact, model = kinds[kind]
-    loaded = restore_artifact(artifact, TASKS["films"], backbone, store)
+    loaded = restore(artifact, TASKS["films"], place(store, backbone))
     torch.testing.assert_close(outputs(loaded), outputs(model), rtol=0, atol=1e-5)
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
 
@@ -189,7 +194,7 @@ def check_refused(file: Path, artifact: Artifact, store: Store, backbone: Backbo
     """Verified, the artifact is refused for ``file``; returns what is said."""
     artifact.verify()
     with pytest.raises(PipelineError) as refused:
-        restore_artifact(artifact, TASKS["films"], backbone, store, drop_layers)
+        restore(artifact, TASKS["films"], place(store, backbone), drop_layers)
     message = str(refused.value)
     assert message.startswith(f"{file}: ")
     assert message.isprintable()
@@ -219,7 +224,7 @@ def test_what_is_left_out_in_prediction_is_checked_too(
     """The file has more than is loaded, and is poisoned there."""
     store, artifact = copied(kind)
     file = artifact.folder / KINDS[kind].file
-    restore_artifact(artifact, TASKS["films"], backbone, store, (0,))
+    restore(artifact, TASKS["films"], place(store, backbone), (0,))
     POISONS["transposed"](file)  # its first tensor stands in the lowest layer
     check_refused(file, sealed(artifact), store, backbone, (0,))
 
@@ -330,7 +335,7 @@ def test_a_file_that_the_manifest_does_not_know_is_not_loaded(
     files = {name: digest for name, digest in artifact.manifest.files.items() if name != "adapter.safetensors"}
     artifact = sealed(Artifact(folder=artifact.folder, manifest=artifact.manifest.model_copy(update={"files": files})))
     with pytest.raises(PipelineError, match="adapter.safetensors: its manifest does not list it"):
-        restore_artifact(artifact, TASKS["films"], backbone, store)
+        restore(artifact, TASKS["films"], place(store, backbone))
 
 
 # The backbone.
@@ -353,7 +358,7 @@ def test_no_loader_may_touch_the_backbone(
         monkeypatch.setattr(build, name, touching(getattr(build, name)))
     artifact = kinds[kind][0]
     with pytest.raises(RuntimeError, match="word_embeddings.weight' .* changed while modules were loaded"):
-        restore_artifact(artifact, TASKS["films"], backbone, store)
+        restore(artifact, TASKS["films"], place(store, backbone))
     if kind == "houlsby":
         with pytest.raises(RuntimeError, match="changed while modules were loaded"):
-            restore_together([artifact], [TASKS["films"]], backbone, Ledger(store.root))
+            restore_together([artifact], [TASKS["films"]], place(store, backbone))

@@ -10,13 +10,14 @@ from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import ResolvedPart, RunRequest
 from pipeline.runs.restore import restore_weights
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file
 from pipeline.system.errors import PipelineError
+from tests.joint import joint_request
 from tests.poison import POISONS, WORDS, rewritten
 
 
@@ -35,7 +36,7 @@ def runs(
     full = run("full", "full", freeze_embeddings=True)
     both = {name: quick("adapter", epochs=1, adapter="pal", pal_size=12, pal_heads=3) for name in ("films", "meals")}
     joint = TrainingRun(
-        RunRequest.joint(list(both), both, seed=1, limits=dict.fromkeys(both, 16), keep_weights=True), workspace
+        joint_request(list(both), both, seed=1, limits=dict.fromkeys(both, 16), keep_weights=True), workspace
     ).get()
     return workspace, {
         "full": full,
@@ -48,7 +49,7 @@ def runs(
 
 
 def built(record: RunRecord, workspace: Workspace) -> Any:
-    model = restore_weights(record, [workspace.task("films")], workspace.backbone, workspace.ledger)
+    model = restore_weights(record, [workspace.task("films")], workspace)
     return model if record.kind == "multitask" else model.of("films")
 
 
@@ -88,7 +89,7 @@ def test_fine_tuning_does_not_go_on_from_poisoned_weights(poison: str, runs: Any
         start = records["full"].model_copy(update={"weights_sha256": sha256_file(file)})
         recipe = quick("full").resolve(workspace.task("meals"), "fp32")
         request = RunRequest.single("sequential", "meals", recipe, seed=1, start=start)
-        parts = {"meals": (workspace.task("meals"), recipe)}
+        parts = {"meals": ResolvedPart(workspace.task("meals"), recipe)}
         with pytest.raises(PipelineError, match="the run is made again"):
             build_for_training(request, parts, workspace.backbone, workspace.ledger)
     finally:

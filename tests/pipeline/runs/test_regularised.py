@@ -12,7 +12,7 @@ import torch
 from pipeline.data.tokens import swapped
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
-from pipeline.runs.scoring import scoring_of
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -21,6 +21,7 @@ from pipeline.training.terms import Terms, terms_of
 from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
 from stages.predict import predict
+from tests.joint import joint_request
 
 Quick = Callable[..., Recipe]
 BOTH = {"smart": 1.0, "bregman": 1.0}
@@ -109,7 +110,7 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
 def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
     recipe = quick("full", epochs=1, **BOTH)
     alone = TrainingRun(RunRequest.single("full", "films", recipe, seed=1, limit=40), workspace).get()
-    jointly = TrainingRun(RunRequest.joint(["films"], {"films": recipe}, seed=1, limits={"films": 40}), workspace).get()
+    jointly = TrainingRun(joint_request(["films"], {"films": recipe}, seed=1, limits={"films": 40}), workspace).get()
     ledger = workspace.ledger
     pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
     curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
@@ -120,7 +121,7 @@ def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace:
     tasks = ["films", "pairs"]
     recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
     run = TrainingRun(
-        RunRequest.joint(tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40)), workspace
+        joint_request(tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40)), workspace
     )
     curve = workspace.ledger.curve(run.get().run)
     assert curve["smart_cosine"].notna().all()
@@ -135,7 +136,7 @@ def test_averaging_both_orders_makes_an_answer_that_knows_no_order(workspace: Wo
         accelerator = make_accelerator("fp32")
         rows = run.data[task.name].dev
         found[average] = [
-            scoring_of(task, order, run.recipe, run.backbone, accelerator).predict(model.eval()).values
+            Scoring(task, order, run.recipe, run.backbone, accelerator).predict(model.eval()).values
             for order in (rows, swapped(rows))
         ]
     given, turned = found[False]

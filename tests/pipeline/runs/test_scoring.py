@@ -1,5 +1,8 @@
 """Evaluations: what the model said at the kept epoch, said once."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from pipeline.runs.scoring import Evaluations
@@ -11,6 +14,17 @@ def test_the_best_epochs_predictions_are_made_again_only_if_another_process_made
     """The curve has epochs 0 and 2 of a process that was stopped, and three of this one."""
     fitted = Progress(curve=[{"epoch": float(epoch)} for epoch in (0, 2, 3, 4, 5)], best_epoch=best)
     says = iter(["said 0", "said 1", "said 2", "now"])
-    evaluations = Evaluations(lambda: next(says), len)
+    scoring: Any = SimpleNamespace(predict=lambda _: next(says), value=len)
+    model: Any = SimpleNamespace(of=lambda _: None)
+    evaluations = Evaluations(model, {"films": scoring})
     assert [evaluations(None) for _ in range(3)] == [6.0] * 3
-    assert evaluations.best(fitted) == expected
+    assert evaluations.best(fitted) == {"films": expected}
+
+
+def test_several_tasks_are_scored_one_by_one() -> None:
+    scorings: Any = {
+        task: SimpleNamespace(predict=lambda model: model, value=lambda said: float(said))
+        for task in ("films", "meals")
+    }
+    model: Any = SimpleNamespace(of={"films": "0.5", "meals": "0.25"}.get)
+    assert Evaluations(model, scorings)(None) == {"films": 0.5, "meals": 0.25}

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.runs import StudyRuns
-from pipeline.runs.forgetting import lineage
+from pipeline.runs.scoring import lineage
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study

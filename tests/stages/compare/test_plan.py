@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
 from stages.compare.plan import Cell, Job, in_order, job_of, jobs_of, plan
@@ -216,7 +217,7 @@ def test_planning_more_seeds_costs_no_more_than_their_runs(
     """Tasks and recipes are the same for every seed."""
     owner, name = {
         "files of tasks read": (Task, "read"),
-        "recipes resolved": (Workspace, "_resolve"),
+        "recipes resolved": (Recipe, "resolve"),
         "recipes of a study made": (Study, "recipe_for"),
     }[count]
     calls, original = [0], getattr(owner, name)
