@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
+    from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
 
 
@@ -31,3 +32,29 @@ def print_run(record: RunRecord, as_json: bool) -> None:
     if record.artifact:
         lines.append(f"saved in {record.artifact}")
     print_result("\n".join(lines), record.summary(), as_json)
+
+
+def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
+    """Its members, and its score beside the best single model's."""
+    summary = record.summary()
+    lines = [
+        f"ensemble {record.name} ({record.rule}) of {record.task}, {len(record.members)} of"
+        f" {len(record.considered)} runs"
+    ]
+    lines += [
+        f"  {member.weight:.3f}  {member.run}  {member.kind} seed {member.seed} on {member.backbone},"
+        f" dev {record.metric} {member.dev:.4f}"
+        for member in sorted(record.members, key=lambda member: -member.weight)
+    ]
+    lines += [
+        f"{rows} ({scores.rows}): {record.metric} {scores.ensemble:.4f}, best single run {scores.best:.4f}"
+        f" ({record.best})"
+        for rows, scores in (("rows chosen on", record.chosen), ("other half of dev", record.held_out))
+        if scores is not None
+    ]
+    if record.drop is None:
+        lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
+    else:
+        lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
+        lines.append(f"the other half is {summary['held_out_is']}")
+    print_result("\n".join(lines), summary, as_json)
