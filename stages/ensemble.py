@@ -50,14 +50,14 @@ def ensemble(
     rows, predictions = _predictions(records, task, ledger)
     labels = rows["label"].to_numpy()
     choosing = _rows_to_choose_on(labels, task, chosen_on, seed)
-    there = [prediction.of(choosing) for prediction in predictions]
+    there = [_of(prediction, choosing) for prediction in predictions]
     alone = [value_of(prediction, labels[choosing], task.metric) for prediction in there]
     single = int(np.argmax(alone))
     weights = choose(there, labels[choosing], task.metric, rule, best or (BEST if runs is None else len(records)))
     together = combine([predictions[index] for index in weights], list(weights.values()), rule)
 
     def scores(part: np.ndarray) -> Scores:
-        values = (value_of(each.of(part), labels[part], task.metric) for each in (together, predictions[single]))
+        values = (value_of(_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
         return Scores(rows=int(part.sum()), **dict(zip(("ensemble", "best"), values, strict=True)))
 
     names = list(records)
@@ -182,6 +182,11 @@ def _predictions(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> t
 def _prediction(table: pd.DataFrame) -> Prediction:
     probabilities = table.filter(regex="^probability_")
     return Prediction(table["prediction"].to_numpy(), None if probabilities.columns.empty else probabilities.to_numpy())
+
+
+def _of(prediction: Prediction, rows: np.ndarray) -> Prediction:
+    probabilities = prediction.probabilities
+    return Prediction(prediction.values[rows], None if probabilities is None else probabilities[rows])
 
 
 def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from cyclopts import App
 
 from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
-from pipeline.cli.printing import print_result
+from pipeline.cli.printing import print_plan, print_result
 from pipeline.settings.study import study_names
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import print_error
@@ -63,8 +63,7 @@ def compare(
     ).with_recipe(**training.values())
     workspace = places.workspace(running)
     if dry_run:
-        planned = stage.dry_run(chosen, workspace)
-        print_result(planned.text(), planned.summary(), running.json)
+        print_plan(stage.dry_run(chosen, workspace), running.json)
         return 0
     result, folder = stage.compare(chosen, workspace)
     if not is_main_process():

@@ -10,6 +10,7 @@ from pipeline.system.process import is_main_process
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
+    from stages.compare.compare import DryRun
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
@@ -58,3 +59,16 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
         lines.append(f"the other half is {summary['held_out_is']}")
     print_result("\n".join(lines), summary, as_json)
+
+
+def print_plan(plan: DryRun, as_json: bool) -> None:
+    """A table of the rows of a study, and how the time was estimated."""
+    table = [("", "runs", "done", "to do", "time")]
+    for title, runs, done, left in (*plan.rows, plan.total):
+        table.append((title, str(runs), str(done), str(runs - done), str(left) if runs > done else "-"))
+    width = max(len(line[0]) for line in table)
+    lines = [f"study {plan.study.name}: targets {', '.join(plan.study.targets)}"]
+    lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
+    if plan.total.runs > plan.total.done:
+        lines.append(f"time: from {plan.learned_from} finished runs with this backbone; unknown where there are none")
+    print_result("\n".join(lines), plan.summary(), as_json)

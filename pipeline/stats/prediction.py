@@ -1,7 +1,6 @@
 """Predictions of one model for one split."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -12,7 +11,3 @@ class Prediction:
 
     values: np.ndarray
     probabilities: np.ndarray | None
-
-    def of(self, rows: np.ndarray) -> Self:
-        """The predictions for ``rows``, a mask (B,) or indices."""
-        return type(self)(self.values[rows], None if self.probabilities is None else self.probabilities[rows])

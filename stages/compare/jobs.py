@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
 from pipeline.records.ledger import RunBusy, RunRecord
@@ -10,16 +10,13 @@ from pipeline.records.store import Artifact
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, on_main_process
 from stages.compare.estimate import Estimate
 from stages.compare.plan import Job, in_order
 from stages.fuse import fusion_run
 from stages.pretrain import pretraining_seconds
-
-_GO_ON = ("sequential", "multitask")
-"""Kinds of runs that go on from the weights of the run they need."""
-
 
 _POLL_SECONDS = 0.5
 
@@ -37,19 +34,15 @@ class Jobs:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
         self._records: dict[Job, RunRecord] = {}
         self._errors: dict[Job, PipelineError] = {}
-        self._kept = kept | {need for job in jobs for need in job.needs if job.kind in _GO_ON}
+        self._kept = kept | {need for job in jobs if not METHODS[job.kind].takes_adapters for need in job.needs}
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
         self._records = on_main_process(self._look_up)
         self._to_train = [job for job in jobs if job not in self._records]
 
     def seconds(self, job: Job) -> float:
-        """Training time of a finished job with everything that it needed, each run once.
-
-        Where a row has a backbone of its own, that includes its further pretraining.
-        """
-        records = {record.run: record for need in in_order([job]) if (record := self._records.get(need)) is not None}
-        pretraining = pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0
-        return pretraining + sum(record.cost.seconds for record in records.values())
+        """Training time of a finished job, of each run that it needed, and of its own backbone's pretraining."""
+        runs = {record.run: record.cost.seconds for record in map(self._records.__getitem__, in_order([job]))}
+        return (pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0) + sum(runs.values())
 
     @property
     def missing(self) -> list[Job]:
@@ -104,51 +97,44 @@ class Jobs:
             more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
             waiting = f"waiting for run {runs[0].name} ({runs[0].title}){more}: another command is training it"
             print(waiting, file=sys.stderr, flush=True)
-        ledger = self.workspace.ledger
         time.sleep(_POLL_SECONDS)
-        while on_main_process(lambda: all(ledger.is_busy(run.name) for run in runs)):
+        while on_main_process(lambda: all(self.workspace.ledger.is_busy(run.name) for run in runs)):
             time.sleep(_POLL_SECONDS)
 
     def _look_up(self) -> dict[Job, RunRecord]:
         """The jobs that the ledger has. One whose sources are unfinished cannot be identified and counts as missing."""
         for job in self.jobs:
-            if all(need in self._records for need in job.needs):
-                record = self._run(job).finished()
-                if record is not None:
-                    self._records[job] = record
+            if all(need in self._records for need in job.needs) and (record := self._run(job).finished()) is not None:
+                self._records[job] = record
         return self._records
 
     def _run(self, job: Job) -> TrainingRun:
-        start = self._records[job.needs[0]] if job.kind in _GO_ON and job.needs else None
-        workspace, adapters = self.workspace.on(job.backbone), self._adapters(job)
-        if job.kind == "fusion":
+        traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
+        sources = [self._records[need] for need in job.needs]
+        adapters = self._adapters(sources) if traits.takes_adapters else ()
+        if traits.fuses:
             (part,) = job.parts
             return fusion_run(part.task, part.recipe, workspace, adapters, seed=job.seed, limit=part.limit)
         # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
+        start = sources[0] if sources and not traits.takes_adapters else None
         return TrainingRun(RunRequest(job.kind, job.parts, job.seed, adapters, start, job in self._kept), workspace)
 
-    def _adapters(self, job: Job) -> tuple[Artifact, ...]:
-        """The adapters that a job needs, one a task: the best on dev, of equal ones the first."""
-        if job.kind not in ("adapter", "fusion"):
-            return ()
+    def _adapters(self, sources: Iterable[RunRecord]) -> tuple[Artifact, ...]:
+        """The sources' adapters, one a task: the best on dev, of equal ones the first."""
         best: dict[str, RunRecord] = {}
-        for need in job.needs:
-            record = self._records[need]
-            if record.task not in best or record.dev > best[record.task].dev:
-                best[record.task] = record
-        found = [self.workspace.store.find(record.run) for record in best.values()]
+        for record in sources:
+            best[record.task] = max(best.get(record.task, record), record, key=lambda each: each.dev)
+        found = (self.workspace.store.find(record.run) for record in best.values())
         return tuple(artifact for artifact in found if artifact is not None)
 
     def _tell(self, job: Job) -> None:
         if not is_main_process():
             return
-        left = self.missing
-        done = len(self._to_train) - len(left)
         if job in self._errors:
             outcome = f"failed: {self._errors[job]}"
         else:
-            record = self._records[job]
-            tasks = [part.task for part in job.parts]
-            outcome = ", ".join(f"{task} {record.score(task).metric} {record.score(task).dev:.4f}" for task in tasks)
+            scores = {part.task: self._records[job].score(part.task) for part in job.parts}
+            outcome = ", ".join(f"{task} {score.metric} {score.dev:.4f}" for task, score in scores.items())
+        left, count = self.missing, len(self._to_train)
         time_left = f", {self.estimate.total(left)} left" if left else ""
-        print(f"[{done}/{len(self._to_train)} runs{time_left}] {job.title}: {outcome}", file=sys.stderr, flush=True)
+        print(f"[{count - len(left)}/{count} runs{time_left}] {job.title}: {outcome}", file=sys.stderr, flush=True)
