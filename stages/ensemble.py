@@ -57,8 +57,8 @@ def ensemble(
     together = combine([predictions[index] for index in weights], list(weights.values()), rule)
 
     def scores(part: np.ndarray) -> Scores:
-        values = (value_of(_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
-        return Scores(rows=int(part.sum()), **dict(zip(("ensemble", "best"), values, strict=True)))
+        both = (value_of(_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
+        return Scores(rows=int(part.sum()), **dict(zip(("ensemble", "best"), both, strict=True)))
 
     names = list(records)
     record = EnsembleRecord(

@@ -92,9 +92,9 @@ def predict(
         raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
     rows = _rows_of(tasks, input_file)
     dropped = layers_option(drop_layers)
-    ensemble = _ensemble(using.removeprefix(ENSEMBLE), tasks[0], workspace) if using.startswith(ENSEMBLE) else None
-    if ensemble is not None:
-        targets = _members(ensemble, tasks[0], workspace, dropped)
+    ensemble = None
+    if using.startswith(ENSEMBLE):
+        ensemble, targets = _members(using, tasks[0], workspace, dropped)
         passes = [[member] for member in targets]
     else:
         targets = _each(f"--target {target}", tasks, lambda task: _target(task, using, workspace, dropped))
@@ -224,25 +224,23 @@ def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([first["id"], *named], axis=1)
 
 
-def _ensemble(name: str, task: Task, workspace: Workspace) -> EnsembleRecord:
-    ensemble = Ensembles(workspace.reports).named(name)
+def _members(
+    using: str, task: Task, workspace: Workspace, drop_layers: tuple[int, ...]
+) -> tuple[EnsembleRecord, list[Target]]:
+    ensemble = Ensembles(workspace.reports).named(using.removeprefix(ENSEMBLE))
+    what = f"ensemble '{ensemble.name}'"
     if ensemble.task != task.name:
-        raise PipelineError(f"ensemble '{name}' was made for '{ensemble.task}', not '{task.name}'")
+        raise PipelineError(f"{what} was made for '{ensemble.task}', not '{task.name}'")
     if ensemble.meaning != task.meaning:
-        raise PipelineError(
-            f"ensemble '{name}' was made when task '{task.name}' had other classes or range: make it again"
-        )
-    return ensemble
+        raise PipelineError(f"{what} was made when task '{task.name}' had other classes or range: make it again")
 
-
-def _members(ensemble: EnsembleRecord, task: Task, workspace: Workspace, drop_layers: tuple[int, ...]) -> list[Target]:
     def target(member: Member) -> Target:
         try:
             return _target(task, member.run, workspace.on(member.backbone), drop_layers)
         except PipelineError as error:
-            raise PipelineError(f"ensemble '{ensemble.name}' needs run {member.run}: {error}") from error
+            raise PipelineError(f"{what} needs run {member.run}: {error}") from error
 
-    return _each(f"--using {ENSEMBLE}{ensemble.name}", ensemble.members, target)
+    return ensemble, _each(f"--using {using}", ensemble.members, target)
 
 
 def _target(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:

@@ -62,7 +62,7 @@ def dry_run(study: Study, workspace: Workspace) -> DryRun:
 
     rows = dict.fromkeys(job.row for job in jobs.jobs)
     each = tuple(planned(study.title(row), [job for job in jobs.jobs if job.row == row]) for row in rows)
-    return DryRun(study, each, planned("all", jobs.jobs), jobs.estimate.known)
+    return DryRun(study, each, planned("all", jobs.jobs), len(jobs.estimate.runs))
 
 
 def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:

@@ -49,7 +49,7 @@ class Estimate:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._runs: set[str] = set()
+        self.runs: set[str] = set()
         self._spent = defaultdict[tuple[Kind, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
         """By method and tasks, by method alone under None: rows and seconds, each of training and of scoring."""
         self._works: dict[Job, _Work] = {}
@@ -59,18 +59,14 @@ class Estimate:
                 if (record := workspace.ledger.find(name)) is not None:
                     self.learn(record)
 
-    @property
-    def known(self) -> int:
-        """Runs it knows."""
-        return len(self._runs)
-
     def learn(self, record: RunRecord) -> None:
         """Count a finished run in."""
         here = record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash
-        if not here or record.run in self._runs:
+        if not here or record.run in self.runs:
             return
-        self._runs.add(record.run)
-        work, cost = _work(record), record.cost
+        self.runs.add(record.run)
+        scores, cost = [record.scores[task] for task in record.trained_on], record.cost
+        work = _work(record.recipe, [score.train_rows for score in scores], [score.rows for score in scores])
         training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
         for tasks in (None, frozenset(record.trained_on)):
             self._spent[record.kind, tasks] += [[work.training, work.scored], [training, cost.seconds - training]]
@@ -96,15 +92,10 @@ class Estimate:
         workspace, recipe = self.workspace, job.parts[0].recipe
         data = [workspace.task_data(workspace.task(p.task), p.limit, job.seed, p.recipe.extra) for p in job.parts]
         recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
-        return _amount(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
+        return _work(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
 
 
-def _work(record: RunRecord) -> _Work:
-    trained = [record.scores[task] for task in record.trained_on]
-    return _amount(record.recipe, [score.train_rows for score in trained], [score.rows for score in trained])
-
-
-def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
+def _work(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     steps = recipe.joint_steps([recipe.steps_over(rows) for rows in train])
     batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
     epochs = recipe.epochs_of(steps)
