@@ -47,17 +47,9 @@ class Target:
 
     task: Task
     trained: Artifact | RunRecord
+    run: str
+    recipe: Recipe
     workspace: Workspace
-
-    @property
-    def run(self) -> str:
-        return self.trained.manifest.run if isinstance(self.trained, Artifact) else self.trained.run
-
-    @property
-    def recipe(self) -> Recipe:
-        if isinstance(self.trained, Artifact):
-            return self.trained.manifest.recipe
-        return self.trained.recipe_of(self.task.name)
 
 
 def predict(
@@ -245,13 +237,12 @@ def _members(
 
 def _target(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
     """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store."""
-    if using in KINDS:
-        return Target(task, _best(task, using, workspace), workspace)
-    artifact = workspace.store.find(using)
+    artifact = _best(task, using, workspace) if using in KINDS else workspace.store.find(using)
     if artifact is not None:
-        if artifact.manifest.task != task.name:
-            raise PipelineError(f"run {using} was trained for '{artifact.manifest.task}', not '{task.name}'")
-        return Target(task, artifact, workspace)
+        manifest = artifact.manifest
+        if manifest.task != task.name:
+            raise PipelineError(f"run {using} was trained for '{manifest.task}', not '{task.name}'")
+        return Target(task, artifact, manifest.run, manifest.recipe, workspace)
     record = workspace.ledger.find(using)
     if record is None:
         raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
@@ -265,7 +256,7 @@ def _target(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int
             f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do, others where"
             " their row of the study says keep_weights = true"
         )
-    return Target(task, record, workspace)
+    return Target(task, record, record.run, record.recipe_of(task.name), workspace)
 
 
 def _best(task: Task, using: str, workspace: Workspace) -> Artifact:

@@ -28,26 +28,23 @@ class Jobs:
         kept: jobs whose models are wanted afterwards.
     """
 
-    def __init__(
-        self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job] = frozenset()
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
-        self._records: dict[Job, RunRecord] = {}
-        self._errors: dict[Job, PipelineError] = {}
         self._kept = kept | {need for job in jobs if not METHODS[job.kind].takes_adapters for need in job.needs}
+        self._outcomes: dict[Job, RunRecord | PipelineError] = {}
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
-        self._records = on_main_process(self._look_up)
-        self._to_train = [job for job in jobs if job not in self._records]
+        self._outcomes = on_main_process(self._look_up)
+        self._to_train = self.missing
 
     def seconds(self, job: Job) -> float:
         """Training time of a finished job, of each run that it needed, and of its own backbone's pretraining."""
-        runs = {record.run: record.cost.seconds for record in map(self._records.__getitem__, in_order([job]))}
+        runs = {record.run: record.cost.seconds for record in map(self.get, in_order([job]))}
         return (pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0) + sum(runs.values())
 
     @property
     def missing(self) -> list[Job]:
         """The jobs that are neither finished nor have failed."""
-        return [job for job in self._to_train if job not in self._records and job not in self._errors]
+        return [job for job in self.jobs if job not in self._outcomes]
 
     def train(self) -> None:
         """Finish every job, or learn why it fails.
@@ -56,8 +53,8 @@ class Jobs:
         here if the other command did not finish them.
         """
         if is_main_process():
-            for record in self._records.values():
-                self.workspace.ledger.tidy(record.run)
+            for job in self._outcomes:
+                self.workspace.ledger.tidy(self.get(job).run)
         while jobs := self.missing:
             busy = [run for job in jobs if (run := self._try(job)) is not None]
             if busy:
@@ -69,25 +66,24 @@ class Jobs:
         Raises:
             PipelineError: it failed, or something it builds on did; the reason.
         """
-        if job in self._errors:
-            raise self._errors[job]
-        return self._records[job]
+        outcome = self._outcomes[job]
+        if isinstance(outcome, PipelineError):
+            raise outcome
+        return outcome
 
     def _try(self, job: Job) -> TrainingRun | None:
         """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
-        if any(need not in self._records and need not in self._errors for need in job.needs):
+        if not all(need in self._outcomes for need in job.needs):
             return None
         run: TrainingRun | None = None
         try:
-            for need in job.needs:
-                self.get(need)
             run = self._run(job)
-            self._records[job] = run.get()
-            self.estimate.learn(self._records[job])
+            self._outcomes[job] = record = run.get()
+            self.estimate.learn(record)
         except RunBusy:
             return run
         except PipelineError as error:
-            self._errors[job] = error
+            self._outcomes[job] = error
         self._tell(job)
         return None
 
@@ -101,16 +97,16 @@ class Jobs:
         while on_main_process(lambda: all(self.workspace.ledger.is_busy(run.name) for run in runs)):
             time.sleep(_POLL_SECONDS)
 
-    def _look_up(self) -> dict[Job, RunRecord]:
+    def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
         """The jobs that the ledger has. One whose sources are unfinished cannot be identified and counts as missing."""
         for job in self.jobs:
-            if all(need in self._records for need in job.needs) and (record := self._run(job).finished()) is not None:
-                self._records[job] = record
-        return self._records
+            if all(need in self._outcomes for need in job.needs) and (record := self._run(job).finished()) is not None:
+                self._outcomes[job] = record
+        return self._outcomes
 
     def _run(self, job: Job) -> TrainingRun:
         traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
-        sources = [self._records[need] for need in job.needs]
+        sources = [self.get(need) for need in job.needs]
         adapters = self._adapters(sources) if traits.takes_adapters else ()
         if traits.fuses:
             (part,) = job.parts
@@ -130,11 +126,11 @@ class Jobs:
     def _tell(self, job: Job) -> None:
         if not is_main_process():
             return
-        if job in self._errors:
-            outcome = f"failed: {self._errors[job]}"
-        else:
-            scores = {part.task: self._records[job].score(part.task) for part in job.parts}
+        try:
+            scores = {part.task: self.get(job).score(part.task) for part in job.parts}
             outcome = ", ".join(f"{task} {score.metric} {score.dev:.4f}" for task, score in scores.items())
+        except PipelineError as error:
+            outcome = f"failed: {error}"
         left, count = self.missing, len(self._to_train)
         time_left = f", {self.estimate.total(left)} left" if left else ""
         print(f"[{count - len(left)}/{count} runs{time_left}] {job.title}: {outcome}", file=sys.stderr, flush=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from pipeline.records.ledger import Kind
@@ -81,16 +81,12 @@ def _lines(study: Study, row: str, target: str) -> list[Line]:
 
 def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
     """:func:`job_of` each cell. What cells have in common but for their seed is worked out once."""
-
-    @cache
-    def of_first_seed(cell: Entry) -> Job:
-        return job_of(study, cell)
+    of_first_seed, first = cache(partial(job_of, study)), {"seed": study.seeds[0]}
 
     @cache
     def seeded(job: Job, seed: int) -> Job:
         return replace(job, needs=tuple(seeded(need, seed) for need in job.needs), seed=seed)
 
-    first = {"seed": study.seeds[0]}
     return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed) for cell in cells}
 
 
@@ -138,10 +134,4 @@ def job_of(study: Study, cell: Entry) -> Job:
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
     """Each job once, after those it needs."""
-    return list(dict.fromkeys(job for root in jobs for job in _with_needs(root)))
-
-
-def _with_needs(job: Job) -> Iterator[Job]:
-    for need in job.needs:
-        yield from _with_needs(need)
-    yield job
+    return list(dict.fromkeys(each for job in jobs for each in (*in_order(job.needs), job)))
