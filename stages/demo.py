@@ -47,8 +47,7 @@ _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 def demo(folder: Path, seed: int) -> int:
     """Make everything under ``folder`` and say what came out; run again, what is there is used.
 
-    Returns:
-        The exit status: 2 if a run of the comparison failed, else 0.
+    The exit status is 2 if a run of the comparison failed, else 0.
     """
     began = time.monotonic()
     _claim(folder, seed)
@@ -102,12 +101,8 @@ def pretrain_fresh(
 ) -> float:
     """Train a fresh BERT on ``texts`` (one sentence or a pair each) and write it to ``folder`` as a backbone.
 
-    Args:
-        config: sizes; the vocabulary's is set here.
-        held_out: texts that are not trained on, for the score.
-
-    Returns:
-        The share of masked tokens of the held-out texts that the kept epoch guesses right.
+    The vocabulary's size in ``config`` is set here. ``held_out`` texts are not trained on: returns the share of their
+    masked tokens that the kept epoch guesses right.
     """
     length = config.max_position_embeddings
     with new_folder(folder) as temporary:

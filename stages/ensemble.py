@@ -203,11 +203,5 @@ def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed
 
 
 def _member(record: RunRecord, task: Task, weight: float) -> Member:
-    return Member(
-        run=record.run,
-        kind=record.kind,
-        backbone=record.backbone,
-        seed=record.seed,
-        weight=weight,
-        dev=record.score(task.name).dev,
-    )
+    about = record.model_dump(include={"run", "kind", "backbone", "seed"})
+    return Member(**about, weight=weight, dev=record.score(task.name).dev)

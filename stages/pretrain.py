@@ -45,9 +45,7 @@ def pretrain(
 
     The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
     Texts that stand in any of these tasks' dev are not trained on. What was trained to the end is not trained again.
-
-    Returns:
-        What stands in the folder's ``pretraining.json``.
+    Returns what stands in the folder's ``pretraining.json``.
 
     Raises:
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a

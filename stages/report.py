@@ -66,13 +66,7 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
 
     Without ``runs``, each row of the study shows its run of the first seed on its first target. A model reads the text
     as it reads that task: with its modules, in its layers, and a pair as one input, or apart with a map each. Runs
-    that kept no model are named on stderr and left out.
-
-    Args:
-        text: a sentence, or two as ``"a ||| b"``.
-
-    Raises:
-        PipelineError: there is nothing to read, too much, or no model to read it.
+    that kept no model are named on stderr and left out. There must be something to read, not too much, and a model.
     """
     sentences = parse_sentences(text)
     opened = cache(open_backbone)

@@ -61,7 +61,7 @@ METHODS: dict[Method, Traits] = {
         ("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training", is_joint=True
     ),
     "adapter": Traits(("adapter",), "adapter", takes_adapters=True),
-    "fusion": Traits(("fusion",), "fusion", "adapter", "fusion", takes_adapters=True, fuses=True),
+    "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
 }
 _ONLY: dict[str, tuple[Method, str]] = {
     "order": ("sequential", "only sequential tuning goes through tasks in turn"),

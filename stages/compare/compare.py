@@ -48,11 +48,7 @@ class DryRun:
 
 
 def dry_run(study: Study, workspace: Workspace) -> DryRun:
-    """Check a study, and count its runs without training any.
-
-    Raises:
-        PipelineError: what :func:`compare` would refuse.
-    """
+    """Check a study as :func:`compare` does, and count its runs without training any."""
     study, _, jobs = _prepare(study, workspace)
     missing = set(jobs.missing)
 

@@ -24,8 +24,7 @@ _POLL_SECONDS = 0.5
 class Jobs:
     """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
 
-    Args:
-        kept: jobs whose models are wanted afterwards.
+    The models of the jobs ``kept`` are wanted afterwards.
     """
 
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
@@ -61,11 +60,7 @@ class Jobs:
                 self._wait_for_any(busy)
 
     def get(self, job: Job) -> RunRecord:
-        """The run of a job, after :meth:`train`.
-
-        Raises:
-            PipelineError: it failed, or something it builds on did; the reason.
-        """
+        """The run of a job, after :meth:`train`; its error if it failed, or something it builds on did."""
         outcome = self._outcomes[job]
         if isinstance(outcome, PipelineError):
             raise outcome
