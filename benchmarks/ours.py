@@ -10,7 +10,7 @@ import torch
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.methods.modules import add_modules
+from pipeline.methods.registry import add_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import TransferModel

@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records.source_run import SourceRun
-from pipeline.records.store import MANIFEST, Artifact, Manifest, Store, fitting_adapters
+from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store, fitting_adapters
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_text
 

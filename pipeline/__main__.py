@@ -2,13 +2,13 @@
 
 import sys
 
-from pipeline.system import interrupts
+from pipeline.system import process
 
 if __name__ == "__main__":
-    interrupts.handle()
+    process.handle_signals()
     try:
         # Imported here, so that an interrupt during the imports, which take a moment, is handled too.
-        from pipeline.system import process, streams
+        from pipeline.system import streams
 
         process.set_up()
         streams.set_up()
@@ -16,5 +16,5 @@ if __name__ == "__main__":
 
         status = main()
     except KeyboardInterrupt as interrupt:
-        status = interrupts.report(interrupt, sys.argv[1:])
+        status = process.report_interrupt(interrupt, sys.argv[1:])
     sys.exit(status)

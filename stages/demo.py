@@ -9,8 +9,7 @@ import pandas as pd
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
-from pipeline.data.pair_order import joined
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, joined, tokenise
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.system.atomic import make_folder, new_folder, write_json
@@ -127,7 +126,7 @@ def _word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: 
     vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
     fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
     fast.save_pretrained(folder)
-    return tokenizer_of(fast, token_types=True)
+    return Tokenizer(fast, token_types=True)
 
 
 def _tokenised(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, max_length: int) -> TokenisedSplit:

@@ -1,91 +1,58 @@
 """Four small generated tasks, in two pairs, made so that one of each pair knows what the other needs.
 
-``reviews`` and ``gadgets`` are sentiment. Both draw on one lexicon of graded opinion words and one set of rules
-(degrees, negation, which clause of a contrast counts), but speak of different things. ``reviews`` has thousands of
-rows. ``gadgets`` has so few that it sees each opinion word a handful of times, mostly beside other causes of the
-label, while its dev and test splits use the whole lexicon: what it lacks, ``reviews`` has.
+``reviews`` and ``gadgets`` are sentiment, by one lexicon and one set of rules (degrees, negation, which clause of a
+contrast counts). ``gadgets`` has so few training rows that it sees each opinion word a handful of times, while its dev
+and test splits use the whole lexicon: what it lacks, ``reviews`` has.
 
 ``paraphrase`` and ``similarity`` are pairs of one-line reports of who did what to whom, where. Both need one table of
 synonyms and one reading of active and passive; ``paraphrase`` asks whether anything changed, ``similarity`` how much.
 
-No sentence stands twice, neither in two splits nor in two tasks, so no source has seen a row that a target is scored
-on.
+No sentence stands twice in any split of any task, so no source has seen a row that a target is scored on.
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 Text = tuple[str, ...]  # one sentence, or two
 Row = tuple[Text, float]  # and its label: a class number or a score
 
-# Opinion words by strength. The strengths are multiples of two, so that a halved one is whole.
-STRENGTHS = {
-    4: """amazing awesome brilliant excellent fantastic flawless gorgeous incredible magnificent marvelous outstanding
-        perfect stunning superb terrific wonderful""",
-    2: """agreeable appealing charming clever comfortable decent elegant enjoyable fine fresh good neat nice pleasant
-        polished solid""",
-    -2: """annoying awkward bland boring careless clumsy confusing dated dull feeble flawed flimsy messy poor shallow
-        weak""",
-    -4: """abysmal appalling atrocious awful deplorable disastrous dismal dreadful ghastly hideous horrible miserable
-        nasty revolting terrible vile""",
-}
-LEXICON = {word: strength for strength, words in STRENGTHS.items() for word in words.split()}
-OPINION_WORDS = tuple(LEXICON)
-DEGREES = {"": 1.0, "very": 2.0, "really": 2.0, "extremely": 2.0, "fairly": 0.5, "slightly": 0.5, "somewhat": 0.5}
-NEGATIONS = ("not", "never", "hardly")
+VOCABULARY: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ascii"))
+TASKS: dict[str, dict[str, Any]] = VOCABULARY["tasks"]
+LEXICON = {word: int(strength) for strength, words in VOCABULARY["strengths"].items() for word in words.split()}
+TOPICS = {task: words.split() for task, words in VOCABULARY["topics"].items()}
 CONTRAST = 3.0  # how much more the stressed clause of a contrast counts than the conceded one
-COPULAS = ("is", "was", "seems", "feels")
-TOPICS = {
-    "reviews": """plot story acting cast dialogue soundtrack ending opening script direction hero villain scenery
-        costume romance finale trailer sequel""",
-    "gadgets": """battery screen keyboard speaker camera charger cable button casing display touchpad software
-        microphone headset printer router tablet remote""",
-}
 MOST_WORDS = 16  # in a sentence
 
-# Words that mean the same, joined by a slash.
-SYNONYMS = {
-    "person": """doctor/physician teacher/instructor lawyer/attorney boss/manager thief/robber writer/author
-        actor/performer cook/chef sailor/seaman guard/sentry worker/laborer singer/vocalist""",
-    "act": """praised/commended helped/assisted called/phoned followed/trailed pushed/shoved selected/picked
-        scolded/rebuked rescued/saved hired/employed dismissed/sacked warned/alerted greeted/welcomed""",
-    "place": "garden/yard shop/store road/street house/residence forest/woods hall/lobby harbor/port prison/jail",
-}
-SYNONYM = {
-    word: twin
-    for pairs in SYNONYMS.values()
-    for pair in pairs.split()
-    for word, twin in itertools.permutations(pair.split("/"))
-}
-WORDS = {kind: pairs.replace("/", " ").split() for kind, pairs in SYNONYMS.items()}
+PAIRS = {kind: [pair.split("/") for pair in pairs.split()] for kind, pairs in VOCABULARY["synonyms"].items()}
+SYNONYM = dict(order for pairs in PAIRS.values() for pair in pairs for order in itertools.permutations(pair))
+WORDS = {kind: list(itertools.chain(*pairs)) for kind, pairs in PAIRS.items()}
 SLOTS = {"agent": "person", "act": "act", "patient": "person", "place": "place"}
 WEIGHTS = {"agent": 1.25, "act": 1.5, "patient": 1.25, "place": 1.0}  # sum to the highest score, 5
 
 
 def clause(topic: str, rng: random.Random) -> tuple[str, float]:
     """One opinion, and its strength: that of its word, scaled by the degree, turned round by a negation."""
-    word = rng.choice(OPINION_WORDS)
-    degree = rng.choice(tuple(DEGREES)) if rng.random() < 0.4 else ""
-    negation = rng.choice(NEGATIONS) if rng.random() < 0.25 else ""
-    words = ("the", topic, rng.choice(COPULAS), negation, degree, word)
-    strength = LEXICON[word] * DEGREES[degree]
+    word = rng.choice(list(LEXICON))
+    degree = rng.choice(list(VOCABULARY["degrees"])) if rng.random() < 0.4 else ""
+    negation = rng.choice(VOCABULARY["negations"]) if rng.random() < 0.25 else ""
+    words = ("the", topic, rng.choice(VOCABULARY["copulas"]), negation, degree, word)
+    strength = LEXICON[word] * VOCABULARY["degrees"][degree]
     return " ".join(filter(None, words)), -strength if negation else strength
 
 
 def opinions(task: str, rng: random.Random) -> Iterator[Row]:
     """One or two clauses on the task's topics, labelled 1 where what they say is good on balance, else 0."""
-    topics = TOPICS[task].split()
     while True:
-        (first, a), (second, b) = clause(rng.choice(topics), rng), clause(rng.choice(topics), rng)
+        (first, a), (second, b) = (clause(rng.choice(TOPICS[task]), rng) for _ in range(2))
         text, balance = rng.choice(
             [(first, a)] * 5  # single clauses are the commonest, so that each word's own strength can be learned
             + [
@@ -171,66 +138,12 @@ def graded(rng: random.Random) -> Iterator[Row]:
         yield (event.told(rng), other.told(rng)), similarity(event, other)
 
 
-@dataclass(frozen=True)
-class DemoTask:
-    """What is generated for one task: ``rows`` yields without end, ``sizes`` are the rows of train, dev and test."""
-
-    description: str
-    columns: tuple[str, ...]
-    sizes: tuple[int, int, int]
-    rows: Callable[[random.Random], Iterator[Row]]
-    classes: tuple[str, ...] = ()  # none: the label is a score
-
-    @property
-    def label(self) -> str:
-        return "label" if self.classes else "score"
-
-    def toml(self, name: str) -> str:
-        """The text of ``task.toml``. For strings, numbers and lists of them JSON and TOML agree."""
-        kind: dict[str, object] = {"kind": "classes", "classes": self.classes, "metric": "accuracy"}
-        if not self.classes:
-            kind = {"kind": "score", "range": (0.0, 5.0), "metric": "pearson"}
-        keys = {"name": name, "description": self.description, "text": self.columns, "label": self.label, **kind}
-        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in {**keys, "max_length": 48}.items())
-
-
-TASKS = {
-    "reviews": DemoTask(
-        "Sentiment of opinions on films: many rows, the whole lexicon of opinion words",
-        ("sentence",),
-        (4000, 600, 600),
-        partial(opinions, "reviews"),
-        ("negative", "positive"),
-    ),
-    "gadgets": DemoTask(
-        "Sentiment of opinions on devices: few rows, the lexicon and the rules of reviews",
-        ("sentence",),
-        (300, 800, 800),
-        partial(opinions, "gadgets"),
-        ("negative", "positive"),
-    ),
-    "paraphrase": DemoTask(
-        "Whether two reports tell of one event: synonyms, active and passive, against a changed word or role",
-        ("sentence1", "sentence2"),
-        (4000, 600, 600),
-        paraphrases,
-        ("different", "same"),
-    ),
-    "similarity": DemoTask(
-        "How much two reports share, 0 to 5: the synonyms and the reading of roles of paraphrase",
-        ("sentence1", "sentence2"),
-        (600, 600, 600),
-        graded,
-    ),
-}
-SPLITS = ("train", "dev", "test")
-
-
-def distinct(task: DemoTask, rng: random.Random, seen: set[str]) -> Iterator[Row]:
+def distinct(name: str, rng: random.Random, seen: set[str]) -> Iterator[Row]:
     """Rows whose sentences are all new, which are added to ``seen``; classes take turns, so they are balanced."""
-    turns = itertools.cycle(range(len(task.classes)) if task.classes else [None])
+    turns = itertools.cycle(range(len(TASKS[name].get("classes", ()))) or [None])
     turn = next(turns)
-    for texts, label in task.rows(rng):
+    pairs = {"paraphrase": paraphrases, "similarity": graded}
+    for texts, label in opinions(name, rng) if name in TOPICS else pairs[name](rng):
         if turn in (None, label) and len({*texts} - seen) == len(texts):
             seen.update(texts)
             yield texts, label
@@ -242,36 +155,35 @@ def write_tasks(folder: Path, seed: int = 0) -> list[str]:
     seen: set[str] = set()
     for name, task in TASKS.items():
         rng = random.Random(f"{name} {seed}")
-        rows = list(itertools.islice(distinct(task, rng, seen), sum(task.sizes)))
+        rows = list(itertools.islice(distinct(name, rng, seen), sum(task["sizes"].values())))
         rng.shuffle(rows)  # short sentences run out first: unshuffled, dev and test would be the harder rows
-        remaining = iter(rows)
         (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / "task.toml").write_text(task.toml(name), encoding="ascii")
-        for split, size in zip(SPLITS, task.sizes, strict=True):
-            with (folder / name / f"{split}.csv").open("w", encoding="ascii", newline="") as file:
-                table = csv.writer(file, lineterminator="\n")
-                table.writerow(["id", *task.columns, task.label])
-                for number, (texts, label) in enumerate(itertools.islice(remaining, size)):
-                    table.writerow([f"{name}-{split}-{number}", *texts, label])
+        # For strings, numbers and lists of them JSON and TOML agree.
+        lines = [f"{key} = {json.dumps(value)}\n" for key, value in task.items() if key != "sizes"]
+        (folder / name / "task.toml").write_text("".join(lines), encoding="ascii")
+        remaining = iter(rows)
+        for split, size in task["sizes"].items():
+            part = enumerate(itertools.islice(remaining, size))
+            cells = [(f"{name}-{split}-{number}", *texts, label) for number, (texts, label) in part]
+            table = pd.DataFrame(cells, columns=["id", *task["text"], task["label"]])
+            table.to_csv(folder / name / f"{split}.csv", index=False, lineterminator="\n")
     return list(TASKS)
 
 
 def corpus(folder: Path, seed: int = 0, opinions_each: int = 500, reports: int = 9000) -> list[Text]:
     """Unlabelled text to pretrain a masked language model on: single sentences, and pairs for both token types.
 
-    These are the train sentences of the sentiment tasks in ``folder``, and new ones of the same grammar: opinions on
-    the topics of each, and pairs of reports of one event. In those pairs a masked word can be read off the other
-    sentence, which is how a model comes to compare two sentences; with fewer of them, or with the labelled pairs of
-    which half differ, a short pretraining does not get that far. No sentence of a dev or test split is among them.
+    These are the train sentences of the sentiment tasks in ``folder``, new opinions, and pairs of reports of one event;
+    no sentence of a dev or test split. In those pairs a masked word can be read off the other sentence, which is how a
+    model comes to compare two; with fewer, or with the labelled pairs, a short pretraining does not get that far.
     """
     held_out, texts = set[str](), list[Text]()
     for name, task in TASKS.items():
-        for split in SPLITS:
-            with (folder / name / f"{split}.csv").open(encoding="ascii", newline="") as file:
-                sentences = [row[column] for row in csv.DictReader(file) for column in task.columns]
+        for split in task["sizes"]:
+            sentences = pd.read_csv(folder / name / f"{split}.csv")[task["text"]].to_numpy().ravel()
             if split != "train":
                 held_out.update(sentences)
-            elif len(task.columns) == 1:
+            elif len(task["text"]) == 1:
                 texts += [(sentence,) for sentence in sentences]
     rng = random.Random(f"corpus {seed}")
     pairs = ((event.told(rng), event.reworded(rng).told(rng)) for event in map(Event.draw, itertools.repeat(rng)))

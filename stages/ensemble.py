@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.data.tasks import Task
-from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores, name_problems
+from pipeline.data.tasks import Task, is_name
+from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, value_of
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, raise_all
 
 
@@ -84,7 +84,9 @@ def ensemble(
 
 
 def _mistakes(task: Task, name: str, rule: Rule, best: int | None, ensembles: Ensembles) -> list[str]:
-    problems = name_problems(name)
+    problems = []
+    if not is_name(name):
+        problems.append(f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder")
     if rule == "mode" and task.kind != "classes":
         problems.append(f"--rule mode is for classes; '{task.name}' has scores: use median, mean or weighted")
     if rule == "median" and task.kind != "score":

@@ -23,7 +23,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
 from pipeline.settings.recipe import BOTTLENECKS, Precision, Recipe
 from pipeline.stats.ensembling import combine
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, raise_all, writing
 from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
@@ -137,7 +137,7 @@ def _rows_of(tasks: Sequence[Task], file: Path) -> dict[str, pd.DataFrame]:
 
     def rows(task: Task) -> pd.DataFrame:
         where = str(file) if len(tasks) == 1 else f"task '{task.name}'"
-        return canonical_rows(task, table, where, source=None, labelled=False)
+        return canonical_rows(task, table, where, labelled=False)
 
     return dict(zip((task.name for task in tasks), _each(str(file), tasks, rows), strict=True))
 

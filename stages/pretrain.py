@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import PreTrainedModel
 
 from pipeline.data.load import TaskData
-from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
 from pipeline.records.ledger import run_name
 from pipeline.runs.once import get_or_train

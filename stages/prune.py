@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.data.tasks import Task
-from pipeline.methods.pruning import prune_fusion, source_shares
+from pipeline.methods.attention import source_shares
+from pipeline.methods.fusion import prune_fusion
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import Cost, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from stages import demo_tasks
-from stages.demo_tasks import LEXICON, SPLITS, SYNONYM, TASKS, Event, alike, similarity
+from stages.demo_tasks import LEXICON, SYNONYM, TASKS, VOCABULARY, Event, alike, similarity
 
 NAMES = list(TASKS)
-CLASSIFICATION = [name for name, task in TASKS.items() if task.classes]
+SPLITS = ("train", "dev", "test")
+CLASSIFICATION = [name for name, task in TASKS.items() if task["kind"] == "classes"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def tables(folder: Path) -> dict[tuple[str, str], pd.DataFrame]:
 
 
 def sentences(name: str, table: pd.DataFrame) -> list[str]:
-    return [text for column in TASKS[name].columns for text in table[column]]
+    return [text for column in TASKS[name]["text"] for text in table[column]]
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -60,8 +61,9 @@ def test_task_file_agrees_with_the_tables(name: str, folder: Path, tables: dict)
 @pytest.mark.parametrize("name", NAMES)
 def test_splits_have_their_sizes_and_every_id_is_unique(name: str, tables: dict) -> None:
     splits = [tables[name, split] for split in SPLITS]
-    assert [len(table) for table in splits] == list(TASKS[name].sizes)
-    assert min(TASKS[name].sizes) > 0
+    sizes = TASKS[name]["sizes"]
+    assert [len(table) for table in splits] == [sizes[split] for split in SPLITS]
+    assert min(sizes.values()) > 0
     assert pd.concat(splits)["id"].is_unique
 
 
@@ -133,9 +135,9 @@ def test_scores_spread_over_the_range(tables: dict) -> None:
 def test_a_single_clause_is_as_good_as_its_word_unless_negated_and_the_stressed_clause_decides(tables: dict) -> None:
     def good(clause: str) -> bool:
         *rest, word = clause.split()
-        return (LEXICON[word] > 0) != any(negation in rest for negation in demo_tasks.NEGATIONS)
+        return (LEXICON[word] > 0) != any(negation in rest for negation in VOCABULARY["negations"])
 
-    plain = {"and", "but", "although", *demo_tasks.DEGREES}
+    plain = {"and", "but", "although", *VOCABULARY["degrees"]}
     for text, label in tables["reviews", "train"][["sentence", "label"]].itertuples(index=False):
         if not {"and", "but", "although"} & set(text.split()):
             assert good(text) == label, text

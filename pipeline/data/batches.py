@@ -1,7 +1,9 @@
 """Batches with little padding: shuffled for training, grouped by length in large sets, and sorted for evaluation."""
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -9,9 +11,7 @@ import torch
 from pipeline.data.tokens import TokenisedSplit
 
 Batch = dict[str, torch.Tensor]
-
-# The inputs of a backbone; not every family has token types.
-BACKBONE_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+BACKBONE_INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # not every family has token types
 
 
 @dataclass(frozen=True)
@@ -19,23 +19,10 @@ class Piece:
     """A micro-batch: the part of a step's batch that is computed at once."""
 
     batch: Batch
-    task: str = ""
-    """The task of the rows, if a step holds batches of several."""
+    task: str = ""  # of the rows, if a step holds batches of several
 
     def __len__(self) -> int:
         return len(self.batch["rows"])
-
-
-# Batches of inputs of like length waste little padding. But then the same rows meet again and again, and if length
-# depends on the label, the batches differ in their labels. A set of few batches is therefore only shuffled. A larger
-# one is cut into blocks that are sorted by length. A block is at most an eighth of the set, so that few rows meet again
-# in the next epoch, and at most 64 batches, since longer blocks hardly save more padding.
-_SHUFFLED_BELOW = 64
-_BLOCKS = 8
-_BATCHES_PER_BLOCK = 64
-
-_PASS_TOKENS = 64
-"""Tokens of padding that cost as much time on a CPU as another forward and backward pass (MiniLM: 40 to 75)."""
 
 
 def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -46,17 +33,18 @@ def training_order(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) 
     """
     generator = np.random.default_rng([seed, epoch])
     order = generator.permutation(len(lengths))
-    block = batch_size * _batches_per_block(-(-len(order) // batch_size))
+    count = -(-len(order) // batch_size)
+    # Batches of inputs of like length waste little padding. But then the same rows meet again and again, and if length
+    # depends on the label, the batches differ in their labels. A set of few batches is therefore only shuffled. A
+    # larger one is cut into blocks that are sorted by length. A block is at most an eighth of the set, so that few rows
+    # meet again in the next epoch, and at most 64 batches, since longer blocks hardly save more padding.
+    block = batch_size * (1 if count < 64 else min(count // 8, 64))
     batches: list[np.ndarray] = []
     for start in range(0, len(order), block):
         rows = order[start : start + block]
         rows = rows[np.argsort(lengths[rows], kind="stable")]
         batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
     return [batches[i] for i in generator.permutation(len(batches))]
-
-
-def _batches_per_block(batches: int) -> int:
-    return 1 if batches < _SHUFFLED_BELOW else min(batches // _BLOCKS, _BATCHES_PER_BLOCK)
 
 
 def evaluation_order(lengths: np.ndarray, batch_size: int) -> list[np.ndarray]:
@@ -77,23 +65,19 @@ def collate(split: TokenisedSplit, rows: np.ndarray, pad_token_id: int) -> Batch
     sequences = [split.a[row] for row in rows]
     pairs = None
     if split.b is not None:
-        every = sequences + [split.b[row] for row in rows]
-        sequences, pairs = distinct(every)
-        if len(sequences) == len(every):
-            pairs = None
+        sequences, pairs = distinct(sequences + [split.b[row] for row in rows])
     input_ids = _pad(sequences, pad_token_id)
     batch = {
         "input_ids": input_ids,
         "attention_mask": _pad([np.ones(len(ids), dtype=np.int64) for ids in sequences], 0),
         "rows": torch.from_numpy(np.ascontiguousarray(rows)),
     }
-    if pairs is not None:
+    if pairs is not None and len(sequences) < len(pairs):
         batch["pairs"] = torch.from_numpy(pairs)
     if split.types_a is not None:
-        if split.b is None:
-            batch["token_type_ids"] = _pad([split.types_a[row] for row in rows], 0)
-        else:
-            batch["token_type_ids"] = torch.zeros_like(input_ids)
+        types = [split.types_a[row] for row in rows]
+        # Inputs of one sentence each are all of type 0.
+        batch["token_type_ids"] = _pad(types, 0) if split.b is None else torch.zeros_like(input_ids)
     if split.labels is not None:
         labels = split.labels[rows]
         # fp32 scores: some accelerators have no fp64.
@@ -115,9 +99,9 @@ def distinct(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndar
 
 
 def sentences_of(split: TokenisedSplit, rows: np.ndarray) -> tuple[TokenisedSplit, np.ndarray]:
-    """The distinct sentences of ``rows`` of a siamese split as a split of their own, and ``pairs`` (2B,).
+    """The distinct sentences of ``rows`` of a siamese split as a split of their own, and the number of each (2B,).
 
-    ``pairs`` holds the number of each first sentence, then of each second one.
+    The numbers of the first sentences stand before those of the second ones.
     """
     assert split.b is not None
     sentences, pairs = distinct([split.a[row] for row in rows] + [split.b[row] for row in rows])
@@ -142,28 +126,25 @@ def training_batches(
 
 
 def micro_batches(lengths: np.ndarray, pieces: int, most_padding: int | None = None) -> list[np.ndarray]:
-    """Positions in a batch sorted by length, cut into ``pieces`` of even size, or as many as the batch has rows.
+    """Positions in a batch of ascending ``lengths``, cut into ``pieces`` of even size, or as many as it has rows.
 
-    Args:
-        lengths: of the batch's rows, ascending.
-        most_padding: a piece with more tokens of padding is cut further (:func:`padding_worth_a_pass`).
+    A piece with more than ``most_padding`` tokens of padding is cut further (:func:`padding_worth_a_pass`).
     """
     even = np.array_split(np.arange(len(lengths)), min(pieces, len(lengths)))
     if most_padding is None:
         return even
-    return [part[positions] for part in even for positions in _little_padding(lengths[part], most_padding)]
-
-
-def _little_padding(lengths: np.ndarray, most: int) -> list[np.ndarray]:
-    """Ascending ``lengths`` cut, from the longest down, wherever a piece would hold more than ``most`` padding."""
-    cuts: list[int] = []
-    longest, padding = lengths[-1], 0
-    for position in range(len(lengths) - 1, -1, -1):
-        padding += longest - lengths[position]
-        if padding > most:
-            cuts.append(position + 1)
-            longest, padding = lengths[position], 0
-    return np.split(np.arange(len(lengths)), cuts[::-1])
+    cut: list[np.ndarray] = []
+    for part in even:
+        # From the longest row down, wherever a piece would hold too much padding.
+        cuts: list[int] = []
+        longest, padding = lengths[part[-1]], 0
+        for position in range(len(part) - 1, -1, -1):
+            padding += longest - lengths[part[position]]
+            if padding > most_padding:
+                cuts.append(position + 1)
+                longest, padding = lengths[part[position]], 0
+        cut += np.split(part, cuts[::-1])
+    return cut
 
 
 def padding_worth_a_pass(device: torch.device) -> int | None:
@@ -171,7 +152,8 @@ def padding_worth_a_pass(device: torch.device) -> int | None:
 
     On a GPU a pass over a few rows takes the same time whatever their length.
     """
-    return _PASS_TOKENS if device.type == "cpu" else None
+    # A CPU takes as long for this much padding as for another forward and backward pass (MiniLM: 40 to 75).
+    return 64 if device.type == "cpu" else None
 
 
 def _pad(sequences: Sequence[np.ndarray], value: int) -> torch.Tensor:
@@ -179,3 +161,24 @@ def _pad(sequences: Sequence[np.ndarray], value: int) -> torch.Tensor:
     for row, ids in enumerate(sequences):
         padded[row, : len(ids)] = ids
     return torch.from_numpy(padded)
+
+
+def prefetched(batches: Iterator[list[Piece]], ahead: int = 2) -> Iterator[list[Piece]]:
+    """The same batches in the same order, collated ahead of time by a thread while a GPU computes, and pinned.
+
+    Copying from pinned memory to the GPU does not make the host wait. An error in ``batches`` is raised in place of the
+    batch it belongs to.
+    """
+
+    def pinned() -> list[Piece] | None:
+        pieces = next(batches, None)
+        return pieces and [
+            replace(piece, batch={name: tensor.pin_memory() for name, tensor in piece.batch.items()})
+            for piece in pieces
+        ]
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        waiting = deque(thread.submit(pinned) for _ in range(ahead))
+        while (pieces := waiting.popleft().result()) is not None:
+            waiting.append(thread.submit(pinned))
+            yield pieces

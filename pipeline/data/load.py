@@ -7,7 +7,7 @@ score; absent in unlabelled rows).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.data.hub import read_hub_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import SUFFIXES, read_table
-from pipeline.data.tasks import Hub, Source, Split, Task
+from pipeline.data.tasks import Files, Hub, Source, Split, Task
 from pipeline.system.errors import PipelineError, raise_all, shortened
 from pipeline.system.reading import reading
+
+_BROKEN = "half a surrogate pair, which no encoding can write"
 
 # Holds out and samples dev rows, so that they are the same for every run, whatever its seed.
 _DEV_SEED = 20240101
@@ -31,16 +32,11 @@ _DEV_SEED = 20240101
 class Added:
     """How many rows a source of extra data added, and how many were left out because their text is scored."""
 
-    rows: int
-    """Added to the training rows."""
-    in_dev: int = 0
-    """Left out: in the target's dev split."""
-    in_test: int = 0
-    """Left out: in the target's test texts, if these can be read."""
-    in_other_dev: int = 0
-    """Left out: in the dev split of another task that is scored."""
-    in_train: int = 0
-    """Of those added: also in the target's own training rows."""
+    rows: int  # added to the training rows
+    in_dev: int = 0  # left out: in the target's dev split
+    in_test: int = 0  # left out: in the target's test texts, if these can be read
+    in_other_dev: int = 0  # left out: in the dev split of another task that is scored
+    in_train: int = 0  # of those added: also in the target's own training rows
 
 
 @dataclass(frozen=True)
@@ -49,12 +45,11 @@ class TaskData:
 
     train: pd.DataFrame
     dev: pd.DataFrame
+    # How many training rows are left out because their text is in a dev split, by that split's task.
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """How many training rows are left out because their text is in a dev split, by that split's task."""
+    # Training rows of other tasks, which follow the task's own, by task.
     added: Mapping[str, Added] = field(default_factory=dict)
-    """Training rows of other tasks, which follow the task's own, by task."""
-    whole: TaskData | None = field(default=None, repr=False)
-    """What this is a sample of."""
+    whole: TaskData | None = field(default=None, repr=False)  # what this is a sample of
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
@@ -73,11 +68,7 @@ class TaskData:
         return int(overlapping_rows(self.train, self.dev)[1].sum())
 
     def without(self, dev: pd.DataFrame, name: str) -> TaskData:
-        """Drop the training rows whose text is in ``dev``, the dev split of task ``name``.
-
-        Raises:
-            PipelineError: fewer than two classes are left to train on.
-        """
+        """Drop the training rows whose text is in ``dev``, of task ``name``; an error if less than two classes stay."""
         in_train, _ = overlapping_rows(self.train, dev)
         if not in_train.any():
             return self
@@ -90,11 +81,7 @@ class TaskData:
         return TaskData(train, self.dev, {**self.dropped, name: int(in_train.sum())}, self.added)
 
     def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
-        """A stratified sample: ``limit`` training rows drawn by ``seed``, and ``dev_limit`` dev rows, always the same.
-
-        Raises:
-            PipelineError: a sample holds a single class.
-        """
+        """A stratified sample: ``limit`` rows of train drawn by ``seed``, ``dev_limit`` of dev, always the same."""
 
         def part(rows: pd.DataFrame, size: int | None, seed: int, option: str) -> pd.DataFrame:
             if size is None or size >= len(rows):
@@ -114,18 +101,13 @@ def check_limit(limit: int | None) -> None:
 
 
 def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) -> TaskData:
-    """Train and dev rows of ``task``, checked.
-
-    Raises:
-        PipelineError: a split or column is missing, or rows are unfit; file, row and value are named.
-    """
+    """Train and dev rows of ``task``, checked; a :class:`PipelineError` names file, row and value."""
     source: Source = task.files if data is not None else _hub_of(task)
     if source.dev_fraction is not None:
         rows = load_split(task, data, "train")
         dev_size = max(1, round(len(rows) * source.dev_fraction))
         chosen = stratified(rows["label"], dev_size, _DEV_SEED)
-        train, dev = rows.drop(index=rows.index[chosen]).reset_index(drop=True), rows.iloc[chosen]
-        dev = dev.reset_index(drop=True)
+        train, dev = rows.drop(chosen).reset_index(drop=True), rows.iloc[chosen].reset_index(drop=True)
         if train["label"].nunique() < 2:
             raise PipelineError(
                 f"task '{task.name}': dev_fraction {source.dev_fraction} of {len(rows)} rows leaves {len(train)} to"
@@ -140,10 +122,15 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:
     """One labelled split in canonical form, checked."""
     if data is None:
-        hub = _hub_of(task)
-        return canonical_rows(task, read_hub_split(hub, split), f"{hub.dataset}:{hub.splits[split]}", source=hub)
-    file = _split_file(task, data, split)
-    return canonical_rows(task, read_table(file), str(file), source=task.files)
+        return _hub_rows(_hub_of(task), task, split, labelled=True)
+    stem = getattr(task.files, split)
+    folder, files = _files_of(task, data, stem)
+    if not files:
+        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
+    return canonical_rows(task, read_table(files[0]), str(files[0]), source=task.files)
 
 
 def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
@@ -153,26 +140,18 @@ def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
     """
     if data is None:
         hub = _hub_of(task)
-        if "test" not in hub.splits:
-            return None
-        where = f"{hub.dataset}:{hub.splits['test']}"
-        return canonical_rows(task, read_hub_split(hub, "test"), where, source=hub, labelled=False)
-    folder = _task_folder(task, data)
-    stems = (task.files.test, f"{task.files.test}_unlabelled")
-    files = [file for stem in stems for file in _files_of(folder, stem)]
+        return _hub_rows(hub, task, "test", labelled=False) if "test" in hub.splits else None
+    _, files = _files_of(task, data, task.files.test, f"{task.files.test}_unlabelled")
     tables = [canonical_rows(task, read_table(file), str(file), source=task.files, labelled=False) for file in files]
     return pd.concat(tables, ignore_index=True) if tables else None
 
 
 def canonical_rows(
-    task: Task, table: pd.DataFrame, where: str, *, source: Source | None, labelled: bool = True
+    task: Task, table: pd.DataFrame, where: str, *, source: Source = Files(), labelled: bool = True
 ) -> pd.DataFrame:
-    """Bring a raw table to canonical columns, or report everything that is wrong with it at once.
+    """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
 
-    Args:
-        where: names the table in messages.
-        source: names the raw columns (a Hub data set has its own) and maps raw labels.
-        labelled: whether a label column is required and returned.
+    ``source`` names the raw columns (a Hub data set has its own) and maps raw labels.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -183,7 +162,7 @@ def canonical_rows(
             f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
             f" {', '.join(map(repr, table.columns))}"
         )
-    if source is not None and source.drop_blank:
+    if source.drop_blank:
         kept = [not any(map(_is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
         table = table[kept].reset_index(drop=True)
     if table.empty:
@@ -192,9 +171,10 @@ def canonical_rows(
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         values = table[column].tolist()
-        _report(problems, f"column '{column}': empty or null text", values, _is_blank)
-        _report(problems, f"column '{column}': not text", values, lambda v: not _is_blank(v) and not isinstance(v, str))
-        _report(problems, f"column '{column}': half a surrogate pair, which no encoding can write", values, _is_broken)
+        _report(problems, f"column '{column}': empty or null text", values, map(_is_blank, values))
+        no_text = [not isinstance(value, str) and not _is_blank(value) for value in values]
+        _report(problems, f"column '{column}': not text", values, no_text)
+        _report(problems, f"column '{column}': {_BROKEN}", values, map(_is_broken, values))
         # Replace what was reported: pandas cannot hold half a surrogate pair.
         rows[target] = [value if isinstance(value, str) and not _is_broken(value) else "" for value in values]
     if labelled:
@@ -224,39 +204,46 @@ def _hub_of(task: Task) -> Hub:
     return task.hub
 
 
-def _task_folder(task: Task, data: Path) -> Path:
+def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFrame:
+    """One split in canonical form, from the local cache when the Hub has been read before; no loading script is run."""
+    if split not in hub.splits:
+        raise PipelineError(f"{hub.dataset}: publishes no '{split}' split: give the files with --data DIR")
+    # Here, not above: importing it takes half a second, and only tasks without files need it.
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        loaded = datasets.load_dataset(hub.dataset, hub.config, split=hub.splits[split], revision=hub.revision)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PipelineError(
+            f"data set '{hub.dataset}' cannot be had from the Hub: connect, or give its files with --data DIR"
+            f" ({reason})"
+        ) from error
+    table = loaded.to_pandas()
+    # Without ids, use the row numbers ("idx") that some Hub data sets have.
+    if "id" not in table.columns and "idx" in table.columns:
+        table = table.rename(columns={"idx": "id"})
+    return canonical_rows(task, table, f"{hub.dataset}:{hub.splits[split]}", source=hub, labelled=labelled)
+
+
+def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
+    """The task's folder and its tables of these names, whether or not they are regular files (an error when read)."""
     with reading(data):
         if not data.is_dir():
             raise PipelineError(f"{data}: no such folder (--data)")
         folders = [data / name for name in (task.name, *task.aliases) if (data / name).is_dir()]
     if not folders:
         raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
-    return folders[0]
-
-
-def _split_file(task: Task, data: Path, split: Split) -> Path:
-    folder, stem = _task_folder(task, data), getattr(task.files, split)
-    candidates = _files_of(folder, stem)
-    if not candidates:
-        raise PipelineError(f"{folder}: split '{split}' is missing: no {stem}{{{','.join(SUFFIXES)}}}")
-    if len(candidates) > 1:
-        names = ", ".join(file.name for file in candidates)
-        raise PipelineError(f"{folder}: split '{split}' is ambiguous: {names}: keep one")
-    return candidates[0]
-
-
-def _files_of(folder: Path, stem: str) -> list[Path]:
-    """The tables called ``stem``, whether or not they are regular files; reading one that is not is an error."""
-    with reading(folder):
-        return [file for suffix in SUFFIXES if (file := folder / f"{stem}{suffix}").exists()]
+    with reading(folders[0]):
+        files = [folders[0] / f"{stem}{suffix}" for stem in stems for suffix in SUFFIXES]
+        return folders[0], [file for file in files if file.exists()]
 
 
 def _is_blank(value: Any) -> bool:
-    return (
-        value is None
-        or (isinstance(value, float) and np.isnan(value))
-        or (isinstance(value, str) and not value.strip())
-    )
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and np.isnan(value))
 
 
 def _is_broken(value: Any) -> bool:
@@ -264,56 +251,56 @@ def _is_broken(value: Any) -> bool:
     return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (list, dict, np.ndarray))
-
-
-def _report(problems: list[str], what: str, values: Iterable[Any], is_bad: Callable[[Any], bool]) -> None:
+def _report(problems: list[str], what: str, values: Iterable[Any], bad: Iterable[bool]) -> None:
     """Add a line to ``problems``: how many values are bad, and the first three with their rows, counted from 1."""
-    bad = [(row, value) for row, value in enumerate(values, start=1) if is_bad(value)]
-    if bad:
-        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in bad[:3])
-        problems.append(f"{what} ({len(bad)} in all): {shown}")
+    found = [(row, value) for row, (value, is_bad) in enumerate(zip(values, bad, strict=True), start=1) if is_bad]
+    if found:
+        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in found[:3])
+        problems.append(f"{what} ({len(found)} in all): {shown}")
 
 
 def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
     if "id" not in table.columns:
         return [str(row) for row in range(len(table))]
     values = table["id"].tolist()
-    _report(problems, "column 'id': empty", values, _is_blank)
-    _report(problems, "column 'id': half a surrogate pair, which no encoding can write", values, _is_broken)
-    _report(problems, "column 'id': neither text nor a number", values, _is_nested)
-    ids = [shortened(value) if _is_broken(value) or _is_nested(value) else str(value) for value in values]
-    repeated = pd.Series(ids).duplicated().tolist()
-    marked = [value if again else None for value, again in zip(ids, repeated, strict=True)]
-    _report(problems, "column 'id': duplicate ids", marked, lambda value: value is not None)
+    nested = [isinstance(value, (list, dict, np.ndarray)) for value in values]
+    broken = [_is_broken(value) for value in values]
+    _report(problems, "column 'id': empty", values, map(_is_blank, values))
+    _report(problems, f"column 'id': {_BROKEN}", values, broken)
+    _report(problems, "column 'id': neither text nor a number", values, nested)
+    unfit = np.logical_or(nested, broken)
+    ids = [shortened(value) if bad else str(value) for value, bad in zip(values, unfit, strict=True)]
+    _report(problems, "column 'id': duplicate ids", ids, pd.Series(ids).duplicated())
     return ids
 
 
-def _labels(task: Task, values: list[Any], column: str, source: Source | None, problems: list[str]) -> pd.Series:
-    mapping = {label_key(raw): label for raw, label in source.labels.items()} if source is not None else {}
-    if mapping:
-        _report(
-            problems, f"column '{column}': label not in {list(mapping)}", values, lambda v: label_key(v) not in mapping
-        )
-        numbers = [mapping.get(label_key(value), np.nan) for value in values]
+def _labels(task: Task, values: list[Any], column: str, source: Source, problems: list[str]) -> np.ndarray:
+    mapping = {label_key(raw): label for raw, label in source.labels.items()}
+    read = [mapping.get(label_key(value), np.nan) if mapping else _number(value) for value in values]
+    if source.scale is not None:
+        read = [source.scale[0] * number + source.scale[1] for number in read]
+    numbers = np.array(read, dtype=float)
+    unread = np.isnan(numbers)
+    what = f"label not in {list(mapping)}" if mapping else "label is not a number"
+    _report(problems, f"column '{column}': {what}", values, unread)
+    labels, outside = as_labels(task, numbers)
+    if task.range is None:
+        allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:
-        _report(problems, f"column '{column}': label is not a number", values, lambda v: np.isnan(_number(v)))
-        numbers = [_number(value) for value in values]
-    if source is not None and source.scale is not None:
-        numbers = [source.scale[0] * number + source.scale[1] for number in numbers]
-    if task.kind == "classes":
-        highest = task.outputs - 1
-        allowed = f"column '{column}': label out of range 0..{highest} or not whole"
-        _report(problems, allowed, numbers, lambda n: not np.isnan(n) and (n != int(n) or not 0 <= n <= highest))
-        return pd.Series(numbers, dtype="float64").fillna(0).astype("int64")
-    assert task.range is not None
+        allowed = "score out of range {:g}..{:g}".format(*task.range)
+    _report(problems, f"column '{column}': {allowed}", numbers.tolist(), outside & ~unread)
+    return labels
+
+
+def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``numbers`` as labels of ``task``, int64 classes or float64 scores, and which of them cannot be (bool)."""
+    if task.range is None:
+        outside = ~((numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < task.outputs))
+        return np.where(outside, 0, numbers).astype("int64"), outside
     low, high = task.range
-    outside = f"column '{column}': score out of range {low:g}..{high:g}"
     # A score rescaled in floating point may overshoot its end by rounding.
     slack = 1e-9 * (high - low)
-    _report(problems, outside, numbers, lambda n: not np.isnan(n) and not low - slack <= n <= high + slack)
-    return pd.Series(numbers, dtype="float64").clip(low, high)
+    return numbers.clip(low, high), ~((numbers >= low - slack) & (numbers <= high + slack))
 
 
 def label_key(value: Any) -> str:

@@ -24,4 +24,5 @@ def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarr
     """Boolean masks over ``train`` and ``other``: the rows whose text is in both."""
     train_keys, other_keys = row_keys(train), row_keys(other)
     shared = set(train_keys) & set(other_keys)
-    return np.array([key in shared for key in train_keys]), np.array([key in shared for key in other_keys])
+    in_other, in_train = ([key in shared for key in keys] for keys in (train_keys, other_keys))
+    return np.array(in_other, dtype=bool), np.array(in_train, dtype=bool)

@@ -1,21 +1,30 @@
-"""Read and write tables as parquet, csv, tsv or jsonl, by suffix."""
+"""Read and write tables as parquet, csv, tsv or jsonl, by suffix.
+
+Comma- and tab-separated text is read strictly: what another reader would guess at is refused, with its line. A stray
+quote would swallow the rows that follow into one cell. A row with a cell too many or too few would shift its texts by a
+column. A skipped blank line would shift every later prediction by a row.
+"""
 
 import csv
+import io
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.delimited import read_delimited
 from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import check_regular, reading
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 
+_LINE_BREAK = re.compile(r"\r\n|\r|\n")
+_REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'
+
 
 def check_suffix(file: Path) -> None:
-    """Raise a :class:`PipelineError` unless the suffix of ``file`` is that of a table."""
     if file.suffix not in SUFFIXES:
         raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
 
@@ -24,10 +33,7 @@ def read_table(file: Path) -> pd.DataFrame:
     """Read a table; text stays as written ("NA" and "null" are words, only an empty cell is empty).
 
     A ``.csv`` whose header holds tabs and no commas is read as tab-separated, as some releases name such files. Row n
-    of the result is the file's row n: no blank line is skipped.
-
-    Raises:
-        PipelineError: no such file, unknown suffix, not UTF-8 (with line and bytes), or not such a table; one line.
+    of the result is the file's row n: no blank line is skipped. Whatever is wrong is a :class:`PipelineError`.
     """
     check_suffix(file)
     with reading(file, f"write it again as {file.suffix[1:]}"):
@@ -37,7 +43,7 @@ def read_table(file: Path) -> pd.DataFrame:
         elif file.suffix == ".jsonl":
             table = _from_jsonl(_decode(file), file)
         else:
-            table = read_delimited(_decode(file), file.suffix == ".tsv", file)
+            table = _from_delimited(_decode(file), file)
     if repeated := table.columns[table.columns.duplicated()].tolist():
         raise PipelineError(f"{file}: more than one column is called {repeated[0]!r}: give each another name")
     return table
@@ -56,22 +62,17 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
             temporary.write_text(text, encoding="utf-8")
         else:
             tabs = file.suffix == ".tsv"
-            texts = (cell for column in table for cell in table[column] if isinstance(cell, str))
+            # A text is read back wrongly unless all are quoted, the header too: minimal quoting leaves a carriage
+            # return unquoted, which ends the row; line breaks and tabs in one cell look like rows that a stray quote
+            # has swallowed.
+            texts = [cell for column in table for cell in table[column] if isinstance(cell, str)]
+            quoted = any("\r" in text or (tabs and "\n" in text and "\t" in text) for text in texts)
             table.to_csv(
                 temporary,
                 sep="\t" if tabs else ",",
                 index=False,
-                quoting=csv.QUOTE_NONNUMERIC if any(_must_quote(text, tabs) for text in texts) else csv.QUOTE_MINIMAL,
+                quoting=csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_MINIMAL,
             )
-
-
-def _must_quote(text: str, tabs: bool) -> bool:
-    """Whether a text would be read back wrongly unless all texts are quoted, the header too.
-
-    Minimal quoting leaves a carriage return unquoted, which ends the row. Line breaks and tabs in one cell look like
-    rows that a stray quote has swallowed.
-    """
-    return "\r" in text or (tabs and "\n" in text and "\t" in text)
 
 
 def _decode(file: Path) -> str:
@@ -85,30 +86,98 @@ def _decode(file: Path) -> str:
                 line.decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 bad.append(f"line {number}: {line[max(0, error.start - 10) : error.end + 10]!r}")
-        shown = "; ".join(bad[:3])
         raise PipelineError(
-            f"{file}: text is not UTF-8 in {len(bad)} line(s): {shown}. Convert it, for example with"
+            f"{file}: text is not UTF-8 in {len(bad)} line(s): {'; '.join(bad[:3])}. Convert it, for example with"
             " iconv -f latin1 -t utf-8"
         ) from None
 
 
 def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
-    text, rows = text.rstrip(), []
-    if not text:
-        raise PipelineError(f"{file}: no rows: the file is empty")
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            # Other readers skip it, so pairing lines of this file with predictions would be a row off.
-            raise PipelineError(f"{file}: line {number} is blank: delete it, so that each line is a row")
+    rows = []
+    for number, line in enumerate(text.rstrip().split("\n"), start=1):
         try:
             row = json.loads(line)
+            problem = None if isinstance(row, dict) else "is not a JSON object"
         except RecursionError:
-            raise PipelineError(f"{file}: line {number} is nested too deeply: {line[:60]!r}") from None
+            problem = "is nested too deeply"
         except ValueError as error:
-            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
-            raise PipelineError(f"{file}: line {number} is not JSON: {reason}: {line[:60]!r}") from None
-        if not isinstance(row, dict):
-            raise PipelineError(f"{file}: line {number} is not a JSON object: {line[:60]!r}")
+            problem = f"is not JSON: {error.msg if isinstance(error, json.JSONDecodeError) else error}"
+        if not line.strip():
+            # Other readers skip it, so pairing lines of this file with predictions would be a row off.
+            raise PipelineError(
+                f"{file}: line {number} is blank: delete it, so that each line is a row"
+                if text.strip()
+                else f"{file}: no rows: the file is empty"
+            )
+        if problem is not None:
+            raise PipelineError(f"{file}: line {number} {problem}: {line[:60]!r}")
         rows.append(row)
     # dtype object keeps integers beside nulls as they were written.
     return pd.DataFrame(rows, dtype=object)
+
+
+def _from_delimited(text: str, file: Path) -> pd.DataFrame:
+    """The table in ``text``, with cells as written; an empty cell is None.
+
+    A blank line is a row of empty cells, except before the header and at the end. Columns without a name are called
+    ``Unnamed: 0`` and so on, by their position.
+    """
+    first_line = _LINE_BREAK.split(text.lstrip("\r\n"), maxsplit=1)[0]
+    separator = "\t" if file.suffix == ".tsv" or ("\t" in first_line and "," not in first_line) else ","
+    # If every text is quoted, no quote can open a cell by accident.
+    trusted = separator == "," or first_line.startswith('"')
+    numbered = _numbered_rows(text, separator, file)
+    header = next((cells for _, _, cells in numbered if cells), None)
+    if header is None:
+        raise PipelineError(f"{file}: no rows: the file is empty")
+    width = len(header)
+    rows, end = list[list[str]](), 0
+    for first, last, cells in numbered:
+        if not cells or (len(cells) == 1 < width and not cells[0].strip()):
+            rows.append([""] * width)
+            continue
+        if len(cells) != width:
+            count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
+            remedy = (
+                f"quote text that holds {separator!r}" if len(cells) > width else "write every cell, empty ones too"
+            )
+            raise PipelineError(f"{file}: line {first} has {count}, and the header {width}: {remedy}")
+        if last > first and not trusted and width > 1 and _holds_rows(cells):
+            raise PipelineError(
+                f"{file}: the quote that opens a cell in line {first} closes in line {last}, with whole rows between:"
+                f" {_REMEDY}"
+            )
+        rows.append(cells)
+        end = len(rows)
+    names = [name or f"Unnamed: {position}" for position, name in enumerate(header)]
+    values = [[cell or None for cell in row] for row in rows[:end]]
+    return pd.DataFrame(values, columns=range(width), dtype=object).set_axis(names, axis=1)
+
+
+def _numbered_rows(text: str, separator: str, file: Path) -> Iterator[tuple[int, int, list[str]]]:
+    """The cells of each row, with the numbers of its first and last line, from 1; a blank line has no cells."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    # Line breaks inside quotes stay as they are written.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    line = 0
+    try:
+        for cells in reader:
+            yield line + 1, reader.line_num, cells
+            line = reader.line_num
+    except csv.Error:
+        raise PipelineError(
+            f"{file}: the quote that opens a cell in line {line + 1} is not closed at the end of a cell: {_REMEDY}"
+        ) from None
+
+
+def _holds_rows(cells: list[str]) -> bool:
+    """Whether a cell holds the end of one row and the start of another, as if a stray quote had opened it.
+
+    From column p of k the rest of a row is k - 1 - p tabs, and the row in which the cell closes begins with p tabs.
+    """
+    for place, cell in enumerate(cells):
+        lines = _LINE_BREAK.split(cell)
+        tabs = lines[0].count("\t"), lines[-1].count("\t")
+        if len(lines) > 1 and tabs == (len(cells) - 1 - place, place):
+            return True
+    return False

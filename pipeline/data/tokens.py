@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,17 +23,25 @@ from pipeline.system.errors import PipelineError
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
+_ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
 _DIGEST = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A backbone's tokenizer, with a hash that tells whether two are the same."""
+    """A backbone's tokenizer."""
 
     fast: PreTrainedTokenizerFast
-    hash: str
-    token_types: bool
-    """Whether the backbone distinguishes the sentences of a pair by token type."""
+    token_types: bool  # whether the backbone distinguishes the sentences of a pair by them
+
+    @cached_property
+    def hash(self) -> str:
+        """Of the whole content: vocabulary, normaliser, special tokens. A cased and an uncased BERT share a class."""
+        content = json.loads(self.fast.backend_tokenizer.to_str())
+        # Truncation and padding are set at each call; they are no part of the tokenizer.
+        content.pop("truncation", None)
+        content.pop("padding", None)
+        return sha256_text(canonical_json(content))
 
     @property
     def pad_token_id(self) -> int:
@@ -39,31 +49,15 @@ class Tokenizer:
         return int(self.fast.pad_token_id)
 
 
-def tokenizer_of(fast: PreTrainedTokenizerFast, token_types: bool) -> Tokenizer:
-    """A tokenizer with the hash of its whole content: vocabulary, normaliser, special tokens.
-
-    The class name would not do: a cased and an uncased BERT share it.
-    """
-    content = json.loads(fast.backend_tokenizer.to_str())
-    # Truncation and padding are set at each call; they are no part of the tokenizer.
-    content.pop("truncation", None)
-    content.pop("padding", None)
-    return Tokenizer(fast=fast, hash=sha256_text(canonical_json(content)), token_types=token_types)
-
-
 @dataclass(frozen=True)
 class TokenisedSplit:
-    """Token ids of a split, row for row; labels are NaN-free float64 or int64, or None.
-
-    ``b`` holds the second sentences of a siamese encoding. A cross encoding has both sentences in ``a``, distinguished
-    by ``types_a`` if the backbone has token types.
-    """
+    """Token ids of a split, row for row."""
 
     ids: tuple[str, ...]
     a: list[np.ndarray]
-    types_a: list[np.ndarray] | None
-    b: list[np.ndarray] | None
-    labels: np.ndarray | None
+    types_a: list[np.ndarray] | None  # token types of ``a``, if the backbone has them
+    b: list[np.ndarray] | None  # second sentences of a siamese encoding; a cross encoding has both in ``a``
+    labels: np.ndarray | None  # float64 or int64, without NaN
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,57 +81,80 @@ def tokenise(
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
     with_tail = truncation == "head-and-tail" and len(columns) == 1
-    key = sha256_text(
-        canonical_json(
-            {
-                "format": _FORMAT,
-                "tokenizer": tokenizer.hash,
-                "token_types": tokenizer.token_types,
-                "rows": fingerprint(rows[columns]),
-                "siamese": siamese,
-                "max_length": max_length,
-                # Only if used, so that files cached before there was a choice stay valid.
-                **({"truncation": truncation} if with_tail else {}),
-            }
-        )
-    )
+    key = {
+        "format": _FORMAT,
+        "tokenizer": tokenizer.hash,
+        "token_types": tokenizer.token_types,
+        "rows": fingerprint(rows[columns]),
+        "siamese": siamese,
+        "max_length": max_length,
+    }
+    if with_tail:  # only then, so that files cached before there was a choice stay valid
+        key["truncation"] = truncation
     folder = _cache_folder()
-    file = None if folder is None else folder / f"{key}.arrow"
+    file = None if folder is None else folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
     if table is None:
         table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
         if file is not None:
             _write_cached(table, file)
+    arrays = {name: _arrays(table[name].combine_chunks()) for name in table.column_names}
     labels = rows["label"].to_numpy() if "label" in rows else None
+    return TokenisedSplit(tuple(rows["id"]), arrays["a"], arrays.get("types_a"), arrays.get("b"), labels)
+
+
+def swapped(rows: pd.DataFrame) -> pd.DataFrame:
+    """Canonical rows with the texts of each pair swapped."""
+    return rows.rename(columns={"text_a": "text_b", "text_b": "text_a"})
+
+
+def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, epoch: int) -> TokenisedSplit:
+    """Take each row from ``given`` or, with probability one half, from ``turned``, the same rows with texts swapped.
+
+    A cross-encoder reads ``[CLS] a [SEP] b [SEP]`` and answers differently for b before a, although the order means
+    nothing in most pair tasks (Hayes 2024 trains on random orders). The choice depends on ``(seed, epoch)`` alone, so a
+    resumed run reads what it would have read.
+    """
+    turns = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5
+
+    def mixed(one: list[np.ndarray], other: list[np.ndarray]) -> list[np.ndarray]:
+        return [b if turn else a for a, b, turn in zip(one, other, turns, strict=True)]
+
+    types = None
+    if given.types_a is not None and turned.types_a is not None:
+        types = mixed(given.types_a, turned.types_a)
+    return TokenisedSplit(given.ids, mixed(given.a, turned.a), types, None, given.labels)
+
+
+def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
+    """The inputs of all ``splits``, concatenated, without labels."""
+    first = splits[0]
+    if len(splits) == 1:
+        return first
     return TokenisedSplit(
-        ids=tuple(rows["id"]),
-        a=_arrays(table, "a"),
-        types_a=_arrays(table, "types_a") if "types_a" in table.column_names else None,
-        b=_arrays(table, "b") if "b" in table.column_names else None,
-        labels=labels,
+        ids=tuple(name for split in splits for name in split.ids),
+        a=[ids for split in splits for ids in split.a],
+        types_a=None if first.types_a is None else [types for split in splits for types in split.types_a or ()],
+        b=None if first.b is None else [ids for split in splits for ids in split.b or ()],
+        labels=None,
     )
 
 
 def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int, with_tail: bool) -> pa.Table:
-    def encode(*texts: list[str]) -> dict[str, list[list[int]]]:
-        return dict(
-            tokenizer.fast(
-                *texts,
-                truncation="do_not_truncate" if with_tail else "longest_first",
-                max_length=max_length,
-                return_attention_mask=False,
-                return_token_type_ids=tokenizer.token_types,
-            )
-        )
-
-    first = rows["text_a"].tolist()
-    second = rows["text_b"].tolist() if "text_b" in rows else None
-    whole = encode(first) if second is None or siamese else encode(first, second)
+    encode = partial(
+        tokenizer.fast,
+        truncation="do_not_truncate" if with_tail else "longest_first",
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids=tokenizer.token_types,
+    )
+    texts = [rows[name].tolist() for name in ("text_a", "text_b") if name in rows]
+    whole = encode(texts[0]) if siamese else encode(*texts)
     columns = {"a": whole["input_ids"]}
     if "token_type_ids" in whole:
         columns["types_a"] = whole["token_type_ids"]
-    if siamese and second is not None:
-        columns["b"] = encode(second)["input_ids"]
+    if siamese:
+        columns["b"] = encode(texts[1])["input_ids"]
     if with_tail:
         columns = {name: [_head_and_tail(one, max_length) for one in values] for name, values in columns.items()}
     return pa.table({name: pa.array(values, type=pa.list_(pa.int32())) for name, values in columns.items()})
@@ -151,16 +168,14 @@ def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
     return ids[:head] + ids[len(ids) - (max_length - head) :]
 
 
-def _arrays(table: pa.Table, name: str) -> list[np.ndarray]:
-    column = table[name].combine_chunks()
+def _arrays(column: pa.ListArray) -> list[np.ndarray]:
     values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
     return [values[start:end] for start, end in pairwise(offsets)]
 
 
 def _cache_folder() -> Path | None:
     """``$PIPELINE_CACHE``, or the user's cache folder; None for a user without a home."""
-    named = os.environ.get("PIPELINE_CACHE")
-    if named:
+    if named := os.environ.get("PIPELINE_CACHE"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (Path.home would raise)
     return Path(base) / "adapter-fusion-pipeline" / "tokens" if Path(base).is_absolute() else None

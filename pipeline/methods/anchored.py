@@ -12,6 +12,7 @@ for which tokens to attend to the others. 4rd + r + N weights per site instead o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,25 +34,17 @@ ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
 class AnchoredFusion(nn.Module):
-    """Replaces AdapterHub's fusion layer at one site, with the same call.
+    """Replaces AdapterHub's fusion layer of ``config`` at one site, with the same call.
 
-    Args:
-        config: AdapterHub's, of the fusion.
-        width: d.
-        size: N, the number of adapters.
-        rank: r.
-        bias: (N,), the initial b; None: zero.
-        dropout: on the scores, before the softmax.
+    ``width`` is d, ``rank`` r, and ``bias`` (N,) the initial b. Dropout is on the scores, before the softmax.
     """
 
-    def __init__(
-        self, config: Any, width: int, size: int, rank: int, bias: Tensor | None = None, dropout: float = 0.1
-    ) -> None:
+    def __init__(self, config: Any, width: int, rank: int, bias: Tensor, dropout: float) -> None:
         super().__init__()
         self.config = config
         self.query = nn.Linear(width, rank)
         self.key = nn.Linear(width, rank, bias=False)
-        self.score_bias = nn.Parameter(torch.zeros(size) if bias is None else bias.clone())
+        self.score_bias = nn.Parameter(bias.clone())
         self.value_down = nn.Linear(width, rank, bias=False)
         self.value_up = nn.Linear(rank, width, bias=False)
         self.dropout = nn.Dropout(dropout)
@@ -77,34 +70,23 @@ class AnchoredFusion(nn.Module):
 
     def over(self, kept: Sequence[int]) -> AnchoredFusion:
         """The same fusion over some of its adapters."""
-        part = AnchoredFusion(self.config, self.key.in_features, len(kept), self.key.out_features)
-        state = self.state_dict()
-        part.load_state_dict({**state, "score_bias": state["score_bias"][list(kept)]})
-        part.requires_grad_(self.key.weight.requires_grad)
-        part.dropout.p = self.dropout.p
-        return part.to(self.key.weight.device).train(self.training)
+        part = copy.deepcopy(self)
+        part.score_bias = nn.Parameter(self.score_bias.detach()[list(kept)], self.score_bias.requires_grad)
+        return part
 
 
 def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, bias: Mapping[str, float]) -> None:
-    """Replace AdapterHub's fusion layers in ``backbone`` by fresh, trainable anchored ones.
+    """Replace AdapterHub's fusion layers in ``backbone`` by fresh, trainable anchored ones, no wider than it.
 
-    Args:
-        bias: the initial b by source; zero for the others.
-
-    Raises:
-        PipelineError: ``rank`` is wider than the backbone.
+    ``bias`` is the initial b by source; it is zero for the others.
     """
     width = backbone.config.hidden_size
     if rank > width:
         raise PipelineError(f"fusion_rank {rank} is wider than the backbone ({width}): choose a smaller one")
     start = torch.tensor([bias.get(source, 0.0) for source in sources])
     for site, stock in _sites(backbone, Fuse(*sources).name):
-        fresh = AnchoredFusion(stock.config, width, len(sources), rank, start, stock.dropout.p)
+        fresh = AnchoredFusion(stock.config, width, rank, start, stock.dropout.p)
         site.adapter_fusion_layer[Fuse(*sources).name] = fresh.to(stock.query.weight.device).train(stock.training)
-
-
-def is_anchored(backbone: nn.Module) -> bool:
-    return any(isinstance(module, AnchoredFusion) for module in backbone.modules())
 
 
 def save_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
@@ -134,11 +116,8 @@ def load_anchored(
 ) -> None:
     """Load what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's.
 
-    Args:
-        trained: the layers that had a fusion when it was saved; ``backbone`` may have it in fewer.
-
-    Raises:
-        PipelineError: the file is not what the recipe makes.
+    ``trained`` are the layers that had a fusion when it was saved; ``backbone`` may have it in fewer. The file must be
+    what the recipe makes.
     """
     anchor_fusion(backbone, sources, saved.recipe.anchor.rank, {})
     sites = _sites(backbone, Fuse(*sources).name)

@@ -1,8 +1,9 @@
 """The attention of a trained fusion over its adapters, averaged over the tokens of a split, site by site."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,7 @@ from adapters.composition import Fuse
 from torch import Tensor
 from transformers import PreTrainedModel
 
-Place = Literal["attention", "ffn"]
-_PLACES: dict[str, Place] = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
+_PLACES = {"mh_adapter": "attention", "output_adapter": "ffn"}  # AdapterHub's names
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SiteAttention:
     """``total`` (N,) is the sum of the softmax over N adapters over ``tokens`` tokens, after attention or the FFN."""
 
     layer: int
-    place: Place
+    place: str
     total: np.ndarray
     tokens: int
 
@@ -29,14 +29,12 @@ class SiteAttention:
 def site_attention(
     backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
 ) -> list[SiteAttention]:
-    """The attention of every fusion site, from the bottom up, over the tokens of ``batches`` without padding.
+    """The attention of every site of the active fusion, from the bottom up, over the tokens of ``batches``.
 
-    Args:
-        backbone: with the active fusion over ``sources``, in fp32: AdapterHub returns attention as numpy arrays, which
-            have no bf16.
-        batches: the backbone's inputs.
+    Padding does not count. The backbone is in fp32: AdapterHub returns attention as numpy arrays, which have no bf16.
     """
-    sums: dict[tuple[int, Place], SiteAttention] = {}
+    totals: dict[tuple[int, str], Any] = defaultdict(float)
+    tokens: dict[tuple[int, str], int] = defaultdict(int)
     for inputs in batches:
         outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
         mask = inputs["attention_mask"].bool().cpu().numpy()
@@ -44,11 +42,9 @@ def site_attention(
             for name, attention in sites.items():  # (B, T, N)
                 # The last layer may have been computed for the first token alone.
                 seen = attention[mask[:, : attention.shape[1]]]
-                total, tokens = seen.sum(axis=0, dtype=np.float64), len(seen)
-                if (before := sums.get((layer, _PLACES[name]))) is not None:
-                    total, tokens = total + before.total, tokens + before.tokens
-                sums[layer, _PLACES[name]] = SiteAttention(layer, _PLACES[name], total, tokens)
-    return [sums[key] for key in sorted(sums)]
+                totals[layer, _PLACES[name]] += seen.sum(axis=0, dtype=np.float64)
+                tokens[layer, _PLACES[name]] += len(seen)
+    return [SiteAttention(*site, totals[site], tokens[site]) for site in sorted(totals)]
 
 
 def attention_table(sites: Sequence[SiteAttention], sources: Sequence[str]) -> pd.DataFrame:
@@ -59,3 +55,13 @@ def attention_table(sites: Sequence[SiteAttention], sources: Sequence[str]) -> p
         for name, weight in zip(sources, (site.total / site.tokens).tolist(), strict=True)
     ]
     return pd.DataFrame(rows, columns=["layer", "site", "adapter", "weight"])
+
+
+def source_shares(
+    backbone: PreTrainedModel, sources: Sequence[str], batches: Iterable[dict[str, Tensor]]
+) -> dict[str, float]:
+    """The attention to each source, averaged over tokens and sites; the shares add up to one."""
+    sites = site_attention(backbone, sources, batches)
+    total = sum((site.total for site in sites), np.zeros(len(sources)))
+    tokens = sum(site.tokens for site in sites)
+    return dict(zip(sources, (total / tokens).tolist(), strict=True))

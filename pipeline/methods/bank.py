@@ -20,20 +20,13 @@ class AdapterBank:
     Padding changes nothing: the rows of ``up`` that belong to a padded unit are zero.
     """
 
-    size: int
-    """N."""
-    bottleneck: int
-    """m, of the widest adapter."""
-    down: Tensor
-    """(N m, d): the rows of D_1, D_2, ..."""
-    bias: Tensor
-    """(N m)."""
-    up: Tensor
-    """(N m + N', d): the columns of U_1, U_2, ..., then c_1 ... c_N, then zeros up to N', a multiple of eight."""
-    is_shift: Tensor
-    """(N m + N'): one at the rows of ``up`` that hold a c_n, else zero."""
-    activation: Any
-    """f, elementwise."""
+    size: int  # N
+    bottleneck: int  # m, of the widest adapter
+    down: Tensor  # (N m, d): the rows of D_1, D_2, ...
+    bias: Tensor  # (N m)
+    up: Tensor  # (N m + N', d): the columns of U_1, U_2, ..., then c_1 ... c_N, then zeros; N' is a multiple of eight
+    is_shift: Tensor  # (N m + N'): one at the rows of ``up`` that hold a c_n, else zero
+    activation: Any  # f, elementwise
 
     @property
     def units(self) -> int:

@@ -26,8 +26,7 @@ from torch.nn import functional as F
 from pipeline.methods.anchored import AnchoredFusion
 from pipeline.methods.bank import AdapterBank, BankedSite
 
-QueryForm = Literal["folded", "half", "plain"]
-ValueForm = Literal["folded", "plain"]
+Form = Literal["folded", "half", "plain"]
 
 # Numbers of one block of tokens that the elementwise part handles at a time on a CPU, so that they stay in its cache.
 _CACHED = 2**18
@@ -45,7 +44,9 @@ class FusionSite(BankedSite):
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
         site = self._site
         config, _ = site.adapters_config.get_fusion(setup.name)
-        if not _is_full(config) or self._join(setup.children) is None:
+        is_full = config["query"] and config["key"] and config["value"]
+        is_other = config["residual_before"] or config["temperature"]
+        if not is_full or is_other or self._join(setup.children) is None:
             return self._stock(setup, state, lvl)
         last = site.adapters[setup.last()]
         hidden, query, residual = last.pre_forward(
@@ -92,31 +93,29 @@ class FusionSite(BankedSite):
 class _Projections(NamedTuple):
     """Weights made from Q, K, V and the bank; None where the plain chain of products is cheaper."""
 
-    query: Any
-    """Folded: (N m + N', d). Half: K^T Q, (d, d)."""
+    query: Any  # folded: (N m + N', d); half: K^T Q, (d, d)
     query_bias: Tensor | None
-    value: Tensor | None
-    """(N m + N', d)."""
-    form: QueryForm
+    value: Tensor | None  # (N m + N', d)
+    form: Form
 
 
-def cheapest_forms(tokens: int, bank: AdapterBank, rank: int) -> tuple[QueryForm, ValueForm]:
+def cheapest_forms(tokens: int, bank: AdapterBank, rank: int) -> tuple[Form, Form]:
     """The forms of fewest multiplications over forward and backward, in units of d^2; ``rank`` is that of Q and K.
 
     A product over tokens costs three times its forward pass when its weight trains, twice when it does not.
     """
     d = bank.down.shape[1]
     across, share = tokens * bank.units / d, rank / d
-    query: dict[QueryForm, float] = {
+    query: dict[Form, float] = {
         "folded": 3 * across + 5 * bank.units * share,
         "half": 3 * tokens + 2 * across + 3 * d * share,
         "plain": 6 * tokens * share + 2 * across,
     }
-    value: dict[ValueForm, float] = {"folded": 3 * across + 2 * bank.units, "plain": 3 * tokens + 2 * across}
+    value: dict[Form, float] = {"folded": 3 * across + 2 * bank.units, "plain": 3 * tokens + 2 * across}
     return min(query, key=lambda form: query[form]), min(value, key=lambda form: value[form])
 
 
-def _project(fusion: Any, bank: AdapterBank, query_form: QueryForm, value_form: ValueForm) -> _Projections:
+def _project(fusion: Any, bank: AdapterBank, query_form: Form, value_form: Form) -> _Projections:
     # In the precision of the weights: under autocast the product is rounded once, when it is used.
     with torch.autocast(bank.up.device.type, enabled=False):
         query, query_bias = None, None
@@ -250,9 +249,3 @@ def _blocks(parts: list[Tensor | None], units: int) -> Iterator[list[Any]]:
 def _precise(dtype: torch.dtype) -> torch.dtype:
     """Scores and their softmax are in fp32 at least, as under autocast."""
     return torch.promote_types(dtype, torch.float32)
-
-
-def _is_full(config: Any) -> bool:
-    return bool(config["query"] and config["key"] and config["value"]) and not (
-        config["residual_before"] or config["temperature"]
-    )

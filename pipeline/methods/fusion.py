@@ -4,7 +4,7 @@ At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softm
 ``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from adapters.composition import Fuse
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.anchored import is_anchored, load_anchored, save_anchored
+from pipeline.methods.anchored import AnchoredFusion, load_anchored, save_anchored
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.houlsby import load_adapter
@@ -30,11 +30,8 @@ def add_fusion(
 ) -> None:
     """Load the adapters ``sources``, by name, and put a fresh fusion layer over them, alone trainable and active.
 
-    The adapters stay frozen; ``drop_layers`` have neither adapters nor fusion. The order of ``sources`` matters to the
-    result.
-
-    Raises:
-        PipelineError: the files of an adapter are not what its recipe makes.
+    Neither adapters nor fusion stand in ``drop_layers``. The order of ``sources`` matters to the result. A
+    :class:`PipelineError` is raised if the files of an adapter are not what its recipe makes.
     """
     _put_in(backbone, sources, drop_layers)
     backbone.train_adapter_fusion(Fuse(*sources))
@@ -86,7 +83,7 @@ def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path)
 
     An anchored fusion has a file of its own beside them (:func:`save_anchored`).
     """
-    if is_anchored(backbone):
+    if any(isinstance(module, AnchoredFusion) for module in backbone.modules()):
         save_anchored(backbone, list(sources), folder)
     else:
         backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
@@ -100,8 +97,7 @@ def load_fusion(
 ) -> None:
     """Load adapters and a saved fusion over them, frozen and active, without their parts in ``drop_layers``.
 
-    Raises:
-        PipelineError: the files of the fusion or of an adapter are not what the recipe makes.
+    A :class:`PipelineError` is raised if the files of one are not what its recipe makes.
     """
     recipe = saved.recipe
     _put_in(backbone, sources, {*recipe.adapter.drop_layers, *drop_layers})
@@ -116,3 +112,29 @@ def load_fusion(
         own = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
         fill(own, read_tensors(saved.folder / FUSION_FILE, in_layers(own, trained), saved.remedy))
     backbone.requires_grad_(False)
+
+
+def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collection[str]) -> list[str]:
+    """Put the trained fusion layers over ``kept`` alone, frozen and active (Rücklé et al. 2021).
+
+    Leaving adapters out only renormalises the softmax over the others: Q, K and V stay as trained. Returns ``kept`` in
+    the fusion's order.
+    """
+    names = [name for name in sources if name in kept]
+    whole, part = Fuse(*sources), Fuse(*names)
+    sites = sites_of(backbone)
+    trained = {site: site.adapter_fusion_layer[whole.name] for site in sites if whole.name in site.adapter_fusion_layer}
+    backbone.set_active_adapters(None)
+    backbone.delete_adapter_fusion(whole)
+    for name in set(sources) - set(names):
+        backbone.delete_adapter(name)
+    # AdapterHub knows a fusion by the names of its adapters; under the new name it makes fresh layers.
+    backbone.add_adapter_fusion(part)
+    for site in sites:
+        site.adapter_fusion_layer.clear()
+    for site, layer in trained.items():
+        if isinstance(layer, AnchoredFusion):
+            layer = layer.over([sources.index(name) for name in names])
+        site.adapter_fusion_layer[part.name] = layer
+    backbone.set_active_adapters(part)
+    return names

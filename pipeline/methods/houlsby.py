@@ -14,8 +14,7 @@ from typing import Any
 from adapters import AdapterConfig, DoubleSeqBnConfig, SeqBnConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pipeline.methods.saved import SavedModules
-from pipeline.methods.stock import StockAdapter
+from pipeline.methods.saved import SavedModules, StockAdapter, begin_as
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -41,16 +40,15 @@ HOULSBY, PFEIFFER = (StockAdapter(partial(_config, stock)) for stock in (DoubleS
 
 
 def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
-    """Load a saved bottleneck adapter under ``name``, frozen, without its part in ``drop_layers``.
+    """Load a saved bottleneck adapter of this backbone under ``name``, frozen, without its part in ``drop_layers``.
 
-    The caller has checked that it was trained on this backbone.
-
-    Raises:
-        PipelineError: the files are not what the recipe makes.
+    A :class:`PipelineError` is raised if the files are not what the recipe makes.
     """
     method = {"houlsby": HOULSBY, "pfeiffer": PFEIFFER}.get(saved.recipe.adapter.kind)
     if method is None:
         raise PipelineError(
             f"{saved.folder}: its recipe makes {saved.recipe.adapter.kind}, which is no bottleneck: {saved.remedy}"
         )
-    method.load_as(name, backbone, saved, drop_layers)
+    method.put_in(backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
+    begin_as(backbone, name, saved)
+    backbone.requires_grad_(False)

@@ -13,6 +13,6 @@ AdapterHub stores the vectors as matrices (d, 1), so ``weight_decay`` pulls them
 
 from adapters import IA3Config
 
-from pipeline.methods.stock import StockAdapter
+from pipeline.methods.saved import StockAdapter
 
 IA3 = StockAdapter(lambda recipe, backbone: IA3Config(attn_matrices=["k", "v"], intermediate_lora=True))

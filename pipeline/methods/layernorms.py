@@ -1,11 +1,19 @@
-"""The LayerNorms that train with a task's adapter (Houlsby et al. 2019), kept in a file beside it."""
+"""The LayerNorms that train with a task's adapter (Houlsby et al. 2019; Liu & Shen 2023).
+
+A single task trains the LayerNorms themselves, which are kept in a file beside its adapter. Of several tasks over one
+backbone each trains copies of both LayerNorms of each layer, initialised to the pretrained ones: 4d parameters per
+layer. The LayerNorm of the embeddings stays shared.
+"""
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.methods.saved import SavedModules
+from pipeline.models.layout import kept_layers, norms_of
+from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.models.tensors import fill, layer_of, read_tensors
 
 
@@ -18,13 +26,9 @@ def train_layernorms(backbone: nn.Module, drop_layers: Collection[int] = ()) -> 
 def load_layernorms(
     backbone: nn.Module, file: Path, saved: SavedModules, drop_layers: Collection[int] = ()
 ) -> Collection[str]:
-    """Load trained LayerNorms; those in ``drop_layers`` stay as they were pretrained.
+    """Load trained LayerNorms, except in ``drop_layers``; returns the names of the parameters that it has replaced.
 
-    Returns:
-        The names of the parameters that are no longer as they were pretrained.
-
-    Raises:
-        PipelineError: the file is not what the recipe makes.
+    A :class:`PipelineError` is raised if the file is not what the recipe makes.
     """
     tensors = read_tensors(file, _parameters(backbone, saved.recipe.adapter.drop_layers), saved.remedy)
     kept = _parameters(backbone, {*saved.recipe.adapter.drop_layers, *drop_layers})
@@ -40,3 +44,34 @@ def _parameters(backbone: nn.Module, drop_layers: Collection[int]) -> dict[str, 
         if isinstance(module, nn.LayerNorm) and (layer_of(f"{name}.") or 0) not in drop_layers
         for key, parameter in module.named_parameters()
     }
+
+
+class NormSite(TaskSite):
+    """Replaces ``forward`` of a LayerNorm by that of the active task's copy."""
+
+    def __init__(self, norm: nn.LayerNorm) -> None:
+        super().__init__()
+        self._own = (norm,)  # in a tuple, so that its weights do not get a second name
+        norm.forward = self.normalise  # type: ignore[assignment, method-assign]
+
+    def normalise(self, states: Tensor) -> Tensor:
+        (norm,) = self._own
+        return nn.LayerNorm.forward(norm, states) if self.current is None else self.current(states)
+
+
+def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] = ()) -> None:
+    """Give ``task`` copies of the LayerNorms in every layer of ``backbone`` but ``drop_layers``."""
+    check_task_name(task)
+    for layer in kept_layers(backbone, drop_layers):
+        for norm in norms_of(layer):
+            if not hasattr(norm, "own"):
+                norm.own = NormSite(norm)
+            own = nn.LayerNorm(list(norm.normalized_shape), eps=norm.eps).to(norm.weight.device)
+            own.load_state_dict({name: getattr(norm, name) for name in ("weight", "bias")})
+            site: Any = norm.own
+            site.tasks[task] = own
+
+
+def replaced_norms(backbone: nn.Module) -> list[nn.LayerNorm]:
+    """The LayerNorms that no task uses any more, because each has a copy."""
+    return [norm for norm in backbone.modules() if isinstance(norm, nn.LayerNorm) and hasattr(norm, "own")]

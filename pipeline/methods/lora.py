@@ -11,7 +11,7 @@ to the first r that they try and do not tune it; here it is 8, their value for R
 from adapters import LoRAConfig
 from transformers import PretrainedConfig
 
-from pipeline.methods.stock import StockAdapter
+from pipeline.methods.saved import StockAdapter
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 

@@ -17,23 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.methods.sites import SiteAdapter
+from pipeline.methods.saved import SiteAdapter
 from pipeline.models.layout import kept_layers, mask_by_query, norms_of
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
-
-_STD = 0.02
 
 
 class Pal(nn.Module):
-    """TS of one layer and task.
-
-    Args:
-        encode: V_E, shared by the layers.
-        decode: V_D, shared by the layers.
-        heads: they divide s.
-    """
+    """TS of one layer and task; ``encode`` V_E and ``decode`` V_D are shared by the layers."""
 
     def __init__(self, encode: nn.Linear, decode: nn.Linear, heads: int) -> None:
         super().__init__()
@@ -44,8 +35,7 @@ class Pal(nn.Module):
     def forward(self, states: Tensor, mask: Tensor | None, asking: int) -> Tensor:
         """TS (B, ``asking``, d) of the first ``asking`` of ``states`` (B, T, d), which attend to all.
 
-        Args:
-            mask: additive, or true where visible; it broadcasts over (B, heads, T, T).
+        The mask is additive, or true where visible, and broadcasts over (B, heads, T, T).
         """
         narrow = self.encode(states)  # (B, T, s)
         query, key, value = (
@@ -81,14 +71,8 @@ class PalSite(TaskSite):
 
 
 def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
-    """Put a fresh PAL for each of ``tasks`` into every layer of ``backbone`` but ``recipe.adapter.drop_layers``.
-
-    Raises:
-        PipelineError: ``pal_heads`` does not divide ``pal_size``.
-    """
+    """See :class:`~pipeline.methods.registry.AdapterMethod`."""
     width, size, heads = backbone.config.hidden_size, recipe.pal.size, recipe.pal.heads
-    if size % heads:
-        raise PipelineError(f"pal_size {size} does not divide by pal_heads ({heads})")
     for task in tasks:
         check_task_name(task)
         encode, decode = _linear(width, size), _linear(size, width)
@@ -99,11 +83,11 @@ def add_pal(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> 
             layer.pal.tasks[task] = Pal(encode, decode, heads)
 
 
-PAL = SiteAdapter("pal", add_pal)
+PAL = SiteAdapter(add_pal)
 
 
 def _linear(inputs: int, outputs: int) -> nn.Linear:
     linear = nn.Linear(inputs, outputs)
-    nn.init.normal_(linear.weight, std=_STD)
+    nn.init.normal_(linear.weight, std=0.02)
     nn.init.zeros_(linear.bias)
     return linear

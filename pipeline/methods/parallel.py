@@ -27,10 +27,8 @@ def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     """Activate the loaded adapters ``names`` side by side, for evaluation.
 
     Afterwards ``backbone(**inputs).last_hidden_state`` of B inputs is (N B, T, d): the B rows that ``names[0]`` alone
-    would give, then those of ``names[1]``, ... Layers below the first site are computed once.
-
-    Raises:
-        ValueError: the adapters do not stand at the same sites, or differ in where residual and LayerNorm come.
+    would give, then those of ``names[1]``, ... Layers below the first site are computed once. All adapters stand at
+    the same sites, with the same order of residual and LayerNorm.
     """
     sites = [site for site in sites_of(backbone) if any(name in site.adapters for name in names)]
     if not sites:

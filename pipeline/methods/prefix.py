@@ -19,18 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from pipeline.methods.sites import SiteAdapter
+from pipeline.methods.saved import SiteAdapter
 from pipeline.models.layout import attention_of, layers_of
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
-
-
-class Prefix(nn.Module):
-    """The vectors (L_p, d) of one layer and task."""
-
-    def __init__(self, vectors: Tensor) -> None:
-        super().__init__()
-        self.vectors = nn.Parameter(vectors.clone())
 
 
 class PrefixSite(TaskSite):
@@ -38,10 +30,9 @@ class PrefixSite(TaskSite):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        attention = attention_of(layer)
-        self._mask = attention.mask
-        attention.module.register_forward_pre_hook(self._show, with_kwargs=True)
-        for projection in (attention.key, attention.value):
+        attention, *projections, self._mask = attention_of(layer)
+        attention.register_forward_pre_hook(self._show, with_kwargs=True)
+        for projection in projections:
             projection.register_forward_pre_hook(self._put_in_front)
 
     def _show(
@@ -63,18 +54,14 @@ class PrefixSite(TaskSite):
 
 
 def add_prefix(backbone: nn.Module, task: str, starts: Sequence[Tensor], drop_layers: Collection[int] = ()) -> None:
-    """Put prefixes for ``task`` into ``backbone``, except in ``drop_layers``.
-
-    Args:
-        starts: each layer's initial vectors (L_p, d), such as those of :func:`token_states`.
-    """
+    """Put a prefix for ``task`` into every layer but ``drop_layers``; ``starts`` are the initial vectors (L_p, d)."""
     check_task_name(task)
     for index, (layer, start) in enumerate(zip(layers_of(backbone), starts, strict=True)):
         if index in drop_layers:
             continue
         if not hasattr(layer, "prefix"):
             layer.prefix = PrefixSite(layer)
-        layer.prefix.tasks[task] = Prefix(start)
+        layer.prefix.tasks[task] = nn.ParameterDict({"vectors": start.clone()})  # (L_p, d)
 
 
 @torch.no_grad()
@@ -96,4 +83,4 @@ def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> Non
         add_prefix(backbone, task, starts, recipe.adapter.drop_layers)
 
 
-PREFIX = SiteAdapter("prefix", _add)
+PREFIX = SiteAdapter(_add)

@@ -12,8 +12,7 @@ from adapters import PrefixTuningConfig
 from adapters.methods.prefix_tuning import PrefixTuningLayer
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pipeline.methods.saved import SavedModules
-from pipeline.methods.stock import ADAPTER_FILE, StockAdapter, check_saved_config
+from pipeline.methods.saved import ADAPTER_FILE, SavedModules, StockAdapter, check_saved_config
 from pipeline.models.layout import layers_of
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.settings.recipe import Recipe

@@ -1,4 +1,4 @@
-"""The adapter kinds under the names that recipes use, and what each provides."""
+"""The adapter kinds under the names that recipes use, and the adapters of one or several tasks by their recipe."""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -8,11 +8,13 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.houlsby import HOULSBY, PFEIFFER
 from pipeline.methods.ia3 import IA3
+from pipeline.methods.layernorms import add_layernorms, replaced_norms, train_layernorms
 from pipeline.methods.lora import LORA
 from pipeline.methods.pal import PAL
 from pipeline.methods.prefix import PREFIX
 from pipeline.methods.prefix_tuning import PREFIX_TUNING
 from pipeline.methods.saved import SavedModules
+from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.adapter_kinds import AdapterKind
 from pipeline.settings.recipe import Recipe
 
@@ -27,19 +29,14 @@ class AdapterMethod(Protocol):
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:
         """Put a fresh adapter for each of ``tasks`` into every layer of ``backbone`` but the dropped ones.
 
-        Raises:
-            PipelineError: the backbone has no room for it, or is of a family that cannot have it.
+        A :class:`PipelineError` if the backbone has no room for it, or is of a family that cannot have it.
         """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path, /) -> None:
         """Write the adapter of ``task`` into ``folder``."""
 
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int], /) -> None:
-        """Load a saved adapter, without its part in ``drop_layers``.
-
-        Raises:
-            PipelineError: the files are not what the recipe makes.
-        """
+        """Load a saved adapter without its part in ``drop_layers``; the files have to be what its recipe makes."""
 
 
 METHODS: dict[AdapterKind, AdapterMethod] = {
@@ -51,3 +48,29 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "lora": LORA,
     "ia3": IA3,
 }
+
+
+def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    """Put a fresh adapter for each of ``tasks`` into ``backbone`` (:meth:`AdapterMethod.add`); the first is active.
+
+    Adapters train, and with "full+adapter" so does the backbone, except LayerNorms of which every task has a copy.
+    """
+    METHODS[recipe.adapter.kind].add(backbone, tasks, recipe)
+    for task in tasks if recipe.bottleneck.train_layernorm and len(tasks) > 1 else ():
+        add_layernorms(backbone, task, recipe.adapter.drop_layers)
+    own = module_parameter_names(backbone)
+    for name, parameter in backbone.named_parameters():
+        parameter.requires_grad_(recipe.trainable == "full+adapter" or name in own)
+    if recipe.bottleneck.train_layernorm and len(tasks) == 1:
+        train_layernorms(backbone, recipe.adapter.drop_layers)
+    for norm in replaced_norms(backbone):
+        norm.weight.requires_grad_(False)
+        norm.bias.requires_grad_(False)
+    activate(backbone, tasks[0])
+
+
+def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
+    """Load an adapter (:meth:`AdapterMethod.load`) that was trained on this backbone, frozen and active."""
+    METHODS[saved.recipe.adapter.kind].load(backbone, saved, drop_layers)
+    backbone.requires_grad_(False)
+    activate(backbone, saved.task)

@@ -1,34 +1,93 @@
-"""Adapters and fusions on disk, and AdapterHub's configuration of them."""
+"""How adapters, AdapterHub's and our own, are put into a backbone, saved, and loaded as their recipe says."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import adapters
+from adapters import AdapterConfig
+from adapters.methods.adapter_layer_base import AdapterLayerBase
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PretrainedConfig, PreTrainedModel
+
+from pipeline.models.layout import kept_indices, layers_of
+from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.models.tensors import fill, in_layers, read_tensors
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import read_json
+
+ADAPTER_FILE = "adapter.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+MODULES_FILE = "modules.safetensors"
+"""The trained tensors of an adapter of our own by their names in the backbone."""
 
 
 @dataclass(frozen=True)
 class SavedModules:
     """A task's adapter, or the fusion trained for it, in a folder. The recipe determines what the folder must hold."""
 
-    task: str
-    """The task that it was trained for, which is its name in AdapterHub's files."""
+    task: str  # that it was trained for, which is its name in AdapterHub's files
     recipe: Recipe
     folder: Path
-    remedy: str = "train it again"
-    """What a user should do about a damaged file, for messages."""
+    remedy: str = "train it again"  # what a user should do about a damaged file, for messages
+
+
+@dataclass(frozen=True)
+class StockAdapter:
+    """An :class:`~pipeline.methods.registry.AdapterMethod` of AdapterHub's, where ``config`` allows the recipe."""
+
+    config: Callable[[Recipe, PretrainedConfig], AdapterConfig]
+
+    def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+        for task in tasks:
+            self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
+
+    def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
+        """Add one fresh adapter, alone trainable and active."""
+        check_task_name(name)
+        config = self.config(recipe, backbone.config).replace(leave_out=sorted(drop_layers))
+        adapters.init(backbone)
+        backbone.add_adapter(name, config=config)
+        backbone.train_adapter(name)
+
+    def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
+        """Write ``adapter_config.json`` and ``adapter.safetensors`` as stock AdapterHub does."""
+        backbone.save_adapter(str(folder), task, with_head=False, use_safetensors=True)
+
+    def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
+        self.put_in(backbone, saved.task, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
+        begin_as(backbone, saved.task, saved)
+
+
+def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
+    """Give AdapterHub's adapter ``name`` the weights of a saved one, of the same shape, in the layers that have it."""
+    check_saved_config(backbone, name, saved)
+    places = {module.adapter_modules_name for module in backbone.modules() if isinstance(module, AdapterLayerBase)}
+    mark = re.compile(rf"\.({'|'.join(sorted(places))})\.{re.escape(name)}\.")
+    own = {
+        mark.sub(lambda place: f".{place[1]}.{saved.task}.", key): tensor  # its name in the file
+        for key, tensor in backbone.named_parameters()
+        if mark.search(key)
+    }
+    trained = kept_indices(backbone, saved.recipe.adapter.drop_layers)
+    fill(own, read_tensors(saved.folder / ADAPTER_FILE, in_layers(own, trained), saved.remedy))
+
+
+def check_saved_config(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
+    """Check a saved adapter's configuration: that of ``name`` in ``backbone``, but for the layers left out there."""
+    config = {**backbone.adapters_config.get(name).to_dict(), "leave_out": sorted(saved.recipe.adapter.drop_layers)}
+    check_config(saved.folder / ADAPTER_CONFIG, saved.task, config, saved.remedy)
 
 
 def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str) -> None:
     """Check AdapterHub's configuration of the adapter or fusion ``name`` against what the recipe makes.
 
-    Nothing here is built from the file, but stock AdapterHub builds from it, and must get the same.
-
-    Raises:
-        PipelineError: it cannot be read, or differs from ``expected``; the first difference is named.
+    Nothing here is built from the file, but stock AdapterHub builds from it, and must get the same. The
+    :class:`PipelineError` names the first difference.
     """
     read = read_json(file, remedy)
     settings = read.get("config") if isinstance(read, dict) else None
@@ -45,3 +104,29 @@ def check_config(file: Path, name: str, expected: Mapping[str, Any], remedy: str
         else:
             continue
         raise PipelineError(f"{file}: does not fit its recipe ({difference}): {remedy}")
+
+
+@dataclass(frozen=True)
+class SiteAdapter:
+    """An :class:`~pipeline.methods.registry.AdapterMethod` of our own, with a :class:`TaskSite` in each layer."""
+
+    add: Callable[[PreTrainedModel, Sequence[str], Recipe], None]
+
+    def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in _site_tensors(backbone, task).items()}
+        save_file(tensors, folder / MODULES_FILE)
+
+    def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
+        self.add(backbone, [saved.task], saved.recipe)
+        own = _site_tensors(backbone, saved.task)
+        fill(own, read_tensors(saved.folder / MODULES_FILE, own, saved.remedy))
+        # Only now: a tensor that layers share may be in the file under its name in a layer that is left out.
+        for index in set(drop_layers) - set(saved.recipe.adapter.drop_layers):
+            for module in layers_of(backbone)[index].modules():
+                if isinstance(module, TaskSite):
+                    module.tasks.pop(saved.task)
+
+
+def _site_tensors(backbone: PreTrainedModel, task: str) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in backbone.named_parameters() if f".tasks.{task}." in name}

@@ -1,1 +1,1 @@
-"""Backbone, encoder, heads, and the methods that adapt them."""
+"""Backbone, encoder and heads. docs/development.md lists what is changed in live models, and how it is undone."""

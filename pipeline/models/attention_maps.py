@@ -20,11 +20,7 @@ def attention_maps(
 ) -> dict[int, np.ndarray]:
     """Attention (T, S) of one input by layer, counted from 1; the S weights of each of the T tokens add up to one.
 
-    S is T, or more where a layer has a prefix before the tokens.
-
-    Args:
-        backbone: in evaluation mode, with its trained modules.
-        inputs: of one row, without padding.
+    S is T, or more where a layer has a prefix before the tokens. ``inputs`` are of one row, without padding.
     """
     attentions = backbone(**inputs, output_attentions=True).attentions
     return {layer: attentions[layer - 1][0].float().mean(dim=0).cpu().numpy() for layer in layers}

@@ -1,24 +1,30 @@
-"""Load a pretrained encoder, from the Hub or a folder, always as fp32 and never with remote code."""
+"""Load a pretrained encoder, from the Hub or a folder, as fp32 without remote code; problems are told in one line."""
 
 import hashlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
-from pipeline.data.tokens import Tokenizer, tokenizer_of
-from pipeline.models.pretrained import check_config, check_encoder, read_pretrained, refused
+from pipeline.data.tokens import Tokenizer
+from pipeline.models.tensors import is_finite
 from pipeline.system.atomic import canonical_json, sha256_text
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import read_json
 
 # Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
 _POSITION_OFFSET = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2}
 _HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 
 _ENCODER = "encoder (config.json, model.safetensors)"
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
+_MOST_LAYERS = 1000
+_OTHER_CONFIG = "use the config.json that the weights were saved with"
 _WEIGHTS: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
 
 # Keys of a configuration that do not change the function it describes.
@@ -43,8 +49,7 @@ class Backbone:
     max_length: int
     layers: int
     tensor_names: tuple[str, ...]
-    parameters: int
-    """Their number, without the pooler."""
+    parameters: int  # their number, without the pooler
 
     @property
     def identity(self) -> dict[str, str]:
@@ -53,9 +58,8 @@ class Backbone:
     def load(self, hidden_dropout: float | None = None) -> PreTrainedModel:
         """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself.
 
-        Args:
-            hidden_dropout: dropout on embeddings and on what each sub-layer adds; None is the backbone's own. That on
-                attention weights stays as it is.
+        ``hidden_dropout`` is that on embeddings and on what each sub-layer adds; None is the backbone's own. Dropout on
+        attention weights stays as it is.
         """
         encoder = _load_encoder(self.name)
         _set_dropout(encoder, hidden_dropout)
@@ -84,10 +88,7 @@ class Backbone:
 
 
 def open_backbone(name: str) -> Backbone:
-    """Load, check and identify a backbone.
-
-    Args:
-        name: a Hub id or a folder.
+    """Load, check and identify the backbone in a folder or of a Hub id.
 
     Raises:
         PipelineError: it cannot be reached, is of an unsupported family, lacks weights or a tokenizer, its weights do
@@ -96,7 +97,7 @@ def open_backbone(name: str) -> Backbone:
     encoder = _load_encoder(name)
     config, state = encoder.config, encoder.state_dict()
     max_length = config.max_position_embeddings - _POSITION_OFFSET[config.model_type]
-    check_encoder(name, encoder, max_length)
+    _check_encoder(name, encoder, max_length)
     described = {key: value for key, value in config.to_dict().items() if key not in _INERT_CONFIG}
     return Backbone(
         name=name,
@@ -114,15 +115,10 @@ def open_backbone(name: str) -> Backbone:
 def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreTrainedModel, bool]:
     """The encoder of a backbone with a masked-language-model head, and whether the head is pretrained too.
 
-    The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base.
-
-    Args:
-        hidden_dropout: as for :meth:`Backbone.load`.
-
-    Raises:
-        PipelineError: as :func:`open_backbone`.
+    The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base. Dropout is as
+    for :meth:`Backbone.load`, errors are as for :func:`open_backbone`.
     """
-    model, info = read_pretrained(name, _ENCODER, AutoModelForMaskedLM, **_WEIGHTS)
+    model, info = _read_pretrained(name, _ENCODER, AutoModelForMaskedLM, **_WEIGHTS)
     _set_dropout(model.base_model, hidden_dropout)
     return model, all(key.startswith(f"{model.base_model_prefix}.") for key in info["missing_keys"])
 
@@ -145,26 +141,142 @@ def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
+def adapter_hashes(encoder: torch.nn.Module, names: Iterable[str]) -> dict[str, str]:
+    """sha256 over the tensors of each adapter in ``encoder``, named as in its file."""
+    state = encoder.state_dict()
+    return {name: hash_tensors({key: state[key] for key in state if f".adapters.{name}." in key}) for name in names}
+
+
+def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapping[str, str]) -> dict[str, str]:
+    """sha256, measured now, of the backbone if nothing of its own trains, and of each of ``adapters``.
+
+    ``adapters`` is what :func:`adapter_hashes` gave before training; that something frozen has changed is an error.
+    """
+    own = set(backbone.tensor_names)
+    trains = any(parameter.requires_grad for name, parameter in encoder.named_parameters() if name in own)
+    hashes = {} if trains else {"backbone": backbone.check_unchanged(encoder)}
+    after = adapter_hashes(encoder, adapters)
+    if changed := [name for name in adapters if after[name] != adapters[name]]:
+        raise RuntimeError(f"frozen adapters changed during training: {', '.join(changed)}: this is a bug")
+    return hashes | after
+
+
 def _load_encoder(name: str) -> PreTrainedModel:
-    config = read_pretrained(name, "configuration (config.json)", AutoConfig)
+    config = _read_pretrained(name, "configuration (config.json)", AutoConfig)
     family = config.model_type
     if family not in _POSITION_OFFSET:
-        raise refused(name, f"model type '{family}' is not supported; use one of {', '.join(_POSITION_OFFSET)}")
-    check_config(name, config)
+        raise _refused(name, f"model type '{family}' is not supported; use one of {', '.join(_POSITION_OFFSET)}")
+    _check_config(name, config)
     keywords: dict[str, Any] = {"add_pooling_layer": False} if family in _HAS_POOLER else {}
-    encoder, info = read_pretrained(name, _ENCODER, AutoModel, config=config, **_WEIGHTS, **keywords)
+    encoder, info = _read_pretrained(name, _ENCODER, AutoModel, config=config, **_WEIGHTS, **keywords)
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
     if missing := sorted(info["missing_keys"]):
         problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
-        raise refused(name, f"{problem}: give the folder of a complete encoder")
+        raise _refused(name, f"{problem}: give the folder of a complete encoder")
     return encoder
 
 
 def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
-    fast = read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
+    fast = _read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
     if not fast.is_fast or fast.pad_token_id is None:
-        raise refused(name, "needs a fast tokenizer (tokenizer.json) with a padding token")
+        raise _refused(name, "needs a fast tokenizer (tokenizer.json) with a padding token")
     if len(fast) > config.vocab_size:
         problem = f"its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}"
-        raise refused(name, f"{problem}: they do not belong together")
-    return tokenizer_of(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
+        raise _refused(name, f"{problem}: they do not belong together")
+    return Tokenizer(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
+
+
+def _refused(name: str, problem: str) -> PipelineError:
+    return PipelineError(f"backbone '{name}': {problem}")
+
+
+def _read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
+    """The result of ``auto_class.from_pretrained`` for a Hub id or a folder, without remote code.
+
+    ``what`` it reads is for the :class:`PipelineError` if there is no such folder or it cannot be read.
+    """
+    is_folder = _is_folder(name)
+    if not is_folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise _refused(name, "no such folder (--backbone takes a folder or a Hub id)")
+    try:
+        return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
+    except Exception as error:
+        # Loaders fail in many ways: OSError, KeyError, a TypeError for a missing vocabulary, a RuntimeError for other
+        # shapes, a bare Exception for a damaged tokenizer.json.
+        if type(error).__name__ == "SafetensorError":
+            message = f"its weights file is damaged ({_reason(error)}): copy it again"
+        elif "size mismatch" in str(error):
+            message = f"its weights do not fit its config.json ({_reason(error, 'size mismatch')}): {_OTHER_CONFIG}"
+        elif is_folder:
+            message = f"the folder holds no readable {what}: {_reason(error)}"
+        else:
+            message = (
+                "cannot be had from the Hub: check the id, connect, or give a local folder with --backbone DIR"
+                f" ({_reason(error)})"
+            )
+        raise _refused(name, message) from error
+
+
+def _check_config(name: str, config: PretrainedConfig) -> None:
+    """Refuse an encoder, before it is built, one of whose sizes is none or does not fit another."""
+    for key in _SIZES:
+        size = getattr(config, key, None)
+        if type(size) is not int or size < 1:
+            problem = f"its config.json says {key} = {shortened(size)}, which has to be a whole number above 0"
+            break
+    else:
+        layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
+        if layers > _MOST_LAYERS:
+            problem = f"its config.json says {layers} layers, more than {_MOST_LAYERS}"
+        elif width % heads:
+            problem = f"{heads} attention heads do not divide its hidden_size ({width})"
+        else:
+            return
+    raise _refused(name, f"{problem}: {_OTHER_CONFIG}")
+
+
+def _check_encoder(name: str, encoder: PreTrainedModel, max_length: int) -> None:
+    """Refuse an encoder unless it has finite weights and runs on inputs of up to ``max_length`` tokens.
+
+    A configuration may fit the shapes of its weights and still describe no encoder: an activation that is no function,
+    an epsilon that is a text.
+    """
+    if broken := [key for key, tensor in encoder.state_dict().items() if not is_finite(tensor)]:
+        raise _refused(name, f"its weights hold NaN or infinity, first in {broken[0]}: copy it again")
+    if max_length < 4:
+        raise _refused(name, f"it reads inputs of {max_length} tokens at most, fewer than 4")
+    # Padding has no position of its own.
+    tokens = torch.full((1, max_length), 1 if encoder.config.pad_token_id == 0 else 0)
+    try:
+        with torch.inference_mode():
+            encoder.embeddings(input_ids=tokens)
+            few = tokens[:, :4]
+            states = encoder(input_ids=few, attention_mask=torch.ones_like(few)).last_hidden_state
+    except Exception as error:
+        problem = f"its config.json describes an encoder that does not run ({_reason(error)})"
+        raise _refused(name, f"{problem}: {_OTHER_CONFIG}") from error
+    if not is_finite(states):
+        raise _refused(name, f"its states are NaN or infinite: {_OTHER_CONFIG}")
+
+
+def _is_folder(name: str) -> bool:
+    """Whether ``name`` is a folder, which must then have a configuration that can be read."""
+    try:
+        is_folder = Path(name).is_dir()
+    except (OSError, ValueError):  # a name too long, or one with a null byte
+        raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
+    file = Path(name) / "config.json"
+    if is_folder and not file.exists():
+        raise _refused(name, "the folder holds no config.json: give the folder of an encoder")
+    if is_folder and not isinstance(read_json(file, remedy := "copy it again"), dict):
+        raise PipelineError(f"{file}: not a configuration: {remedy}")
+    return is_folder
+
+
+def _reason(error: Exception, mark: str = "") -> str:
+    """The first line of ``error`` that contains ``mark``, shortened; with its type where that says more."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and mark in line]
+    text = shortened(lines[0], most=200)[1:-1].rstrip(".:") if lines else ""
+    return text if isinstance(error, OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"

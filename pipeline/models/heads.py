@@ -32,27 +32,19 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
     return torch.cat([u, v, (u - v).abs()], dim=-1)
 
 
-class LinearHead(nn.Module):
-    def __init__(self, features: Features, inputs: int, outputs: int, dropout: float) -> None:
+class Head(nn.Module):
+    """An output layer over the features, below it a hidden layer of ``hidden`` units if that is not zero."""
+
+    def __init__(self, features: Features, inputs: int, outputs: int, dropout: float, hidden: int = 0) -> None:
         super().__init__()
         self.features = features
         self.dropout = nn.Dropout(dropout)
-        self.out = nn.Linear(inputs, outputs)
+        self.hidden = nn.Linear(inputs, hidden) if hidden else None
+        self.out = nn.Linear(hidden or inputs, outputs)
 
     def forward(self, *vectors: Tensor) -> Tensor:
-        return self.out(self.dropout(self.features(*vectors)))
-
-
-class MlpHead(nn.Module):
-    def __init__(self, features: Features, inputs: int, width: int, outputs: int, dropout: float) -> None:
-        super().__init__()
-        self.features = features
-        self.dropout = nn.Dropout(dropout)
-        self.hidden = nn.Linear(inputs, width)
-        self.out = nn.Linear(width, outputs)
-
-    def forward(self, *vectors: Tensor) -> Tensor:
-        return self.out(F.relu(self.hidden(self.dropout(self.features(*vectors)))))
+        features = self.dropout(self.features(*vectors))
+        return self.out(features if self.hidden is None else F.relu(self.hidden(features)))
 
 
 class CosineHead(nn.Module):
@@ -61,18 +53,12 @@ class CosineHead(nn.Module):
 
 
 def build_head(kind: HeadKind, width: int, outputs: int, vectors: int, dropout: float) -> nn.Module:
-    """A fresh head.
+    """A fresh head for examples of ``vectors`` sentence vectors (1, or 2 for a siamese pair) of size ``width``.
 
-    Args:
-        width: size d of a sentence vector.
-        outputs: one a class, or 1 for a score and for two classes by one logit.
-        vectors: sentence vectors an example has: 1, or 2 for a siamese pair.
-        dropout: on the features.
+    ``outputs`` is one a class, or 1 for a score and for two classes by one logit. Dropout is on the features.
     """
     if kind == "cosine":
         return CosineHead()
     is_difference = kind.startswith("difference")
     features, inputs = (pair_features, 3 * width) if is_difference else (joined, vectors * width)
-    if kind in ("mlp", "difference-mlp"):
-        return MlpHead(features, inputs, width, outputs, dropout)
-    return LinearHead(features, inputs, outputs, dropout)
+    return Head(features, inputs, outputs, dropout, hidden=width if kind.endswith("mlp") else 0)

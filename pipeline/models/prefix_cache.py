@@ -1,5 +1,7 @@
 """What the frozen prefix of a model gives for the inputs of a split, computed once instead of every epoch."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from accelerate import Accelerator
@@ -7,10 +9,8 @@ from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, Batch, collate, evaluation_order, sentences_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.models.frozen_prefix import frozen_depth, is_frozen
+from pipeline.models.layout import frozen_depth, is_frozen
 from pipeline.models.transfer_model import TransferModel
-
-_NUMBER_BYTES = 4
 
 
 class PrefixCache:
@@ -35,7 +35,7 @@ class PrefixCache:
         self._model, self._accelerator = model, accelerator
         self._batch_size, self._pad_token_id = batch_size, pad_token_id
         self._inputs = split if split.b is None else sentences_of(split, np.arange(len(split)))[0]
-        self._kept, self.bytes = _within(self._inputs.lengths, model, max_bytes)
+        self._kept, self.bytes = _within(self._inputs.lengths, model.backbone, max_bytes)
         self._outputs: dict[bytes, Tensor] = {}
 
     def extend(self, batch: Batch) -> Batch:
@@ -71,13 +71,13 @@ class PrefixCache:
                 self._outputs[key] = (output[: lengths[row]] if output.ndim == 2 else output).clone()
 
 
-def _within(lengths: np.ndarray, model: TransferModel, max_bytes: float) -> tuple[np.ndarray, int]:
+def _within(lengths: np.ndarray, backbone: Any, max_bytes: float) -> tuple[np.ndarray, int]:
     """Which inputs are kept, and the bytes that they take; none if nothing is frozen."""
-    if not frozen_depth(model.backbone):
+    if not frozen_depth(backbone):
         return np.arange(0), 0
     order = np.argsort(lengths, kind="stable")
-    vectors = np.ones_like(order) if is_frozen(model.backbone) else lengths[order]
-    taken = np.cumsum(vectors) * model.backbone.config.hidden_size * _NUMBER_BYTES  # type: ignore[union-attr]
+    vectors = np.ones_like(order) if is_frozen(backbone) else lengths[order]
+    taken = np.cumsum(vectors) * backbone.config.hidden_size * 4  # bytes of an fp32 number
     count = int(np.searchsorted(taken, max_bytes, side="right"))
     return order[:count], int(taken[count - 1]) if count else 0
 

@@ -30,12 +30,9 @@ class TaskSite(nn.Module):
 
 
 def activate(backbone: nn.Module, task: str) -> None:
-    """Let only the modules of ``task`` take part in forward passes.
+    """Let only the modules of ``task`` take part in forward passes; a KeyError if others have modules and it has none.
 
     With gradient checkpointing, run the backward pass before another task is activated: it computes activations again.
-
-    Raises:
-        KeyError: other tasks have modules here, this one has none.
     """
     sites = [module for module in backbone.modules() if isinstance(module, TaskSite)]
     known = {name for site in sites for name in site.tasks}
@@ -50,10 +47,7 @@ def activate(backbone: nn.Module, task: str) -> None:
 
 
 def module_parameter_names(model: nn.Module) -> set[str]:
-    """The parameters of the modules that were put into the backbone of ``model``: adapters of any kind, and fusions.
-
-    All others belong to the backbone itself or to heads.
-    """
+    """The parameters of the adapters, of any kind, and fusions that were put into the backbone of ``model``."""
     added: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, TaskSite | PrefixTuningPool):

@@ -1,7 +1,7 @@
 """Tensors from a file: exactly those that a model expects, in its shapes, as finite fp32 numbers.
 
-AdapterHub and torch (``strict=False``) load every tensor of a file that the model has too, and leave the others random.
-A file could then overwrite the frozen backbone, or a model predict with random weights.
+AdapterHub (``load_adapter``) and torch (``strict=False``) load every tensor of a file that the model has too, and leave
+the others random. A file could then overwrite the frozen backbone, or a model predict with random weights.
 """
 
 import re
@@ -23,11 +23,8 @@ _LAYER = re.compile(r"\.layer\.(\d+)\.")
 def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: str = "") -> dict[str, Tensor]:
     """The tensors of the safetensors file ``file``, which must be those of ``expected``.
 
-    The header is checked before any contents are read, so a file of any size costs nothing to refuse.
-
-    Args:
-        expected: tensors that have these names and shapes.
-        part: read only tensors whose names begin so, and ignore the others.
+    The header is checked before any contents are read, so a file of any size costs nothing to refuse. Tensors whose
+    names do not begin with ``part`` are ignored.
 
     Raises:
         PipelineError: the file is missing, damaged, or holds other tensors, other shapes, another dtype, NaN or

@@ -1,6 +1,6 @@
 """TransferModel: backbone, pooling and head as one module, for single texts, cross-encoded and siamese pairs.
 
-Several can share one backbone: JointModel answers for all tasks at once, MultitaskModel for one at a time.
+Several share a backbone, or its lower layers, to answer at once (JointModel, SplitModel) or in turn (MultitaskModel).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.tasks import Encoding, Pooling
-from pipeline.models.frozen_prefix import frozen_depth, frozen_parts, is_frozen
-from pipeline.models.patches.cut import lower_states, upper_states
+from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, layers_of, lower_states, upper_states
 from pipeline.models.switching import activate
 
 
@@ -28,12 +27,9 @@ class TransferModel(nn.Module):
     """``head(pool(backbone(input)))``.
 
     A siamese batch of B pairs is 2B inputs, first sentences before second ones, or each distinct sentence once and
-    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`frozen_prefix`).
-
-    Args:
-        task: the task whose modules to activate, where several tasks have some in the backbone.
-        second: another encoder, frozen or trained; the head then reads the vectors of both, joined (Hayes 2024,
-            "static + finetune" and "multi + triple").
+    ``pairs``, which says where it belongs. The frozen prefix stays in evaluation mode (:mod:`layout`). Where several
+    tasks have modules in the backbone, those of ``task`` are activated. With a ``second`` encoder, frozen or trained,
+    the head reads the vectors of both, joined (Hayes 2024, "static + finetune" and "multi + triple").
     """
 
     def __init__(
@@ -78,9 +74,7 @@ class TransferModel(nn.Module):
     ) -> Tensor:
         """Sentence vectors, (B, d) or with two encoders (B, 2d), of inputs (B, T).
 
-        Args:
-            known: the inputs' :meth:`prefix_output`, if it was computed before.
-            absent: the numbers of inputs for which it was not.
+        ``known`` is the inputs' :meth:`prefix_output`, if it was computed before but for those numbered ``absent``.
         """
         inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
         if self.task is not None:
@@ -100,9 +94,8 @@ class TransferModel(nn.Module):
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
 
-        Args:
-            vectors: one per example; of siamese pairs 2B, first sentences before second ones.
-            pairs: (2B,), where each sentence stands in ``vectors``, so that a repeated one is encoded once.
+        There is a vector per example, of siamese pairs 2B, first sentences before second ones, unless ``pairs`` (2B,)
+        says where each sentence stands in ``vectors``, so that a repeated one is encoded once.
         """
         vectors = vectors.float()
         with torch.autocast(vectors.device.type, enabled=False):
@@ -113,17 +106,9 @@ class TransferModel(nn.Module):
                 return self.head(*both.chunk(2))
             return self.head(vectors)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        pairs: Tensor | None = None,
-        known: Tensor | None = None,
-        absent: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, *inputs: Tensor, pairs: Tensor | None = None, **named: Tensor) -> Tensor:
         """Outputs of the head, (B, outputs); arguments as for :meth:`encode` and :meth:`decide`."""
-        return self.decide(self.encode(input_ids, attention_mask, token_type_ids, known, absent), pairs)
+        return self.decide(self.encode(*inputs, **named), pairs)
 
 
 class JointModel(nn.Module):
@@ -139,28 +124,37 @@ class JointModel(nn.Module):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Sentence vectors (B, N, d) of inputs (B, T)."""
-        inputs = backbone_inputs(input_ids, attention_mask, token_type_ids)
-        hidden = self._each[0].backbone(**inputs).last_hidden_state  # (N B, T, d)
-        return self._pooled(hidden.chunk(len(self._each)), attention_mask)
-
-    def _pooled(self, streams: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """(B, N, d) from the hidden states (B, T, d) of each task."""
+        streams = self._streams(backbone_inputs(input_ids, attention_mask, token_type_ids))
         each = zip(self._each, streams, strict=True)
-        return torch.stack([pool(stream, mask, model.pooling) for model, stream in each], dim=1)
+        return torch.stack([pool(stream, attention_mask, model.pooling) for model, stream in each], dim=1)
+
+    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
+        """The last hidden states (B, T, d) of each task."""
+        return self._each[0].backbone(**inputs).last_hidden_state.chunk(len(self._each))  # of (N B, T, d)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of all heads, (B, sum of outputs), of vectors (B, N, d); ``pairs`` as in :class:`TransferModel`."""
         streams = zip(self._each, vectors.unbind(dim=1), strict=True)
         return torch.cat([model.decide(stream, pairs) for model, stream in streams], dim=-1)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        pairs: Tensor | None = None,
-    ) -> Tensor:
-        return self.decide(self.encode(input_ids, attention_mask, token_type_ids), pairs)
+    def forward(self, *inputs: Tensor, pairs: Tensor | None = None, **named: Tensor) -> Tensor:
+        return self.decide(self.encode(*inputs, **named), pairs)
+
+
+class SplitModel(JointModel):
+    """N tasks' models over encoders of :func:`split_encoder`: one pass through the shared layers serves all.
+
+    Each task has the ``top`` layers for itself; with 0 only heads are task-specific.
+    """
+
+    def __init__(self, models: Sequence[TransferModel], top: int) -> None:
+        super().__init__(models)
+        self.top = top
+
+    def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
+        shared = len(layers_of(self._each[0].backbone)) - self.top
+        states = lower_states(self._each[0].backbone, shared, inputs)
+        return [upper_states(model.backbone, shared, states, inputs) for model in self._each]
 
 
 class MultitaskModel(nn.Module):
@@ -181,8 +175,7 @@ class MultitaskModel(nn.Module):
 
     def forward(self, task: str, **inputs: Any) -> Tensor:
         """Outputs of the head of ``task``, (B, outputs); ``inputs`` as :class:`TransferModel` reads them."""
-        outputs: Tensor = self._each[task](**inputs)
-        return outputs
+        return self._each[task](**inputs)
 
 
 def backbone_inputs(input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name, is_name
@@ -23,10 +23,8 @@ QUALIFICATION = (
 """What goes with every score on the half of dev that members and weights were not chosen on."""
 
 
-class Member(BaseModel):
+class Member(BaseModel, frozen=True):
     """A run that takes part."""
-
-    model_config = ConfigDict(frozen=True)
 
     run: str
     kind: str
@@ -36,20 +34,16 @@ class Member(BaseModel):
     dev: float = Field(description="its score on all of dev")
 
 
-class Scores(BaseModel):
+class Scores(BaseModel, frozen=True):
     """On some rows of dev."""
-
-    model_config = ConfigDict(frozen=True)
 
     rows: int
     ensemble: float
     best: float = Field(description="of the model that is best by itself on the rows chosen on")
 
 
-class EnsembleRecord(BaseModel):
+class EnsembleRecord(BaseModel, frozen=True):
     """What ``ensemble.json`` holds."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: int = 1
     name: Name
@@ -80,22 +74,12 @@ class EnsembleRecord(BaseModel):
         """What the command prints with ``--json``."""
         return {
             "ensemble": self.name,
-            "task": self.task,
-            "metric": self.metric,
-            "rule": self.rule,
+            **self.model_dump(include={"task", "metric", "rule"}),
             "members": {member.run: member.weight for member in self.members},
-            "chosen": self.chosen.model_dump(),
-            "held_out": None if self.held_out is None else self.held_out.model_dump(),
+            **self.model_dump(include={"chosen", "held_out"}),
             "held_out_is": None if self.held_out is None else QUALIFICATION,
             "drop": self.drop,
         }
-
-
-def name_problems(name: str) -> list[str]:
-    """What keeps ``name`` from being an ensemble's."""
-    if is_name(name):
-        return []
-    return [f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder"]
 
 
 class Ensembles:
@@ -105,22 +89,14 @@ class Ensembles:
         self.root = reports / "ensembles"
 
     def find(self, name: str) -> EnsembleRecord | None:
-        """The ensemble called ``name``, or None.
-
-        Raises:
-            PipelineError: its file is damaged.
-        """
+        """The ensemble called ``name``, or None; a :class:`PipelineError` if its file is damaged."""
         file = self.root / name / "ensemble.json"
-        if name_problems(name) or not present(file):
+        if not is_name(name) or not present(file):
             return None
         return read_model(EnsembleRecord, file, "delete it and make the ensemble again")
 
     def named(self, name: str) -> EnsembleRecord:
-        """The ensemble called ``name``.
-
-        Raises:
-            PipelineError: there is none; the message lists those there are.
-        """
+        """The ensemble called ``name``, or a :class:`PipelineError` that lists those there are."""
         found = self.find(name)
         if found is None:
             here = ", ".join(sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))) or "none"

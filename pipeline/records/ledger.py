@@ -3,8 +3,6 @@
 A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
 """
 
-import csv
-import io
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,15 +14,15 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from pipeline.data.load import Added
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name
 from pipeline.records.older import upgraded
-from pipeline.records.source_run import SourceRun as SourceRun
+from pipeline.records.store import SourceRun as SourceRun
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json, write_text
+from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import is_held, locked
 from pipeline.system.model_files import ModelFiles
@@ -39,8 +37,6 @@ unlike runs are not mixed. Records of earlier versions are read, but the runs th
 """
 
 Kind = Literal["frozen", "adapter", "fusion", "full", "sequential", "multitask"]
-
-
 Reading = Literal["same", "probability", "middle"]
 """As it is; a probability as a score; a score as a class, above the middle of its range or not."""
 
@@ -49,28 +45,22 @@ class RunBusy(PipelineError):
     """Another process is training the run."""
 
 
-class Cost(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
+class Cost(BaseModel, frozen=True):
     trainable_parameters: int
     seconds: float = Field(description="training and evaluation, without start-up")
     examples_per_second: float = Field(description="training steps alone")
     peak_memory_mb: float
 
 
-class Parameters(BaseModel):
+class Parameters(BaseModel, frozen=True):
     """What a run's model is made of, to be added up to what must be stored."""
-
-    model_config = ConfigDict(frozen=True)
 
     backbone: int = Field(description="of the pretrained encoder, without adapters")
     head: int = Field(description="of the heads")
 
 
-class TaskScore(BaseModel):
+class TaskScore(BaseModel, frozen=True):
     """A run's model on one task."""
-
-    model_config = ConfigDict(frozen=True)
 
     metric: Metric
     dev: float = Field(description="the metric on dev at the kept epoch")
@@ -85,10 +75,8 @@ class TaskScore(BaseModel):
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
 
 
-class RunRecord(BaseModel):
+class RunRecord(BaseModel, frozen=True):
     """What ``run.json`` holds."""
-
-    model_config = ConfigDict(frozen=True)
 
     schema_version: int = SCHEMA
     run: str
@@ -134,11 +122,7 @@ class RunRecord(BaseModel):
         return self
 
     def score(self, task: str) -> TaskScore:
-        """What the run's model scores on ``task``.
-
-        Raises:
-            PipelineError: it was not scored on it.
-        """
+        """What the run's model scores on ``task``; a :class:`PipelineError` if it was not scored on it."""
         if task not in self.scores:
             raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {', '.join(self.scores)}")
         return self.scores[task]
@@ -171,8 +155,7 @@ class RunRecord(BaseModel):
     @property
     def recipe(self) -> Recipe:
         """What the recipes of its tasks agree in: all that concerns the encoder and its training."""
-        assert self.own.recipe is not None
-        return self.own.recipe
+        return self.recipe_of(self.trained_on[0])
 
     def recipe_of(self, task: str) -> Recipe:
         """How a task of :attr:`trained_on` was trained."""
@@ -183,21 +166,15 @@ class RunRecord(BaseModel):
     def described(self, task: str) -> dict[str, Any]:
         """What identified a task of :attr:`trained_on` when the run was made: ``meaning`` (classes, range, metric),
         ``recipe`` and ``data``, the fingerprints of its rows."""
-        described: dict[str, Any] = self.identity["tasks"][task]
-        return described
+        return self.identity["tasks"][task]
 
     def summary(self) -> dict[str, Any]:
         """What the training verbs print with ``--json``."""
-        return {
-            "run": self.run,
-            "kind": self.kind,
-            "task": self.task,
-            "metric": self.metric,
-            "dev": self.dev,
-            **self.cost.model_dump(),
-            "artifact": self.artifact,
-        }
+        named = {key: getattr(self, key) for key in ("run", "kind", "task", "metric", "dev")}
+        return {**named, **self.cost.model_dump(), "artifact": self.artifact}
 
+
+_REMEDY = "train the run again with --force"
 
 _RUN_NAME = re.compile(r"[\w-]{1,64}")
 """What may be the name of a folder beside the others: a person's slip must not be read as a path."""
@@ -225,11 +202,7 @@ class Ledger:
         return self.folder(run) / "weights.safetensors"
 
     def find(self, run: str) -> RunRecord | None:
-        """The finished run called ``run``, or None.
-
-        Raises:
-            PipelineError: its run.json is damaged.
-        """
+        """The finished run called ``run``, or None; a :class:`PipelineError` if its run.json is damaged."""
         return self._records.read(self.folder(run) / "run.json") if _RUN_NAME.fullmatch(run) else None
 
     def names(self) -> list[str]:
@@ -240,29 +213,21 @@ class Ledger:
         """Whether a run called ``run`` left anything, finished or not."""
         return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
-    def with_weights(self, record: RunRecord, wanted: bool) -> RunRecord | None:
-        """The record, if the weights that it names, or that are ``wanted``, are there."""
-        if (wanted or record.weights_sha256 is not None) and not self.weights_file(record.run).is_file():
-            return None
-        return record
-
     def predictions(self, run: str, task: str | None = None) -> pd.DataFrame:
         """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.
 
-        Args:
-            task: one that the run was scored on; None is the only one, or the first, that it trained on.
+        Without ``task`` it is that of the only task, or the first, that the run trained on.
         """
         record = self.find(run) if task is not None else None
         file = self._predictions_file(run, None if record and record.trained_on[0] == task else task)
-        return _with_numbers(_read(pd.read_parquet, file), file, "label", "prediction", others=("id",))
+        return _read(pd.read_parquet, file, "label", "prediction", others=("id",))
 
     def curve(self, run: str) -> pd.DataFrame:
         """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
 
         Epoch 0, where there is one, is the score before any step, and has no loss.
         """
-        file = self.folder(run) / "curve.csv"
-        return _with_numbers(_read(pd.read_csv, file), file, "epoch", "dev")
+        return _read(pd.read_csv, self.folder(run) / "curve.csv", "epoch", "dev")
 
     def attention(self, run: str) -> pd.DataFrame | None:
         """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
@@ -277,27 +242,19 @@ class Ledger:
     def lock(self, run: str, wait: bool = False) -> Iterator[None]:
         """Keep two processes from training one run at once; a killed process gives its lock up by itself.
 
-        What killed processes left of half-written files is cleared away.
-
-        Args:
-            wait: for another process that is at it.
-
-        Raises:
-            RunBusy: another process is at it, and ``wait`` is not given.
+        What killed processes left of half-written files is cleared away. If another process is at it, ``wait`` for it
+        or raise :class:`RunBusy`.
         """
         folder = make_folder(self.folder(run))
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
-        with locked(self._lock_file(run), if_held=None if wait else busy):
+        with locked(folder / ".lock", if_held=None if wait else busy):
             clear_leftovers(folder)
             clear_leftovers(self.checkpoint_file(run).parent)
             yield
 
-    def _lock_file(self, run: str) -> Path:
-        return self.folder(run) / ".lock"
-
     def is_busy(self, run: str) -> bool:
         """Whether another process holds the lock of ``run``."""
-        return is_held(self._lock_file(run))
+        return is_held(self.folder(run) / ".lock")
 
     def finish(
         self,
@@ -306,17 +263,9 @@ class Ledger:
         predictions: Mapping[str, pd.DataFrame],
         attention: pd.DataFrame | None = None,
     ) -> None:
-        """Write everything of a run, ``run.json`` last, and drop its checkpoint.
-
-        Args:
-            predictions: for each task that it was scored on.
-        """
+        """Write everything of a run, ``run.json`` last, and drop its checkpoint; ``predictions`` are by task."""
         folder = make_folder(self.folder(record.run))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(curve[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(curve)
-        write_text(folder / "curve.csv", text.getvalue())
+        write_table(pd.DataFrame(curve, dtype=object), folder / "curve.csv")
         for task, table in predictions.items():
             write_table(table, self._predictions_file(record.run, None if task == record.trained_on[0] else task))
         if attention is not None:
@@ -348,15 +297,13 @@ class Ledger:
         shutil.rmtree(self.checkpoint_file(run).parent, ignore_errors=True)
 
 
-_REMEDY = "train the run again with --force"
-
-
-def _with_numbers(table: pd.DataFrame, file: Path, *columns: str, others: Sequence[str] = ()) -> pd.DataFrame:
-    """``table``, which must have ``columns`` of finite numbers, and ``others`` of anything.
-
-    Raises:
-        PipelineError: it lacks one, or holds something else there.
-    """
+def _read(
+    reader: Callable[..., pd.DataFrame], file: Path, *columns: str, others: Sequence[str] = (), **options: Any
+) -> pd.DataFrame:
+    """The table in ``file``, which must have ``columns`` of finite numbers, and ``others`` of anything."""
+    with reading(file, _REMEDY):
+        check_regular(file)
+        table = reader(file, **options)
     for name in (*columns, *others):
         values = table.get(name)
         if values is None:
@@ -364,9 +311,3 @@ def _with_numbers(table: pd.DataFrame, file: Path, *columns: str, others: Sequen
         if name in columns and not (is_numeric_dtype(values) and np.isfinite(values.to_numpy(np.float64)).all()):
             raise PipelineError(f"{file}: column '{name}' holds something else than finite numbers: {_REMEDY}")
     return table
-
-
-def _read(reader: Callable[..., pd.DataFrame], file: Path, **options: Any) -> pd.DataFrame:
-    with reading(file, _REMEDY):
-        check_regular(file)
-        return reader(file, **options)

@@ -8,11 +8,7 @@ _OF_A_DESCRIPTION = ("task", "recipe", "data", "others")
 
 
 def upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a record of version 1 or 2 as today's; values that are no such record come back as they are.
-
-    Raises:
-        ValueError: a part of it is not the table that these versions wrote.
-    """
+    """The keys of a record of version 1 or 2 as today's; values that are no such record come back as they are."""
     if not {"task", "rows", "identity"} <= values.keys():
         return values
     rows, identity, others = (_table(values, key) for key in ("rows", "identity", "others"))

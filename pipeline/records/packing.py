@@ -27,36 +27,24 @@ _LARGEST_MANIFEST = 2**20
 
 
 def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
-    """Write an artifact of ``store``, with the adapters of a fusion, into one zip file.
+    """Write an artifact of ``store``, checked, with the adapters of a fusion, into one zip file; returns them.
 
-    Raises:
-        PipelineError: one of them is missing or damaged, or the file cannot be written.
+    A file of an artifact may be a link, since a manifest can name no content that its author did not know.
     """
     store.check()
     artifact = store.find(run)
     if artifact is None:
         raise store.missing(run)
     packed = [*store.adapters_of(artifact.manifest), artifact]
-    pack(packed, file)
-    return packed
-
-
-def pack(artifacts: Sequence[Artifact], file: Path) -> None:
-    """Write ``artifacts``, each checked, into one zip file.
-
-    A file of an artifact may be a link, since a manifest can name no content that its author did not know.
-
-    Raises:
-        PipelineError: an artifact is damaged, or the file cannot be written.
-    """
     with (
         new_file(file) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive,
     ):
-        for artifact in artifacts:
-            artifact.verify()
-            for name in _names(artifact.manifest):
-                archive.write(artifact.folder / name, f"{artifact.manifest.place}/{name}")
+        for each in packed:
+            each.verify()
+            for name in _names(each.manifest):
+                archive.write(each.folder / name, f"{each.manifest.place}/{name}")
+    return packed
 
 
 @dataclass(frozen=True)
@@ -76,12 +64,20 @@ def import_artifacts(store: Store, file: Path) -> Imported:
         PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or the store
             has an artifact in it with other contents.
     """
-    with _open(file) as export:
+    with reading(file):
+        check_regular(file)
+    with ExitStack() as opened:
+        with _reading(file):
+            stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
+            archive = opened.enter_context(zipfile.ZipFile(stream))
+        export = Export(file, archive)
         _check_sources(export, store)
         here = {manifest.run: _same_here(manifest, export, store) for manifest in export.manifests}
         new = [manifest for manifest in export.manifests if here[manifest.run] is None]
         if new:
-            _check_room(export, new, store)
+            needed, free = sum(map(export.size, new)), shutil.disk_usage(make_folder(store.root)).free
+            if needed > free:
+                raise PipelineError(f"{file}: needs {needed:,} bytes in {store.root}, which has {free:,}: make room")
             _add(export, new, store)
     return Imported(
         added=tuple(Artifact(folder=store.root / manifest.place, manifest=manifest) for manifest in new),
@@ -101,11 +97,7 @@ def _check_sources(export: Export, store: Store) -> None:
 
 
 def _same_here(manifest: Manifest, export: Export, store: Store) -> Artifact | None:
-    """The artifact of the same run and contents in ``store``, checked; None if it has none of that run.
-
-    Raises:
-        PipelineError: its contents are others, or damaged.
-    """
+    """The artifact of the same run in ``store``, or None; an error if its contents are others or damaged."""
     artifact = store.find(manifest.run)
     if artifact is None:
         return None
@@ -116,12 +108,6 @@ def _same_here(manifest: Manifest, export: Export, store: Store) -> Artifact | N
             f" that one instead, remove yours first (python -m pipeline store remove {manifest.run})"
         )
     return artifact
-
-
-def _check_room(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
-    needed, free = sum(map(export.size, manifests)), shutil.disk_usage(make_folder(store.root)).free
-    if needed > free:
-        raise PipelineError(f"{export.file}: needs {needed:,} bytes in {store.root}, which has {free:,}: make room")
 
 
 def _add(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
@@ -147,22 +133,6 @@ def _add(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
         raise
 
 
-@contextmanager
-def _open(file: Path) -> Iterator[Export]:
-    """The export in ``file``, open for reading.
-
-    Raises:
-        PipelineError: the file cannot be read, or holds anything that :func:`pack` does not write.
-    """
-    with ExitStack() as opened:
-        with reading(file):
-            check_regular(file)
-        with _reading(file):
-            stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
-            archive = opened.enter_context(zipfile.ZipFile(stream))
-        yield Export(file, archive)
-
-
 class Export:
     """The artifacts in an open zip file, of which all but their files' contents has been checked."""
 
@@ -183,11 +153,7 @@ class Export:
         return sum(self._archive.getinfo(f"{manifest.place}/{name}").file_size for name in _names(manifest))
 
     def unpack(self, manifest: Manifest, folder: Path) -> None:
-        """Write the files of an artifact into ``folder``.
-
-        Raises:
-            PipelineError: the content of one cannot be read, or is not what its sha256 says.
-        """
+        """Write the files of an artifact into ``folder``, checked against their sha256."""
         for name in _names(manifest):
             member, digest = f"{manifest.place}/{name}", hashlib.sha256()
             with (folder / name).open("wb") as target:
@@ -200,12 +166,13 @@ class Export:
     def _check_members(self, members: Sequence[zipfile.ZipInfo]) -> None:
         for member in members:
             kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where the writer's system has no such kinds
+            named = f"holds {shortened(member.filename)}, which is"
             if member.filename.endswith("/") or kind not in (0, stat.S_IFREG):
-                raise self.refused(f"holds {shortened(member.filename)}, which is a folder or a link")
+                raise self.refused(f"{named} a folder or a link")
             if member.flag_bits & 1:
-                raise self.refused(f"holds {shortened(member.filename)}, which is encrypted")
+                raise self.refused(f"{named} encrypted")
             if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-                raise self.refused(f"holds {shortened(member.filename)}, which is compressed: exports are not")
+                raise self.refused(f"{named} compressed: exports are not")
         if len({member.filename for member in members}) < len(members):
             raise self.refused("holds two files of one name")
         # Members may overlap, and be a bomb without any compression.
@@ -218,17 +185,16 @@ class Export:
             raise self.refused(f"holds {len(members)} artifacts, not 1 to {_MOST_ARTIFACTS}")
         manifests = {}
         for member in members:
+            name = shortened(member.filename)
             if member.file_size > _LARGEST_MANIFEST:
-                raise self.refused(
-                    f"{shortened(member.filename)} has {member.file_size:,} bytes, too many for a manifest"
-                )
+                raise self.refused(f"{name} has {member.file_size:,} bytes, too many for a manifest")
             content = b"".join(self._chunks(member.filename))
-            with _reading(Path(f"{self.file}: {shortened(member.filename)}")):
+            with _reading(Path(f"{self.file}: {name}")):
                 manifest = Manifest.model_validate_json(content)
             if manifest.run in manifests:
                 raise self.refused(f"holds two artifacts of run {manifest.run}")
             if not manifest.files:
-                raise self.refused(f"{shortened(member.filename)} lists no files")
+                raise self.refused(f"{name} lists no files")
             manifests[manifest.run] = manifest
         return sorted(manifests.values(), key=lambda manifest: manifest.kind)
 
@@ -236,11 +202,10 @@ class Export:
         with _reading(self.file):
             source = self._archive.open(member)
         with source:
-            while True:
+            chunk = None
+            while chunk != b"":
                 with _reading(self.file):
                     chunk = source.read(_CHUNK)
-                if not chunk:
-                    return
                 yield chunk
 
     def refused(self, why: str) -> PipelineError:
@@ -252,9 +217,9 @@ class _BoundedReader(io.BufferedReader):
     """Refuses to read very much at once, as zipfile does with a directory of any size."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        most = _LARGEST_DIRECTORY
-        content = super().read(most + 1 if size is None or size < 0 else min(size, most + 1))
-        if len(content) > most:
+        most = _LARGEST_DIRECTORY + 1
+        content = super().read(most if size is None or size < 0 else min(size, most))
+        if len(content) == most:
             raise zipfile.BadZipFile("it has too many members")
         return content
 

@@ -10,19 +10,17 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name
-from pipeline.records.source_run import SourceRun
 from pipeline.settings.recipe import BOTTLENECKS, Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
-from pipeline.system.errors import PipelineError, raise_all, writing
+from pipeline.system.errors import PipelineError, printable, raise_all, writing
 from pipeline.system.model_files import ModelFiles
-from pipeline.system.printable import printable
 from pipeline.system.reading import reading
 
 ArtifactKind = Literal["adapter", "fusion"]
@@ -36,10 +34,17 @@ LAYERNORMS = "layernorms.safetensors"
 _RUN = re.compile(r"[0-9a-f]{12}")
 
 
-class Manifest(BaseModel):
-    """What an artifact is, what it was made from, and the sha256 of each of its files."""
+class SourceRun(BaseModel, frozen=True):
+    """A run that another is built on: an adapter of a fusion, or the step before in sequential tuning."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    task: Name
+    run: str
+    digest: str = Field(description="sha256 over what was taken from it")
+    tensors: str | None = Field(None, description="sha256 over an adapter's tensors as they were before training")
+
+
+class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What an artifact is, what it was made from, and the sha256 of each of its files."""
 
     schema_version: int = 1
     kind: ArtifactKind
@@ -80,21 +85,14 @@ class Manifest(BaseModel):
         return f"{self.kind}s/{self.task}/{self.run}"
 
 
-class Artifact(BaseModel):
+class Artifact(BaseModel, frozen=True):
     """A manifest and where it stands."""
-
-    model_config = ConfigDict(frozen=True)
 
     folder: Path
     manifest: Manifest
 
     def verify(self) -> None:
-        """Check every file against its sha256.
-
-        Raises:
-            PipelineError: a file is missing, its content has changed, or the manifest does not know it, though it would
-                be loaded.
-        """
+        """Raise a :class:`PipelineError` if a file is missing, has changed, or would be loaded but is not listed."""
         if not self.manifest.files:
             raise PipelineError(f"{self.folder / MANIFEST}: damaged: it lists no files: {self.remedy}")
         for name, expected in self.manifest.files.items():
@@ -126,6 +124,7 @@ class Store:
         remedy = "delete its folder (python -m pipeline store remove RUN) and train it again"
         self._manifests = ModelFiles(Manifest, remedy, index=root / ".index")
         self._warnings: set[str] = set()
+        self._kinds = [root / f"{kind}s" for kind in get_args(ArtifactKind)]
 
     def check(self) -> None:
         """Raise a :class:`PipelineError` unless the store is a folder that can be read."""
@@ -145,11 +144,7 @@ class Store:
         return artifacts
 
     def current(self, chosen: Artifact) -> Artifact:
-        """``chosen`` from :meth:`artifacts`, with its manifest read from its own file.
-
-        Raises:
-            PipelineError: it is gone, damaged, or not what was chosen.
-        """
+        """``chosen`` from :meth:`artifacts`; a :class:`PipelineError` if its own file is gone, damaged or changed."""
         artifact = self._read(chosen.folder)
         if artifact != chosen:
             raise PipelineError(
@@ -159,20 +154,14 @@ class Store:
         return artifact
 
     def find(self, run: str) -> Artifact | None:
-        """The artifact of ``run``, with its manifest read from its own file.
-
-        Raises:
-            PipelineError: its manifest is damaged.
-        """
-        problems = []
+        """The artifact of ``run``, read from its own file; a :class:`PipelineError` if its manifest is damaged."""
+        problems: list[str] = []
         for folder in self._places_of(run):
-            try:
+            with _noted(problems):
                 if (artifact := self._read(folder)) is not None:
                     return artifact
-            except PipelineError as error:
-                problems.append(error)
         if problems:
-            raise problems[0]
+            raise PipelineError(problems[0])
         return None
 
     def find_unchanged(self, run: str, digest: str | None) -> Artifact | None:
@@ -192,21 +181,17 @@ class Store:
             write_json(folder / MANIFEST, manifest.model_dump(mode="json"))
         return Artifact(folder=target, manifest=manifest)
 
-    def users_of(self, run: str) -> list[Artifact]:
-        """The fusions that need the adapter ``run``."""
-        artifacts, _ = self._listed()
-        return [a for a in artifacts if run in {source.run for source in a.manifest.sources}]
+    def users_of(self, run: str, unless: str | None = None) -> list[str]:
+        """The fusions that need the adapter ``run``, unless with contents of this digest."""
+        manifests = [artifact.manifest for artifact in self._listed()[0]]
+        return [m.run for m in manifests if any(s.run == run and s.digest != unless for s in m.sources)]
 
     def adapters_of(self, fusion: Manifest) -> list[Artifact]:
         """The adapters of a fusion in its order; none of an adapter. See :meth:`source`."""
         return [self.source(source, fusion) for source in fusion.sources]
 
     def source(self, source: SourceRun, fusion: Manifest) -> Artifact:
-        """One of the adapters of ``fusion``.
-
-        Raises:
-            PipelineError: it is not here, or has other contents than the fusion was trained over.
-        """
+        """An adapter of ``fusion``; a :class:`PipelineError` if the one that it was trained over is not here."""
         artifact = self.find_unchanged(source.run, source.digest)
         if artifact is None:
             raise PipelineError(
@@ -218,15 +203,18 @@ class Store:
     def verify(self) -> int:
         """Check every manifest, every file against its sha256, and that fusions have their adapters.
 
-        Returns:
-            The number of artifacts.
-
-        Raises:
-            PipelineError: naming every problem.
+        Returns the number of artifacts, or raises a :class:`PipelineError` that names every problem.
         """
         self.check()
         folders, problems = self._folders()
-        problems += [problem for folder in folders for problem in self._problems(folder)]
+        for folder in folders:
+            with _noted(problems):
+                if (artifact := self._read(folder)) is None:
+                    raise PipelineError(f"{folder}: has no {MANIFEST}, so it was never finished: delete it")
+                with _noted(problems), reading(folder):
+                    artifact.verify()
+                with reading(folder):
+                    self.adapters_of(artifact.manifest)
         places = Counter(folder.name for folder in folders)
         problems += [
             f"run {run} stands in {count} folders: delete all but one" for run, count in places.items() if count > 1
@@ -235,11 +223,7 @@ class Store:
         return len(folders)
 
     def remove(self, run: str) -> Path:
-        """Delete an artifact, even a damaged one; returns its folder.
-
-        Raises:
-            PipelineError: there is none, there are several, or a fusion needs it.
-        """
+        """Delete an artifact, even a damaged one, unless a fusion needs it; returns its folder."""
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
         if not folders:
@@ -248,8 +232,7 @@ class Store:
             listed = " and ".join(map(str, folders))
             raise PipelineError(f"run {run} stands in {listed}: delete the wrong one by hand")
         if users := self.users_of(run):
-            named = ", ".join(user.manifest.run for user in users)
-            raise PipelineError(f"adapter {run} is part of fusion {named}: remove that first")
+            raise PipelineError(f"adapter {run} is part of fusion {', '.join(users)}: remove that first")
         delete(folders[0])
         return folders[0]
 
@@ -257,12 +240,7 @@ class Store:
         """Refuse to put other contents in the place of an adapter that fusions are built on."""
         if not (self.root / manifest.place).is_dir():
             return
-        users = [
-            user.manifest.run
-            for user in self.users_of(manifest.run)
-            if any(source.run == manifest.run and source.digest != manifest.digest for source in user.manifest.sources)
-        ]
-        if users:
+        if users := self.users_of(manifest.run, unless=manifest.digest):
             raise PipelineError(
                 f"adapter {manifest.run} in {self.root} differs from the new one, and fusion {', '.join(users)} is"
                 " built on it: remove the fusion first (python -m pipeline store remove RUN)"
@@ -273,10 +251,8 @@ class Store:
         folders, problems = self._folders()
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
-            try:
-                artifacts.append(_artifact(file, manifest))
-            except PipelineError as error:
-                problems.append(str(error))
+            with _noted(problems):
+                artifacts.append(_artifact(file.parent, manifest))
         return artifacts, problems
 
     def _folders(self) -> tuple[list[Path], list[str]]:
@@ -284,44 +260,22 @@ class Store:
         problems: list[str] = []
 
         def inside(folder: Path) -> list[Path]:
-            try:
+            with _noted(problems):
                 return _subfolders(folder) or []
-            except PipelineError as error:
-                problems.append(str(error))
-                return []
+            return []
 
-        return [run for kind in self._kinds() for task in inside(kind) for run in inside(task)], problems
+        return [run for kind in self._kinds for task in inside(kind) for run in inside(task)], problems
 
     def _places_of(self, run: str) -> list[Path]:
         """Where the artifact of ``run`` may stand."""
         if not _RUN.fullmatch(run):
             return []
-        return [task / run for kind in self._kinds() for task in _subfolders(kind) or []]
-
-    def _kinds(self) -> list[Path]:
-        return [self.root / f"{kind}s" for kind in get_args(ArtifactKind)]
+        return [task / run for kind in self._kinds for task in _subfolders(kind) or []]
 
     def _read(self, folder: Path) -> Artifact | None:
         """What stands in ``folder``; None without a manifest."""
-        file = folder / MANIFEST
-        manifest = self._manifests.read(file)
-        return None if manifest is None else _artifact(file, manifest)
-
-    def _problems(self, folder: Path) -> Iterator[str]:
-        try:
-            artifact = self._read(folder)
-        except PipelineError as error:
-            yield str(error)
-            return
-        if artifact is None:
-            yield f"{folder}: has no {MANIFEST}, so it was never finished: delete it"
-            return
-        for check in (artifact.verify, lambda: self.adapters_of(artifact.manifest)):
-            try:
-                with reading(folder):
-                    check()
-            except PipelineError as error:
-                yield str(error)
+        manifest = self._manifests.read(folder / MANIFEST)
+        return None if manifest is None else _artifact(folder, manifest)
 
     def missing(self, run: str) -> PipelineError:
         """The error that there is no artifact of ``run``."""
@@ -332,8 +286,7 @@ def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, site
     """Why an adapter cannot be fused on this backbone, or None if it can.
 
     The backbone is known by the hash of its weights, never by name. A task with one text is encoded alike either way,
-    so its adapters fit any encoding; the sites (Houlsby or Pfeiffer) must agree; an adapter that trained its own
-    LayerNorms needs them and cannot share a layer.
+    so its adapters fit any encoding.
     """
     return why_other_backbone(manifest, backbone_weights) or why_recipe_not_fused(
         manifest.recipe, manifest.pair, encoding, sites
@@ -372,42 +325,42 @@ def fitting_adapters(
     return found
 
 
-def _artifact(file: Path, manifest: Manifest | PipelineError) -> Artifact:
-    """The artifact of a manifest that was read from ``file``.
+@contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    """Add the message of a :class:`PipelineError` to ``problems`` instead of raising it."""
+    try:
+        yield
+    except PipelineError as error:
+        problems.append(str(error))
 
-    Raises:
-        PipelineError: it could not be, or belongs elsewhere.
-    """
+
+def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:
+    """The artifact of a manifest that was read from ``folder``, unless that failed or it belongs elsewhere."""
     if isinstance(manifest, PipelineError):
         raise manifest
-    if file.parts[-4:-1] != tuple(manifest.place.split("/")):
-        raise PipelineError(
-            f"{file}: belongs into {manifest.place}, by what it says: move its folder there or delete it"
-        )
-    return Artifact(folder=file.parent, manifest=manifest)
+    if folder.parts[-3:] != tuple(manifest.place.split("/")):
+        what = f"belongs into {manifest.place}, by what it says"
+        raise PipelineError(f"{folder / MANIFEST}: {what}: move its folder there or delete it")
+    return Artifact(folder=folder, manifest=manifest)
 
 
 def _subfolders(folder: Path) -> list[Path] | None:
-    """The folders in ``folder`` by name, or None if there is no such folder; what is being written starts with a dot.
+    """The folders in ``folder`` by name, or None if there is no such folder; those being written start with a dot."""
 
-    Raises:
-        PipelineError: it cannot be read.
-    """
+    def is_folder(entry: os.DirEntry[str]) -> bool:
+        with suppress(OSError):  # a link that leads round in a circle
+            return entry.is_dir()
+        return False
+
     with reading(folder):
         try:
             with os.scandir(folder) as entries:
-                names = [entry.name for entry in entries if not entry.name.startswith(".") and _is_folder(entry)]
+                names = [entry.name for entry in entries if not entry.name.startswith(".") and is_folder(entry)]
         except FileNotFoundError:
             return None
         except NotADirectoryError:
             raise PipelineError(f"{folder}: a file stands where a folder is needed") from None
     return [folder / name for name in sorted(names)]
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    with suppress(OSError):  # a link that leads nowhere
-        return entry.is_dir()
-    return False
 
 
 def delete(folder: Path) -> None:

@@ -1,9 +1,9 @@
 """From a study's runs to its report: every table, figure and sentence."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
 from pipeline.reporting.built_on import built_on_table
 from pipeline.reporting.choices import choices_table
 from pipeline.reporting.cost import cost_table
@@ -11,17 +11,16 @@ from pipeline.reporting.cross_task import cross_task_table
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.epochs import epoch_table
 from pipeline.reporting.figures import write_figures
-from pipeline.reporting.forgetting import forgetting_table
-from pipeline.reporting.fusion_gain import fusion_gain_table
-from pipeline.reporting.low_resource import low_resource_table
-from pipeline.reporting.main_table import main_table
-from pipeline.reporting.notes import NOTES, missing
+from pipeline.reporting.forgetting import forgetting_sentences, forgetting_table
+from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
+from pipeline.reporting.low_resource import low_resource_sentences, low_resource_table
+from pipeline.reporting.main_table import main_sentences, main_table
+from pipeline.reporting.notes import failure_sentences, missing, notes
 from pipeline.reporting.published import published_settings_table, published_table
 from pipeline.reporting.report import Report, Table
-from pipeline.reporting.results import results_table
-from pipeline.reporting.runs import AttentionMap, StudyRuns
-from pipeline.reporting.sentences import SENTENCES
+from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
 from pipeline.reporting.settings import settings_table
+from pipeline.reporting.tables import results_table
 from pipeline.reporting.text import backbone_text
 
 TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
@@ -40,6 +39,8 @@ TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
 )
 """In the order of the report; one returns None where the study has nothing for it."""
 
+SENTENCES = (main_sentences, low_resource_sentences, fusion_sentences, forgetting_sentences, failure_sentences)
+
 
 def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> Report:
     """Compute the report of a study; its figures, ``maps`` among them, are written into ``folder/figures``.
@@ -49,25 +50,19 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     """
     runs = StudyRuns(result, ledger, maps)
     tables = tuple(table for make in TABLES if (table := make(runs)) is not None)
-    records = {record.run: record for record in _records(runs, tables)}
+    # The study's runs, and those that cells name beside them: adapters of sources, first steps.
+    named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
+    found = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))
+    records = {run: record for run, record in found if record is not None}
     return Report(
         study=result.study,
         backbone=backbone_text(result.backbone),
         summary=tuple(sentence for say in SENTENCES for sentence in say(runs)),
         tables=tables,
         figures=write_figures(runs, folder / "figures"),
-        notes=tuple(note for say in NOTES for note in say(runs)),
+        notes=tuple(notes(runs)),
         missing=tuple(missing(runs)),
         results=results_table(runs),
         records=records,
         curves={run: runs.curve(run) for run in records},
     )
-
-
-def _records(runs: StudyRuns, tables: Sequence[Table]) -> Iterator[RunRecord]:
-    """The study's runs, and those that cells name beside them: adapters of sources, first steps."""
-    yield from (scored.record for scored in runs.scored)
-    for name in dict.fromkeys(run for table in tables for row in table.rows for cell in row for run in cell.runs):
-        record = runs.ledger.find(name)
-        if record is not None:
-            yield record

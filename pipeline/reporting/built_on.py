@@ -1,20 +1,17 @@
 """Every row that is built on another, beside that row on the target alone.
 
-The two sides differ in more than the other tasks: a fusion, for one, comes after its adapter's training and so trains
-for more steps. A difference here does not show what the other tasks are worth.
+The two sides differ in more than the other tasks: a fusion, for one, trains for more steps than the adapter it reads.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once, runs_of
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of
+from pipeline.reporting.text import marks_note
 from pipeline.stats.paired import Comparison
-
-TITLE = "Beside the row it is built on"
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,12 @@ class Contrast:
 @once
 def contrasts(runs: StudyRuns) -> list[Contrast]:
     """Every line that is built on another row, and joint training beside fine-tuning on the target alone."""
-    bases = {line: Line(base) for line in runs.lines if (base := _base(runs, line)) is not None}
+    bases = {}
+    for line in runs.lines:
+        row = runs.study.row(line.row)
+        base = "full" if row.method == "multitask" else row.of
+        if base is not None:
+            bases[line] = Line(base)
     family = {
         (line, target): runs.resampled(runs.cell(line, target), runs.cell(base, target), target)
         for line, base in bases.items()
@@ -43,49 +45,32 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
     ]
 
 
-def _base(runs: StudyRuns, line: Line) -> str | None:
-    row = runs.study.row(line.row)
-    return "full" if row.method == "multitask" else row.of
-
-
 def built_on_table(runs: StudyRuns) -> Table | None:
     """One line a contrast; None where no row is built on another."""
     all_contrasts = contrasts(runs)
-    if not all_contrasts:
-        return None
+    rows = [_row(runs, one) for one in all_contrasts]
+    unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
+    marks = marks_note("the base row", all_contrasts)
+    return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
 
-    def steps(line: Line, target: str) -> float | None:
-        """Optimiser steps on the target's rows, mean over seeds; None where they are not known of all."""
-        numbers = [runs.steps_on(scored.record, target) for scored in runs.cell(line, target)]
-        return None if None in numbers else mean_of(numbers)
 
-    def difference(one: Contrast) -> Cell:
-        both = runs_of((*runs.cell(one.line, one.target), *runs.cell(one.base, one.target)))
-        return difference_cell(one.comparison.difference, both, one.comparison, runs.title(one.base))
-
-    columns: dict[str, Callable[[Contrast], Cell]] = {
-        "method": lambda one: line_cell(runs, one.line),
-        "base row": lambda one: line_cell(runs, one.base),
-        "other tasks": lambda one: text_cell(one.sources),
-        "target": lambda one: text_cell(one.target),
-        "base score": lambda one: group_cell(runs.cell(one.base, one.target)),
-        "base steps": lambda one: count_cell(steps(one.base, one.target)),
-        "score": lambda one: group_cell(runs.cell(one.line, one.target)),
-        "steps": lambda one: count_cell(steps(one.line, one.target)),
-        "difference, points": difference,
+def _row(runs: StudyRuns, one: Contrast) -> dict[str, Cell]:
+    base, group = runs.cell(one.base, one.target), runs.cell(one.line, one.target)
+    both = runs_of((*group, *base))
+    return {
+        "method": line_cell(runs, one.line),
+        "base row": line_cell(runs, one.base),
+        "other tasks": text_cell(one.sources),
+        "target": text_cell(one.target),
+        "base score": group_cell(base),
+        "base steps": _steps_cell(runs, base),
+        "score": group_cell(group),
+        "steps": _steps_cell(runs, group),
+        "difference, points": difference_cell(one.comparison.difference, both, one.comparison, runs.title(one.base)),
     }
-    unequal = sum(steps(one.base, one.target) != steps(one.line, one.target) for one in all_contrasts)
-    notes = (
-        "Base row: fine-tuning on the target alone for sequential and joint training, the row of adapters for what is"
-        " built on adapters. Steps: optimiser steps on the target's rows, mean over seeds; a fusion's include those of"
-        " the target's own adapter that it reads, joint training's are all of its steps.",
-        *([_UNEQUAL.format(unequal=unequal, total=len(all_contrasts))] if unequal else []),
-        *short_test_note("the base row", all_contrasts),
-    )
-    return Table.of("built-on", TITLE, all_contrasts, columns, notes)
 
 
-_UNEQUAL = (
-    "In {unequal} of {total} lines the two sides trained for different numbers of steps: such a difference may come"
-    " from the steps as well as from the other tasks, and does not show that these help."
-)
+def _steps_cell(runs: StudyRuns, group: Sequence[Scored]) -> Cell:
+    """Optimiser steps on the target's rows, mean over seeds; none where they are not known of all."""
+    steps = [runs.steps_on(scored.record, scored.entry.target) for scored in group]
+    return count_cell(None if None in steps else mean_of(steps))

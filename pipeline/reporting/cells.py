@@ -1,21 +1,20 @@
-"""Cells that several tables share: names, scores, counts, and differences with their verdict."""
+"""What several tables share: cells of names, scores, counts and differences, and the verdicts on these."""
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell
-from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
-from pipeline.reporting.verdicts import Place, Verdicts
-from pipeline.stats.paired import Comparison
+from pipeline.stats.paired import Comparison, Resampled, mean_difference
 
-
-def mean_of(values: Iterable[float | None]) -> float | None:
-    """The mean of the values that are known; None without any."""
-    known = [value for value in values if value is not None]
-    return statistics.mean(known) if known else None
+Key = TypeVar("Key", bound=Hashable)
+Place = tuple[Line | str, int | None]
+"""A line, or a row over all its sources, at a point of the low-resource curve; None: in the main table."""
+Verdicts = Mapping[tuple[Place, str | None], Comparison]
+"""By place and target; None for the mean over all targets."""
 
 
 def line_cell(runs: StudyRuns, line: Line, used: tuple[str, ...] = ()) -> Cell:
@@ -70,26 +69,51 @@ def difference_cell(
     return judged(Cell(points(difference), difference, used, detail=detail), comparison, against)
 
 
-def target_cell(runs: StudyRuns, place: Place, target: str, planned: int, verdicts: Verdicts) -> Cell:
-    """The mean score of a place on a target against the reference, and what is missing of ``planned`` runs."""
+def score_cells(
+    runs: StudyRuns,
+    place: Place,
+    targets: Sequence[str],
+    planned: Mapping[str, int],
+    mean: float | None,
+    verdicts: Verdicts,
+) -> dict[str, Cell]:
+    """The mean score of a place on each target, and what is missing of the ``planned`` runs; of several their mean."""
     line, rows = place
-    group, comparison = runs.cell(line, target, rows), verdicts.get((place, target))
-    details = [comparison_text(comparison, runs.title(runs.reference))] if comparison else []
-    if planned > 1:
-        details.append(f"{len(group)} of {planned} runs")
-    for entry in runs.entries(line, target, rows):
-        if entry.error is not None:
-            source = "" if entry.line == line else f"{entry.method} "
-            details.append(f"{source}seed {entry.seed} failed: {entry.error}")
-    values = [scored.value for scored in group]
-    verdict = comparison.verdict if comparison else None
-    return Cell(score_text(values, planned), mean_of(values), runs_of(group), verdict, "; ".join(details))
+    cells, against = {}, runs.title(runs.reference)
+    for target in targets:
+        group, comparison = runs.cell(line, target, rows), verdicts.get((place, target))
+        details = [comparison_text(comparison, against)] if comparison else []
+        if planned[target] > 1:
+            details.append(f"{len(group)} of {planned[target]} runs")
+        for entry in runs.entries(line, target, rows):
+            if entry.error is not None:
+                source = "" if entry.line == line else f"{entry.method} "
+                details.append(f"{source}seed {entry.seed} failed: {entry.error}")
+        values, verdict = [scored.value for scored in group], comparison.verdict if comparison else None
+        text = score_text(values, planned[target])
+        cells[runs.column(target)] = Cell(text, mean_of(values), runs_of(group), verdict, "; ".join(details))
+    if len(targets) > 1:
+        used = dict.fromkeys(run for cell in cells.values() for run in cell.runs) if mean is not None else ()
+        cells["mean"] = judged(Cell(number(mean), mean, tuple(used)), verdicts.get((place, None)), against)
+    return cells
 
 
-def mean_cell(
-    runs: StudyRuns, place: Place, targets: Sequence[str], mean: float | None, comparison: Comparison | None
-) -> Cell:
-    """A mean over targets against the reference's."""
-    groups = [runs.cell(place[0], target, place[1]) for target in targets] if mean is not None else []
-    used = runs_of(scored for group in groups for scored in group)
-    return judged(Cell(number(mean), mean, used), comparison, runs.title(runs.reference))
+def judge(family: Mapping[Key, Resampled | None]) -> dict[Key, Comparison]:
+    """The comparisons of one table, corrected for how many there are; what could not be paired is left out."""
+    known = {key: resampled for key, resampled in family.items() if resampled is not None}
+    return {key: resampled.comparison(len(known)) for key, resampled in known.items()}
+
+
+def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequence[str]) -> Verdicts:
+    """Every place against the study's reference on each target, and on the mean where it has them all."""
+    family: dict[tuple[Place, str | None], Resampled | None] = {}
+    for place in places:
+        line, rows = place
+        if str(line) == runs.study.reference:
+            continue
+        parts = {t: runs.resampled(runs.cell(line, t, rows), runs.cell(runs.reference, t, rows), t) for t in targets}
+        family |= {(place, target): resampled for target, resampled in parts.items()}
+        known = [resampled for resampled in parts.values() if resampled is not None]
+        if len(known) == len(targets) > 1:
+            family[place, None] = mean_difference(known)
+    return judge(family)

@@ -1,6 +1,9 @@
 """What each line of the main table selected on the rows that it is scored on: more options flatter the score more."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import or_
 
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.cells import line_cell
@@ -9,26 +12,16 @@ from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, continued
 from pipeline.reporting.text import MISSING
 
-Choices = Mapping[str, int]
-"""What was selected, and from how many options."""
-
 
 def choices_table(runs: StudyRuns) -> Table:
-    columns: dict[str, Callable[[Line], Cell]] = {
-        "method": lambda line: line_cell(runs, line),
-        "choices, and from how many": lambda line: Cell(_text(runs, line)),
-    }
-    notes = (
-        "Selected by the dev scores that the tables show; in brackets, from how many options. Each selection makes a"
-        " score optimistic, and more options make it more so. The tests do not correct for this.",
-    )
-    return Table.of("choices", "What was chosen on the scored rows", runs.lines, columns, notes)
+    rows = ((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
+    return Table.named("choices", ("method", "choices, and from how many"), rows)
 
 
 def _text(runs: StudyRuns, line: Line) -> str:
     """``epoch (4), anchor (sts 2)``: tasks are named where not all of them had the choice, or not as many options."""
-    by_target = {
-        target: _most([_choices(runs, line.row, scored) for scored in group])
+    by_target = {  # each choice with the most options that a seed had
+        target: reduce(or_, (_choices(runs, line.row, scored) for scored in group))
         for target, group in runs.groups(line).items()
     }
     if not by_target:
@@ -37,8 +30,8 @@ def _text(runs: StudyRuns, line: Line) -> str:
     return ", ".join(f"{kind} ({_sizes(kind, by_target)})" for kind in kinds) or "nothing"
 
 
-def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
-    """What was selected for one run, in order."""
+def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
+    """What was selected for one run, in order, and from how many options."""
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
     sizes["own adapter"] = len(runs.study.row(row).own)
@@ -47,7 +40,7 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Choices:
         epochs = runs.curve(record.run)["epoch"]
         what = "epoch for all its tasks" if record.kind == "multitask" else "epoch"
         sizes[f"{what} or start" if (epochs == 0).any() else what] = len(epochs)
-    return {kind: size for kind, size in sizes.items() if size > 1}
+    return Counter({kind: size for kind, size in sizes.items() if size > 1})
 
 
 def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator[tuple[str, int]]:
@@ -61,14 +54,8 @@ def _earlier_epochs(runs: StudyRuns, record: RunRecord, target: str) -> Iterator
         yield from _earlier_epochs(runs, before, target)
 
 
-def _most(seeds: Sequence[Choices]) -> Choices:
-    """Each choice with the most options that a seed had."""
-    kinds = dict.fromkeys(kind for choices in seeds for kind in choices)
-    return {kind: max(choices.get(kind, 0) for choices in seeds) for kind in kinds}
-
-
-def _sizes(kind: str, by_target: Mapping[str, Choices]) -> str:
-    sizes = {target: choices.get(kind) for target, choices in by_target.items()}
+def _sizes(kind: str, by_target: Mapping[str, Counter[str]]) -> str:
+    sizes = {target: choices[kind] for target, choices in by_target.items()}
     if len(set(sizes.values())) == 1:
         return str(next(iter(sizes.values())))
-    return ", ".join(f"{target} {size}" for target, size in sizes.items() if size is not None)
+    return ", ".join(f"{target} {size}" for target, size in sizes.items() if size)

@@ -1,13 +1,12 @@
 """What every row costs: what is trained, what must be stored for one task and for all, time and memory."""
 
-import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.reporting.cells import count_cell, line_cell, mean_of, share_cell
+from pipeline.reporting.cells import count_cell, line_cell, share_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, records_of, runs_of
+from pipeline.reporting.runs import StudyRuns, mean_of, records_of, runs_of
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -43,58 +42,41 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
 
 def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
     """Parameters to store for the models of all these runs together."""
-    together: Parts = {}
-    for record in records:
-        parts = stored_parts(record, ledger)
-        if parts is None:
-            return None
-        together |= parts
-    return sum(together.values())
+    parts = [stored_parts(record, ledger) for record in records]
+    known = [part for part in parts if part is not None]
+    together = {name: size for part in known for name, size in part.items()}
+    return sum(together.values()) if len(known) == len(parts) else None
 
 
 def cost_table(runs: StudyRuns) -> Table:
-    tasks = len(runs.study.targets)
+    rows = {row: _row(runs, row) for row in runs.rows}
+    columns = next(iter(rows.values()), {})
+    return Table.named("cost", columns, (tuple(cells.values()) for row, cells in rows.items() if runs.all(row)))
 
-    def records(row: str) -> list[RunRecord]:
-        return records_of(runs.all(row))
 
-    def trained(row: str) -> float:
-        return statistics.mean(record.cost.trainable_parameters for record in records(row))
-
-    def backbone(row: str) -> int | None:
-        return next((record.parameters.backbone for record in records(row) if record.parameters), None)
-
-    def every(row: str) -> int | None:
-        chosen = _one_run_a_target(runs, row)
-        return stored(chosen, runs.ledger) if chosen else None
-
-    columns: dict[str, Callable[[str], Cell]] = {
-        "method": lambda row: line_cell(runs, Line(row)),
-        "trainable parameters": lambda row: count_cell(trained(row), runs_of(runs.all(row))),
-        "of the backbone": lambda row: share_cell(trained(row), backbone(row)),
-        "stored, one task": lambda row: count_cell(mean_of(stored([one], runs.ledger) for one in records(row))),
+def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
+    group, tasks = runs.all(row), len(runs.study.targets)
+    records = records_of(group)
+    costs = [record.cost for record in records]
+    trained = mean_of(cost.trainable_parameters for cost in costs)
+    backbone = next((record.parameters.backbone for record in records if record.parameters), None)
+    chosen = _one_run_a_target(runs, row)
+    every = stored(chosen, runs.ledger) if chosen else None
+    together = {
+        f"stored, {tasks} tasks": count_cell(every, tuple(dict.fromkeys(record.run for record in chosen))),
+        "stored a task, of the backbone": share_cell(every, backbone, tasks),
     }
-    if tasks > 1:
-        columns |= {
-            f"stored, {tasks} tasks": lambda row: count_cell(
-                every(row), tuple(dict.fromkeys(record.run for record in _one_run_a_target(runs, row)))
-            ),
-            "stored a task, of the backbone": lambda row: share_cell(every(row), backbone(row), tasks),
-        }
-    columns |= {
-        "seconds": lambda row: count_cell(mean_of(record.cost.seconds for record in records(row))),
-        "with sources": lambda row: count_cell(mean_of(scored.total_seconds for scored in runs.all(row))),
-        "examples/s": lambda row: count_cell(mean_of(one.cost.examples_per_second or None for one in records(row))),
-        "peak memory, MB": lambda row: count_cell(max(record.cost.peak_memory_mb for record in records(row))),
+    return {
+        "method": line_cell(runs, Line(row)),
+        "trainable parameters": count_cell(trained, runs_of(group)),
+        "of the backbone": share_cell(trained, backbone),
+        "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
+        **(together if tasks > 1 else {}),
+        "seconds": count_cell(mean_of(cost.seconds for cost in costs)),
+        "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
+        "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
     }
-    notes = (
-        "Stored: parameters to keep in order to answer one task, or all targets with one seed. Full fine-tuning keeps a"
-        " whole model per task, joint training one for all tasks. Adapters keep the backbone once and few parameters"
-        " per task. A fusion also keeps the adapters that it reads, and its own layers for each target.",
-        "Seconds are means over targets and seeds; they count training and scoring on dev, without start-up. Examples"
-        " per second count training steps alone. Peak memory is the highest of all runs.",
-    )
-    return Table.of("cost", "Cost", [row for row in runs.rows if runs.all(row)], columns, notes)
 
 
 def _one_run_a_target(runs: StudyRuns, row: str) -> list[RunRecord]:

@@ -1,11 +1,10 @@
 """What a model trained on one task scores on the others (Liu & Shen 2023, table 7)."""
 
-from pipeline.reporting.cells import group_cell, judged, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import group_cell, judge, judged, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.text import MISSING, marks_note
 from pipeline.stats.paired import Comparison
 
 _READINGS = {
@@ -20,39 +19,19 @@ def cross_task_table(runs: StudyRuns) -> Table | None:
     if not runs.study.cross_task:
         return None
     targets = runs.study.targets
-    lines = [
-        (line, task)
+    across = {
+        (line, task, target): _across(runs, line, task, target)
         for line in map(Line, runs.rows)
         for task in targets
-        if any(_across(runs, line, task, target) for target in targets)
-    ]
-    if not lines:
-        return None
+        for target in targets
+    }
     # Each model on another task against the model of that task, over the seeds that both have.
-    verdicts = judge(
-        {
-            (line, task, target): runs.resampled(_across(runs, line, task, target), runs.cell(line, target), target)
-            for line, task in lines
-            for target in targets
-        }
-    )
-    rows = tuple(
-        (
-            line_cell(runs, line),
-            text_cell(task),
-            *(_cell(runs, line, task, target, verdicts.get((line, task, target))) for target in targets),
-        )
-        for line, task in lines
-    )
-    columns = ("method", "trained on", *map(runs.column, targets))
-    notes = (
-        "A model trained on one task is scored on dev of the others without more training. It is read as it is where"
-        " both tasks have as many texts and the same classes or range. Between tasks on pairs, a probability of class 1"
-        " of two is rescaled to the range of a score, and a score above the middle of its range counts as class 1."
-        " Elsewhere the outputs mean nothing: a dash.",
-        *short_test_note("the same row trained on that column's task", verdicts),
-    )
-    return Table("cross-task", "Trained on one task, scored on all", columns, rows, notes)
+    verdicts = judge({key: runs.resampled(own, runs.cell(key[0], key[2]), key[2]) for key, own in across.items()})
+    rows = []
+    for line, task in dict.fromkeys((line, task) for (line, task, _), own in across.items() if own):
+        scores = {runs.column(t): _cell(runs, line, task, t, verdicts.get((line, task, t))) for t in targets}
+        rows.append({"method": line_cell(runs, line), "trained on": text_cell(task), **scores})
+    return Table.of("cross-task", rows, marks=marks_note("the same row trained on that column's task", verdicts))
 
 
 def _across(runs: StudyRuns, line: Line, task: str, target: str) -> list[Scored]:

@@ -4,7 +4,7 @@ import pandas as pd
 
 from pipeline.reporting.cells import line_cell
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, once, runs_of
+from pipeline.reporting.runs import StudyRuns, once, runs_of
 from pipeline.reporting.text import number
 
 MOST_COLUMNS = 20
@@ -14,7 +14,13 @@ MOST_COLUMNS = 20
 @once
 def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
     """``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``dev``: every score of the main table's runs."""
-    parts = [_curve(scored, runs) for _, _, group in runs.cells() for scored in group]
+    parts = []
+    for line, target, group in runs.cells():
+        for scored in group:
+            curve = runs.curve(scored.record.run)
+            # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
+            scores = {"epoch": curve["epoch"].astype(int), "dev": curve.get(f"dev_{target}", curve["dev"])}
+            parts.append(pd.DataFrame({"method": line, "target": target, "seed": scored.entry.seed, **scores}))
     columns = ["method", "target", "seed", "epoch", "dev"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
@@ -30,24 +36,7 @@ def epoch_table(runs: StudyRuns) -> Table | None:
     shown = [epoch for epoch in epochs if epoch % step == 0 or epoch == epochs[-1]]
     rows = []
     for line, target, group in runs.cells():
-        values = [means.get((line, target, epoch)) for epoch in shown]
-        cells = [Cell(number(value), value) for value in values]
-        rows.append((line_cell(runs, line), Cell(target, target, runs_of(group)), *cells))
-    notes = ("Means over seeds. Epoch 0, where there is one, is the score before any training step.",)
-    columns = ("method", "task", *(f"epoch {epoch}" for epoch in shown))
-    return Table("epochs", "Dev score by epoch", columns, tuple(rows), notes)
-
-
-def _curve(scored: Scored, runs: StudyRuns) -> pd.DataFrame:
-    curve = runs.curve(scored.record.run)
-    # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
-    own = f"dev_{scored.entry.target}"
-    return pd.DataFrame(
-        {
-            "method": scored.entry.line,
-            "target": scored.entry.target,
-            "seed": scored.entry.seed,
-            "epoch": curve["epoch"].astype(int),
-            "dev": curve[own if own in curve else "dev"],
-        }
-    )
+        values = {f"epoch {epoch}": means.get((line, target, epoch)) for epoch in shown}
+        cells = {name: Cell(number(value), value) for name, value in values.items()}
+        rows.append({"method": line_cell(runs, line), "task": Cell(target, target, runs_of(group)), **cells})
+    return Table.of("epochs", rows)

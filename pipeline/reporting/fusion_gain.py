@@ -2,16 +2,15 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import count_cell, difference_cell, group_cell, line_cell, mean_of, scores_cell, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import listed
-from pipeline.reporting.verdicts import judge, short_test_note
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
+from pipeline.reporting.text import count, interval_text, listed, marks_note, points
 from pipeline.stats.paired import Comparison, Resampled
 
 
@@ -29,84 +28,59 @@ class Adapter:
 
 
 @dataclass(frozen=True)
-class Seed:
-    """A fusion of one seed, what it was initialised to, and the best of its adapters on the target."""
-
-    scored: Scored
-    began: str
-    start: float | None
-    """The score before any step; None where the start was not scored."""
-    best: Adapter | None
-    steps: int
-
-
-@dataclass(frozen=True)
 class FusionGain:
-    """A row of fusion on one target over its seeds."""
+    """A row of fusion on one target, with a value a seed."""
 
     line: Line
     target: str
-    seeds: tuple[Seed, ...]
+    group: list[Scored]
+    starts: list[float | None]
+    """The scores before any step; None where the start was not scored."""
+    best: list[Adapter | None]
+    """On the target, of those that the fusion reads."""
+    over_start: float | None
+    over_best: float | None
+    starts_kept: int
+    steps_added: float
+    """On top of those of the adapters; mean over seeds."""
     comparison: Comparison | None = None
     """Against the best adapters, where their predictions are kept."""
-
-    @property
-    def epochs(self) -> list[int]:
-        """The epochs that were kept; 0 is the start."""
-        return [seed.scored.record.best_epoch for seed in self.seeds]
-
-    @property
-    def best(self) -> list[Adapter]:
-        return [seed.best for seed in self.seeds if seed.best is not None]
-
-    @property
-    def over_start(self) -> float | None:
-        return mean_of(seed.scored.value - seed.start for seed in self.seeds if seed.start is not None)
-
-    @property
-    def over_best(self) -> float | None:
-        return mean_of(seed.scored.value - seed.best.dev for seed in self.seeds if seed.best is not None)
-
-    @property
-    def steps_added(self) -> float:
-        """On top of those of the adapters; mean over seeds."""
-        return statistics.mean(seed.steps for seed in self.seeds)
-
-    @property
-    def starts_kept(self) -> int:
-        return self.epochs.count(0)
 
 
 @once
 def fusion_gains(runs: StudyRuns) -> list[FusionGain]:
     """Every row of fusion on every target, in the order of the study."""
     gains = [
-        FusionGain(line, target, tuple(_seed(runs, scored) for scored in group))
+        _gain(runs, line, target, group)
         for line, target, group in runs.cells()
         if runs.study.row(line.row).method == "fusion"
     ]
-    verdicts = judge({number: _resampled(runs, gain) for number, gain in enumerate(gains)})
-    return [replace(gain, comparison=verdicts.get(number)) for number, gain in enumerate(gains)]
+    verdicts = judge({(gain.line, gain.target): _resampled(runs, gain) for gain in gains})
+    return [replace(gain, comparison=verdicts.get((gain.line, gain.target))) for gain in gains]
 
 
-def _seed(runs: StudyRuns, scored: Scored) -> Seed:
-    curve = runs.curve(scored.record.run)
-    start = curve.loc[curve["epoch"] == 0, "dev"]
-    return Seed(
-        scored,
-        began=_beginning(scored.record),
-        start=None if start.empty else float(start.iloc[0]),
-        # Of equal ones the target's own.
-        best=max(_adapters(runs, scored.record), key=lambda adapter: (adapter.dev, adapter.own), default=None),
-        steps=runs.steps(scored.record),
-    )
+def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> FusionGain:
+    def over(scores: Iterable[float | None]) -> float | None:
+        pairs = zip(group, scores, strict=True)
+        return mean_of(scored.value - score for scored, score in pairs if score is not None)
+
+    records = [scored.record for scored in group]
+    curves = [runs.curve(record.run) for record in records]
+    # Of equal ones the target's own.
+    best = [max(_adapters(runs, one), key=lambda adapter: (adapter.dev, adapter.own), default=None) for one in records]
+    starts = [next(iter(curve["dev"][curve["epoch"] == 0]), None) for curve in curves]
+    return FusionGain(
+        line, target, group, starts, best,
+        over_start=over(starts),
+        over_best=over(adapter.dev if adapter else None for adapter in best),
+        starts_kept=sum(record.best_epoch == 0 for record in records),
+        steps_added=statistics.mean(map(runs.steps, records)),
+    )  # fmt: skip
 
 
 def _beginning(record: RunRecord) -> str:
-    if record.recipe.fusion.form == "standard" or record.anchor is None or not record.recipe.anchor.score:
-        began = "mean of all"
-    else:
-        began = record.anchor
+    anchored = record.recipe.fusion.form == "anchored" and record.recipe.anchor.score
+    began = record.anchor if anchored and record.anchor is not None else "mean of all"
     return began if record.recipe.fusion.head_start else f"{began}, new head"
 
 
@@ -122,48 +96,38 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
 
 def _resampled(runs: StudyRuns, gain: FusionGain) -> Resampled | None:
     """The fusions against their best adapters; None unless all of these answered the target before."""
-    pairs = [(seed.scored.record.run, seed.best.run) for seed in gain.seeds if seed.best is not None and seed.best.own]
-    if len(pairs) < len(gain.seeds):
-        return None
+    seeds = zip(gain.group, gain.best, strict=True)
+    pairs = [(scored.record.run, best.run if best is not None and best.own else None) for scored, best in seeds]
     return runs.resampled_pairs(pairs, gain.target, seed=runs.study.targets.index(gain.target))
 
 
 def fusion_gain_table(runs: StudyRuns) -> Table | None:
     """One line a row of fusion and target; None in a study without fusion."""
     gains = fusion_gains(runs)
-    if not gains:
-        return None
-    unscored = list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None))
-    notes = (
-        "Start: the fusion before its first step, which is nearly the adapter named with that adapter's head. It"
-        " competes with the epochs for the best dev score, so a fusion never ends below it, and a test of the gain over"
-        " it would mean nothing.",
-        *([f"{listed(unscored)}: not scored before training, so there is no gain over the start."] if unscored else []),
-        "Best adapter: the best on dev of those that the fusion reads and that can answer the target: the target's own,"
-        " and any of a task with the same labels. Not tested where the latter is best, since its predictions on the"
-        " target are not kept. The fusion trained for the steps added on top of the adapter's, which was not trained"
-        " any longer.",
-        *short_test_note("the best adapter", [gain for gain in gains if gain.comparison is not None]),
-    )
-    columns: dict[str, Callable[[FusionGain], Cell]] = {
-        "method": lambda gain: line_cell(runs, gain.line),
-        "target": lambda gain: text_cell(gain.target),
-        "start": lambda gain: _names(seed.began for seed in gain.seeds),
-        "start score": lambda gain: scores_cell([seed.start for seed in gain.seeds if seed.start is not None]),
-        "best adapter": lambda gain: _names(adapter.task for adapter in gain.best),
-        "its score": lambda gain: scores_cell(
-            [a.dev for a in gain.best], tuple(dict.fromkeys(a.run for a in gain.best))
-        ),
-        "its steps": lambda gain: count_cell(mean_of(adapter.steps for adapter in gain.best)),
-        "fusion": lambda gain: group_cell([seed.scored for seed in gain.seeds]),
-        "steps added": lambda gain: count_cell(gain.steps_added),
-        "epoch kept": lambda gain: text_cell(_kept(gain)),
-        "over start, points": lambda gain: difference_cell(gain.over_start),
-        "over best adapter, points": lambda gain: difference_cell(
-            gain.over_best, (), gain.comparison, "the best adapter", "not tested"
-        ),
+    unscored = listed(list(dict.fromkeys(runs.title(gain.line) for gain in gains if gain.over_start is None)))
+    marks = marks_note("the best adapter", [gain for gain in gains if gain.comparison is not None])
+    return Table.of("fusion-gain", [_row(runs, gain) for gain in gains], unscored=unscored, marks=marks)
+
+
+def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
+    best = [adapter for adapter in gain.best if adapter is not None]
+    used = tuple(dict.fromkeys(adapter.run for adapter in best))
+    kept = [str(scored.record.best_epoch or "start") for scored in gain.group]
+    against = (gain.comparison, "the best adapter", "not tested")
+    return {
+        "method": line_cell(runs, gain.line),
+        "target": text_cell(gain.target),
+        "start": _names(_beginning(scored.record) for scored in gain.group),
+        "start score": scores_cell([start for start in gain.starts if start is not None]),
+        "best adapter": _names(adapter.task for adapter in best),
+        "its score": scores_cell([adapter.dev for adapter in best], used),
+        "its steps": count_cell(mean_of(adapter.steps for adapter in best)),
+        "fusion": group_cell(gain.group),
+        "steps added": count_cell(gain.steps_added),
+        "epoch kept": text_cell("start kept" if set(kept) == {"start"} else ", ".join(kept)),
+        "over start, points": difference_cell(gain.over_start),
+        "over best adapter, points": difference_cell(gain.over_best, (), *against),
     }
-    return Table.of("fusion-gain", "What fusion training added", gains, columns, notes)
 
 
 def _names(names: Iterable[str]) -> Cell:
@@ -172,7 +136,27 @@ def _names(names: Iterable[str]) -> Cell:
     return text_cell(", ".join(f"{name} ({n})" if len(counts) > 1 else name for name, n in counts.most_common()))
 
 
-def _kept(gain: FusionGain) -> str:
-    if gain.starts_kept == len(gain.seeds):
-        return "start kept"
-    return ", ".join(str(epoch) if epoch else "start" for epoch in gain.epochs)
+def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What training added to each row of fusion, target by target."""
+    gains = fusion_gains(runs)
+    for line in dict.fromkeys(gain.line for gain in gains):
+        clauses = [_added(gain) for gain in gains if gain.line == line]
+        yield f"What training added to {runs.title(line)}: {'; '.join(clauses)}."
+
+
+def _added(gain: FusionGain) -> str:
+    kept = f"{gain.starts_kept} of {len(gain.group)} {'seeds' if len(gain.group) > 1 else 'seed'}"
+    if gain.starts_kept == len(gain.group):
+        return f"on {gain.target} nothing, the start was kept in {kept}"
+    if gain.over_start is None:
+        added = "unknown, since its start was not scored"
+    else:
+        added = f"{points(gain.over_start, sign=False)} points over its start"
+        added += f" (kept in {kept})" if gain.starts_kept else ""
+    if gain.over_best is None:
+        return f"on {gain.target} {added}"
+    tested = f"{interval_text(gain.comparison)}, {gain.comparison.verdict}" if gain.comparison else "not tested"
+    return (
+        f"on {gain.target} {added}, and {points(gain.over_best)} points against its best adapter ({tested}) in"
+        f" {count(gain.steps_added)} more optimiser steps"
+    )

@@ -1,14 +1,15 @@
 """Low-resource curves: every row on few training rows of the target, its sources at full size."""
 
 import statistics
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import product
 
-from pipeline.reporting.cells import line_cell, mean_cell, mean_of, target_cell
+from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once
-from pipeline.reporting.verdicts import Verdicts, against_reference, short_test_note
+from pipeline.reporting.runs import StudyRuns, mean_of, once
+from pipeline.reporting.text import amount_text, count, listed, marks_note
 
 
 class LowResource:
@@ -17,31 +18,28 @@ class LowResource:
     def __init__(self, runs: StudyRuns) -> None:
         self.runs = runs
         on_curve = [entry for entry in runs.result.entries if entry.rows is not None]
-        names = {entry.line.row for entry in on_curve}
+        names, targets = {entry.line.row for entry in on_curve}, {entry.target for entry in on_curve}
         self.rows = [name for name in runs.rows if name in names]
-        self.targets = [t for t in runs.study.targets if t in {entry.target for entry in on_curve}]
+        self.targets = [target for target in runs.study.targets if target in targets]
         self.points: list[int | None] = [*sorted({entry.rows for entry in on_curve if entry.rows is not None}), None]
         """Training rows of the target; None for those of the main table."""
 
-    def mean(self, row: str, target: str | None, point: int | None) -> float | None:
-        """Mean over seeds and sources, of a target or over all (None); None where a target has no run."""
-        means = [[s.value for s in self.runs.cell(row, name, point)] for name in self._scope(target)]
-        return statistics.mean(map(statistics.mean, means)) if all(means) else None
+    def mean(self, row: str, targets: Sequence[str], point: int | None) -> float | None:
+        """Mean over seeds, sources and targets; None where a target has no run."""
+        values = [[scored.value for scored in self.runs.cell(row, target, point)] for target in targets]
+        return statistics.mean(map(statistics.mean, values)) if all(values) else None
 
-    def train_rows(self, point: int | None, target: str | None) -> float | None:
+    def train_rows(self, point: int | None, targets: Sequence[str]) -> float | None:
         """Training rows of the target at a point; of several targets their mean."""
         if point is not None:
             return point
-        groups = [self.runs.cell(row, name) for name in self._scope(target) for row in self.rows]
-        return mean_of(max(s.score.train_rows for s in group) for group in groups if group)
+        groups = [self.runs.cell(row, target) for target in targets for row in self.rows]
+        return mean_of(max(scored.score.train_rows for scored in group) for group in groups if group)
 
     @cached_property
     def verdicts(self) -> Verdicts:
         places = [(row, point) for row in self.rows for point in self.points]
         return against_reference(self.runs, places, self.targets)
-
-    def _scope(self, target: str | None) -> list[str]:
-        return self.targets if target is None else [target]
 
 
 @once
@@ -55,30 +53,41 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
     curve = low_resource(runs)
     if curve is None:
         return None
-    mean = ("mean",) if len(curve.targets) > 1 else ()
-    columns = ("training rows", "method", *map(runs.column, curve.targets), *mean)
     rows = []
     for point, row in product(curve.points, curve.rows):
-        place = (row, point)
-        cells = [_size_cell(curve, point), line_cell(runs, Line(row))]
         planned = {target: len(runs.entries(row, target, point)) for target in curve.targets}
-        cells += [target_cell(runs, place, target, number, curve.verdicts) for target, number in planned.items()]
-        if mean:
-            over_all = curve.verdicts.get((place, None))
-            cells.append(mean_cell(runs, place, curve.targets, curve.mean(row, None, point), over_all))
-        rows.append(tuple(cells))
+        mean = curve.mean(row, curve.targets, point)
+        cells = score_cells(runs, (row, point), curve.targets, planned, mean, curve.verdicts)
+        rows.append({"training rows": _size_cell(curve, point), "method": line_cell(runs, Line(row)), **cells})
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
-    notes = (
-        f"Training rows are those of the target; other tasks keep {sources}.",
-        "Sequential tuning is the mean over its sources. Rows select on these dev rows as they do in the main table.",
-        *short_test_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts),
-    )
-    return Table("low-resource", "Few training rows", columns, tuple(rows), notes)
+    marks = marks_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts)
+    return Table.of("low-resource", rows, sources=sources, marks=marks)
 
 
 def _size_cell(curve: LowResource, point: int | None) -> Cell:
     if point is not None:
         return Cell(f"{point:,}", point)
-    sizes = [size for target in curve.targets if (size := curve.train_rows(None, target)) is not None]
-    same = len(set(sizes)) == 1
-    return Cell(f"{sizes[0]:,.0f}" if same else "all", max(sizes, default=None))
+    sizes = {size for target in curve.targets if (size := curve.train_rows(None, [target])) is not None}
+    largest = max(sizes, default=None)
+    return Cell(count(largest) if len(sizes) == 1 else "all", largest)
+
+
+def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What the tests say of every row at every point, on the mean over the targets."""
+    curve = low_resource(runs)
+    if curve is None:
+        return
+    scope = None if len(curve.targets) > 1 else curve.targets[0]
+    where, against = f"the mean of {listed(curve.targets)}" if scope is None else scope, runs.title(runs.reference)
+    for point in curve.points[:-1]:
+        parts, same = [], []
+        for row in curve.rows:
+            title, comparison = runs.study.title(row), curve.verdicts.get(((row, point), scope))
+            if comparison is not None and comparison.significant:
+                parts.append(f"{title} is {comparison.verdict} by {amount_text(comparison)}")
+            elif comparison is not None:
+                same.append(title)
+        if same:
+            parts.append(f"the difference is not significant for {listed(same)}")
+        if parts:
+            yield f"With {point:,} training rows, on {where}, against {against}: {'; '.join(parts)}."

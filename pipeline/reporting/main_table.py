@@ -1,16 +1,15 @@
 """The main table: every row on every target, tested against the reference, with its cost beside it."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import count_cell, line_cell, mean_cell, mean_of, target_cell
+from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, once, records_of
-from pipeline.reporting.text import MISSING
-from pipeline.reporting.verdicts import Verdicts, against_reference, full_test_note
+from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of
+from pipeline.reporting.text import MISSING, amount_text, comparisons, interval_text, listed, number, percent, points
 from pipeline.stats.metrics import overall
+from pipeline.stats.paired import LEVEL
 
 
 @once
@@ -18,50 +17,59 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
     return against_reference(runs, [(line, None) for line in runs.lines], runs.study.targets)
 
 
-def main_table(runs: StudyRuns) -> Table:
-    targets, verdicts = runs.study.targets, main_verdicts(runs)
+def main_table(runs: StudyRuns) -> Table | None:
+    against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
+    rows = [_row(runs, line) for line in runs.lines]
+    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family)
 
-    def records(line: Line) -> list[RunRecord]:
-        return records_of(runs.all(line))
 
-    def score(target: str) -> Callable[[Line], Cell]:
-        return lambda line: target_cell(runs, (line, None), target, len(runs.study.seeds), verdicts)
-
-    columns: dict[str, Callable[[Line], Cell]] = {
-        "method": lambda line: line_cell(runs, line),
-        **{runs.column(target): score(target) for target in targets},
-    }
+def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
+    targets, group = runs.study.targets, runs.all(line)
+    costs, epochs = [record.cost for record in records_of(group)], sorted({scored.epochs for scored in group})
+    mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
+    scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
+    if len(scores) == len(targets):
+        mean, rescaled = overall(scores, runs.metrics)
+    planned = dict.fromkeys(targets, len(runs.study.seeds))
+    cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
     if len(targets) > 1:
-        columns |= {
-            "mean": lambda line: mean_cell(
-                runs, (line, None), targets, _means(runs, line)[0], verdicts.get(((line, None), None))
-            ),
-            "mean, (r+1)/2": lambda line: mean_cell(runs, (line, None), targets, _means(runs, line)[1], None),
-        }
-    columns |= {
-        "trainable parameters": lambda line: count_cell(mean_of(r.cost.trainable_parameters for r in records(line))),
-        "seconds": lambda line: count_cell(mean_of(record.cost.seconds for record in records(line))),
-        "with sources": lambda line: count_cell(mean_of(scored.total_seconds for scored in runs.all(line))),
-        "peak memory, MB": lambda line: count_cell(max((r.cost.peak_memory_mb for r in records(line)), default=None)),
-        "epochs": lambda line: _epochs(runs, line),
+        cells["mean, (r+1)/2"] = Cell(number(rescaled), rescaled, cells["mean"].runs)
+    return {
+        "method": line_cell(runs, line),
+        **cells,
+        "trainable parameters": count_cell(mean_of(cost.trainable_parameters for cost in costs)),
+        "seconds": count_cell(mean_of(cost.seconds for cost in costs)),
+        "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
+        "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     }
-    notes = (
-        *full_test_note(runs.title(runs.reference), verdicts),
-        "Scores are means over seeds ± their sample standard deviation; seconds are of one run, without and with the"
-        " runs that it is built on.",
-        "The next table lists what each row selected on these dev rows, such as its epoch.",
-    )
-    return Table.of("main", "Scores on dev", runs.lines, columns, notes)
 
 
-def _means(runs: StudyRuns, line: Line) -> tuple[float | None, float | None]:
-    """The mean over the targets, plain and with r rescaled to (r+1)/2; None where a target has no run."""
-    groups = runs.groups(line)
-    if len(groups) < len(runs.study.targets):
-        return None, None
-    return overall({target: statistics.mean(s.value for s in group) for target, group in groups.items()}, runs.metrics)
+def main_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What the tests say on the mean and on every target: each better or worse line, and the rest in one sentence.
+
+    Sequential tuning has a line a source, which would drown the others: it is left to the tables.
+    """
+    targets, verdicts, against = runs.study.targets, main_verdicts(runs), runs.title(runs.reference)
+    scopes: dict[str | None, str] = {None: f"the mean of {listed(targets)}"} if len(targets) > 1 else {}
+    for scope, where in (scopes | {target: target for target in targets}).items():
+        lines = [line for line in runs.lines if not line.source and ((line, None), scope) in verdicts]
+        same = []
+        for line in lines:
+            title, comparison = runs.title(line), verdicts[(line, None), scope]
+            if comparison.significant:
+                amount = f"{amount_text(comparison)}{_share(runs, line)}"
+                yield f"On {where}, {title} is {comparison.verdict} than {against} by {amount}."
+            else:
+                same.append(f"{title} ({points(comparison.difference)} points, {interval_text(comparison)})")
+        if same:
+            yield f"On {where}, the difference from {against} is not significant for {listed(same)}."
 
 
-def _epochs(runs: StudyRuns, line: Line) -> Cell:
-    epochs = sorted({scored.epochs for scored in runs.all(line)})
-    return Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None))
+def _share(runs: StudyRuns, line: Line) -> str:
+    """``, training 24 % of the parameters`` where it trains fewer than the reference."""
+    trained = ((s.record.cost.trainable_parameters for s in runs.all(one)) for one in (line, runs.reference))
+    ours, theirs = map(mean_of, trained)
+    if ours is None or theirs is None or ours >= 0.995 * theirs:
+        return ""
+    return f", training {percent(ours / theirs)} of the parameters"

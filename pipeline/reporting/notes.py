@@ -1,48 +1,46 @@
 """What a reader must know to trust or doubt the tables, computed from the records."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Line
 from pipeline.reporting.runs import Scored, StudyRuns
-from pipeline.reporting.text import backbone_text
+from pipeline.reporting.text import TEXTS, backbone_text, paragraphs
+
+_NOTES: Mapping[str, str] = TEXTS["notes"]
 
 
-def _backbone(runs: StudyRuns) -> Iterator[str]:
-    others = [(runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows]
-    listed = "; ".join(f"{title}: {backbone_text(own)}" for title, own in others if own is not None)
-    yield (
-        f"Backbone {backbone_text(runs.result.backbone)}{f' ({listed})' if listed else ''}; scores are on dev, at the"
-        " epoch with the best dev score, so all of them are optimistic. The table below the main one lists what each"
-        " row selected on these rows."
-    )
+def notes(runs: StudyRuns) -> Iterator[str]:
+    main = [scored for scored in runs.scored if scored.entry.rows is None]
+    yield from _data(runs, main)
+    yield from _added(runs)
+    yield from _budgets(runs, main)
+    yield from _starts(runs)
+    yield from paragraphs(_NOTES["intervals"])
 
 
-def _rows(runs: StudyRuns) -> Iterator[str]:
-    train = _by_target(runs, lambda scored: scored.score.train_rows)
-    dev = _by_target(runs, lambda scored: scored.score.rows)
-    yield f"Training rows: {_sizes(train)}; dev rows: {_sizes(dev)}."
-
-
-def _computed(runs: StudyRuns) -> Iterator[str]:
-    """Precision and hardware: ``auto`` may mean another precision elsewhere, and seconds are those of the hardware."""
-
-    def place(record: RunRecord) -> str:
-        return f"{record.recipe.precision} by {record.provenance.get('hardware') or 'unknown hardware'}"
-
-    if places := sorted({place(scored.record) for scored in _main(runs)}):
-        yield f"Computed in {'; in '.join(places)}."
-
-
-def _leaks(runs: StudyRuns) -> Iterator[str]:
+def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
+    train, dev = ({target: set[int]() for target in runs.study.targets} for _ in range(2))
     leaks: dict[str, int] = {}
-    for scored in _main(runs):
-        target, leaked = scored.entry.target, scored.score.dev_in_train
-        if leaked:
-            leaks[target] = max(leaks.get(target, 0), leaked)
-    if leaks:
-        yield f"Dev rows whose text is also in train: {', '.join(f'{t} {n}' for t, n in leaks.items())}."
+    for scored in main:
+        target, score = scored.entry.target, scored.score
+        train[target].add(score.train_rows)
+        dev[target].add(score.rows)
+        if score.dev_in_train:
+            leaks[target] = max(leaks.get(target, 0), score.dev_in_train)
+    own = ((runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows)
+    others = "; ".join(f"{title}: {backbone_text(backbone)}" for title, backbone in own if backbone is not None)
+    # ``auto`` may mean another precision elsewhere, and seconds are those of the hardware.
+    records = [scored.record for scored in main]
+    places = {f"{one.recipe.precision} by {one.provenance.get('hardware') or 'unknown hardware'}" for one in records}
+    yield from paragraphs(
+        _NOTES["data"],
+        backbone=backbone_text(runs.result.backbone) + (f" ({others})" if others else ""),
+        train=_sizes(train),
+        dev=_sizes(dev),
+        places="; in ".join(sorted(places)),
+        leaks=", ".join(f"{target} {rows}" for target, rows in leaks.items()),
+    )
 
 
 def _added(runs: StudyRuns) -> Iterator[str]:
@@ -56,9 +54,9 @@ def _added(runs: StudyRuns) -> Iterator[str]:
             )
 
 
-def _budgets(runs: StudyRuns) -> Iterator[str]:
+def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     epochs: dict[str, set[int]] = {}
-    for scored in _main(runs):
+    for scored in main:
         epochs.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.epochs)
     if len(set().union(*epochs.values())) > 1:
         starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
@@ -78,15 +76,10 @@ def _starts(runs: StudyRuns) -> Iterator[str]:
         yield f"Start of {row.title}, selected on training rows, with the number of runs: {'; '.join(by_target)}."
 
 
-def _intervals(runs: StudyRuns) -> Iterator[str]:
-    yield (
-        "Every 95 % CI is simultaneous over the comparisons of its table, as the note under the main table explains."
-        " The tests ask whether a difference would hold on other dev examples from the same source, for the models of"
-        " these seeds. The standard deviation shows how much a score varies between seeds."
-    )
-
-
-NOTES = (_backbone, _rows, _computed, _leaks, _added, _budgets, _starts, _intervals)
+def failure_sentences(runs: StudyRuns) -> Iterator[str]:
+    failed = sum(entry.error is not None for entry in runs.result.entries)
+    if failed:
+        yield f"{failed} of {len(runs.result.entries)} cells have no run: see the notes."
 
 
 def missing(runs: StudyRuns) -> Iterator[str]:
@@ -95,14 +88,6 @@ def missing(runs: StudyRuns) -> Iterator[str]:
         if entry.error is not None:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
             yield f"{entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}"
-
-
-def _main(runs: StudyRuns) -> list[Scored]:
-    return [scored for scored in runs.scored if scored.entry.rows is None]
-
-
-def _by_target(runs: StudyRuns, size: Callable[[Scored], int]) -> dict[str, set[int]]:
-    return {t: {size(scored) for scored in _main(runs) if scored.entry.target == t} for t in runs.study.targets}
 
 
 def _sizes(sizes: Mapping[str, Collection[int]]) -> str:

@@ -4,25 +4,20 @@ import base64
 import hashlib
 import math
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from pipeline.reporting.entries import Line
-from pipeline.reporting.provenance import number_text, run_view
+from pipeline.reporting.provenance import run_view, value_text
 from pipeline.reporting.report import Cell, Figure, Report, Table
-from pipeline.reporting.tables import MARKS
+from pipeline.reporting.tables import MARKS, TEMPLATES
 from pipeline.system.atomic import write_text
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
-_TEMPLATES = Path(__file__).with_name("templates")
 _EMPTY = {"", "-", "–", "—"}
-_WIDE = 640  # CSS pixels: in half the page's width the letters of a wider picture would be too small
 
 
 def write_page(report: Report, folder: Path) -> None:
@@ -31,34 +26,15 @@ def write_page(report: Report, folder: Path) -> None:
     Every text is escaped; beyond that, a content security policy names the hash of the page's own script and style, so
     that the browser itself runs no other and loads nothing from anywhere.
     """
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals |= {
-        "marks": {verdict: mark for verdict, mark in MARKS.items() if verdict is not None},
-        "numeric_columns": numeric_columns,
-        "marked_columns": marked_columns,
-        "sort_key": sort_key,
-    }
-    # Our own, which must not be escaped.
-    style, script = ((_TEMPLATES / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     labels = _run_labels(report)
-    page = environment.get_template("index.html").render(
+    page = TEMPLATES.get_template("index.html").render(
         report=report,
-        facts=_facts(report),
         pictures=[_picture(figure, folder / "figures") for figure in report.figures],
         results=_results_table(report),
         provenance=[
             run_view(record, report.curves.get(run), labels.get(run, record.kind))
             for run, record in report.records.items()
         ],
-        style=Markup(style),
-        script=Markup(script),
-        policy=_policy(style, script),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     write_text(folder / "index.html", printable(page))
@@ -66,12 +42,16 @@ def write_page(report: Report, folder: Path) -> None:
 
 def sort_key(cell: Cell) -> dict[str, str]:
     """The attribute that a sorted table orders a cell by; none for a cell without a value."""
-    number = _number(cell)
-    if number is not None:
-        return {"data-number": repr(number)}
-    if isinstance(cell.sort, float | int):
-        return {}  # not a number, or without end
-    text = cell.text if cell.sort is None else cell.sort
+    if not isinstance(cell.sort, str):
+        try:
+            number = float(cell.text.replace(",", "").replace("−", "-") if cell.sort is None else cell.sort)
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number):
+            return {"data-number": repr(number)}
+        if cell.sort is not None:
+            return {}
+    text = cell.sort if isinstance(cell.sort, str) else cell.text
     return {} if text.strip() in _EMPTY else {"data-text": text}
 
 
@@ -85,65 +65,25 @@ def marked_columns(table: Table) -> list[bool]:
     return [any(row[column].verdict for row in table.rows) for column in range(len(table.columns))]
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure as the page holds it."""
+def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
+    """A figure with its image and numbers as data addresses.
 
-    figure: Figure
-    image: str
-    """As a data address: whatever text stands in it, a picture cannot run scripts or load anything."""
-    size: tuple[int, int] | None
-    """Width and height in CSS pixels, so that nothing moves while the page loads."""
-    wide: bool
-    numbers: str | None
-    """The figure's CSV as a data address."""
-
-
-def _picture(figure: Figure, folder: Path) -> Picture:
+    Whatever text stands in it, a picture in such an address cannot run scripts or load anything.
+    """
     svg = (folder / f"{figure.name}.svg").read_bytes()
     numbers = folder / f"{figure.name}.csv"
     box = re.search(rb'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    # Matplotlib's units are points, 72 an inch; CSS has 96 pixels an inch.
-    size = (round(float(box[1]) * 4 / 3), round(float(box[2]) * 4 / 3)) if box else None
-    return Picture(
-        figure,
-        _data_address("image/svg+xml", svg),
-        size,
-        size is not None and size[0] > _WIDE,
-        _data_address("text/csv", numbers.read_bytes()) if numbers.is_file() else None,
-    )
+    return {
+        "figure": figure,
+        "image": f"data:image/svg+xml;base64,{_base64(svg)}",
+        # So that nothing moves while the page loads. Matplotlib's units are points, 72 an inch; CSS has 96 pixels.
+        "size": [round(float(length) * 4 / 3) for length in box.groups()] if box else None,
+        "numbers": f"data:text/csv;base64,{_base64(numbers.read_bytes())}" if numbers.is_file() else None,
+    }
 
 
-def _data_address(kind: str, content: bytes) -> str:
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _policy(style: str, script: str) -> str:
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script))
-    style_hash, script_hash = hashes
-    return (
-        f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}';"
-        " img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
-def _facts(report: Report) -> list[tuple[str, str]]:
-    """What was compared, in a line under the title."""
-    study = report.study
-    rows = "all" if study.limit is None else f"{study.limit:,} a task"
-    if study.target_limit is not None:
-        rows += f", {study.target_limit:,} of the target"
-    facts = [
-        ("Backbone", report.backbone),
-        ("Targets", ", ".join(study.targets)),
-        ("Sources beside them", ", ".join(study.sources)),
-        ("Training rows", rows),
-        ("Dev rows", f"at most {study.dev_limit:,} a task" if study.dev_limit else ""),
-        ("Seeds", ", ".join(map(str, study.seeds))),
-        ("Compared with", study.title(study.reference)),
-        ("Finished runs", f"{len(report.records):,}"),
-    ]
-    return [(name, value) for name, value in facts if value]
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _run_labels(report: Report) -> dict[str, str]:
@@ -155,35 +95,30 @@ def _run_labels(report: Report) -> dict[str, str]:
 
 
 def _results_table(report: Report) -> Table:
-    results = report.results
-    columns = tuple(str(column).replace("_", " ") for column in results.columns)
+    columns = tuple(str(column).replace("_", " ") for column in report.results)
     rows = tuple(
-        tuple(_result_cell(report, str(name), value) for name, value in zip(results.columns, row, strict=True))
-        for row in results.itertuples(index=False, name=None)
+        tuple(_result_cell(report, str(name), value) for name, value in row.items())
+        for row in report.results.to_dict("records")
     )
     return Table("results", "Runs", columns, rows)
 
 
 def _result_cell(report: Report, column: str, value: Any) -> Cell:
-    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
-        return Cell("-")
-    if column == "run":
-        return Cell(value, runs=(value,), sort=value)
     if isinstance(value, Line):
         return Cell(report.study.title(value.row, value.source))
-    if isinstance(value, str):
-        return Cell(value, sort=value)
-    digits = 4 if column == "value" else None
+    if pd.isna(value):
+        return Cell("-")
     # A seed is a name, not a quantity: no thousands separator.
-    return Cell(str(value) if column == "seed" else number_text(value, digits), sort=float(value))
+    text = str(value) if column == "seed" else value_text(value, 4 if column == "value" else None)
+    sort = value if isinstance(value, str) else float(value)
+    return Cell(text, sort, (value,) if column == "run" else ())
 
 
-def _number(cell: Cell) -> float | None:
-    """What a cell counts as: its sort key, or its text where that is a plain number."""
-    if isinstance(cell.sort, str):
-        return None
-    try:
-        number = float(cell.sort if cell.sort is not None else cell.text.replace(",", "").replace("−", "-"))
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+TEMPLATES.filters["sha256"] = lambda text: _base64(hashlib.sha256(text.encode()).digest())
+TEMPLATES.globals |= {
+    "marks": {verdict: mark for verdict, mark in MARKS.items() if verdict is not None},
+    "numeric_columns": numeric_columns,
+    "marked_columns": marked_columns,
+    "sort_key": sort_key,
+    "value_text": value_text,
+}

@@ -1,16 +1,15 @@
 """Report: what a study came to, ready to be written as tables and as a page."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Self
 
 import pandas as pd
 
 from pipeline.records.ledger import RunRecord
+from pipeline.reporting.text import TEXTS, paragraphs
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Verdict
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -39,17 +38,15 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(
-        cls,
-        name: str,
-        title: str,
-        items: Iterable[Item],
-        columns: Mapping[str, Callable[[Item], Cell]],
-        notes: tuple[str, ...] = (),
-    ) -> Self:
-        """A row an item; each column says how it shows one."""
-        rows = tuple(tuple(show(item) for show in columns.values()) for item in items)
-        return cls(name, title, tuple(columns), rows, notes)
+    def of(cls, name: str, rows: Sequence[Mapping[str, Cell]], **values: object) -> Self | None:
+        """A table of cells by column, with title and notes of ``texts.toml``; None without rows."""
+        return cls.named(name, rows[0], (tuple(row.values()) for row in rows), **values) if rows else None
+
+    @classmethod
+    def named(cls, name: str, columns: Iterable[str], rows: Iterable[tuple[Cell, ...]], **values: object) -> Self:
+        """The same where several columns have one name, or where there may be no rows."""
+        texts = TEXTS["tables"][name]
+        return cls(name, texts["title"], tuple(columns), tuple(rows), paragraphs(texts["notes"], **values))
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,13 @@ class Figure:
     name: str
     title: str
     caption: str
+
+    @classmethod
+    def of(cls, name: str, **values: object) -> Self:
+        """Name, title and caption of ``texts.toml`` with ``values``."""
+        texts = TEXTS["figures"][name]
+        caption = " ".join(paragraphs(texts["caption"], **values))
+        return cls(name.format(**values), texts["title"].format(**values), caption)
 
 
 @dataclass(frozen=True)

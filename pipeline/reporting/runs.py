@@ -1,9 +1,11 @@
 """The finished runs of a study, found by row, target and seed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, wraps
-from typing import Any, TypeVar
+from functools import cache, cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -14,10 +16,8 @@ from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Resampled, resample_paired
 from pipeline.system.errors import PipelineError
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Key = tuple[Line | str, str, int | None]
-"""A line, or a row with all its sources, on a target at a point of the low-resource curve."""
+once = lru_cache(maxsize=1)
+"""Compute once for a study: tables, figures and sentences share the result."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class Scored:
 
     @property
     def score(self) -> TaskScore:
-        """Of the run's model on the target."""
         return self.record.score(self.entry.target)
 
     @property
@@ -57,11 +56,6 @@ class Scored:
     def total_seconds(self) -> float:
         """With those of the runs it is built on, where they are known."""
         return self.entry.total_seconds or self.record.cost.seconds
-
-    @property
-    def recipe(self) -> dict[str, Any]:
-        """The recipe for the target, flat: a model of several tasks has one for each."""
-        return (self.score.recipe or self.record.recipe).flat()
 
     @property
     def epochs(self) -> int:
@@ -80,11 +74,15 @@ class StudyRuns:
 
     def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
         self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
-        self.scored = tuple(self._scored(entry, entry.run) for entry in result.entries if entry.run is not None)
-        self.predictions = cache(ledger.predictions)
-        self.curve = cache(ledger.curve)
-        self.computed: dict[Callable[[StudyRuns], Any], Any] = {}
-        """What functions marked with :func:`once` returned."""
+        self.predictions, self.curve = cache(ledger.predictions), cache(ledger.curve)
+        self.scored = tuple(Scored(entry, self._record(entry.run)) for entry in result.entries if entry.run is not None)
+        self._entries, self._cells = defaultdict[Any, list[Entry]](list), defaultdict[Any, list[Scored]](list)
+        for entry in result.entries:
+            for line in (entry.line, entry.line.row):
+                self._entries[line, entry.target, entry.rows].append(entry)
+        for scored in sorted(self.scored, key=lambda scored: scored.entry.seed):
+            for line in (scored.entry.line, scored.entry.line.row):
+                self._cells[line, scored.entry.target, scored.entry.rows].append(scored)
 
     @cached_property
     def lines(self) -> tuple[Line, ...]:
@@ -144,25 +142,28 @@ class StudyRuns:
         """
         by_seed = {scored.entry.seed: scored.record.run for scored in theirs}
         pairs = [(s.record.run, by_seed[s.entry.seed]) for s in ours if s.entry.seed in by_seed]
-        return self.resampled_pairs(pairs, target, seed=self.study.targets.index(target)) if pairs else None
+        return self.resampled_pairs(pairs, target, seed=self.study.targets.index(target))
 
-    def resampled_pairs(self, pairs: Sequence[tuple[str, str]], task: str, seed: int) -> Resampled:
+    def resampled_pairs(self, pairs: Sequence[tuple[str, str | None]], task: str, seed: int) -> Resampled | None:
         """The paired difference of runs on a task: pairs of a system's and a reference's run, one a seed.
+
+        None without any pair, or where one lacks the reference.
 
         Raises:
             PipelineError: they were not scored on the same examples in the same order.
         """
-        system, reference = ([self.predictions(pair[side], task) for pair in pairs] for side in (0, 1))
-        first = system[0]
-        for table in (*system, *reference):
+        sides = [[self.predictions(run, task) for run in side if run is not None] for side in zip(*pairs, strict=True)]
+        if not pairs or len(sides[1]) < len(pairs):
+            return None
+        first = sides[0][0]
+        for table in (*sides[0], *sides[1]):
             if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
                 raise PipelineError(
                     "runs of this study were scored on different dev rows, so they cannot be paired: compare again"
                 )
-        record = self.ledger.find(pairs[0][0])
-        assert record is not None
-        ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in (system, reference))
-        return resample_paired(record.score(task).metric, ours, theirs, first["label"].to_numpy(), seed=seed)
+        ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in sides)
+        metric = self._record(pairs[0][0]).score(task).metric
+        return resample_paired(metric, ours, theirs, first["label"].to_numpy(), seed=seed)
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
@@ -175,45 +176,23 @@ class StudyRuns:
 
         None if such a run is no longer in the ledger.
         """
-        total = self.steps(record) if target in record.trained_on else 0
+        steps: list[int | None] = [self.steps(record) if target in record.trained_on else 0]
         for source in continued(record):
             before = self.ledger.find(source.run)
-            if before is None and source.task != target:
-                continue
-            steps = self.steps_on(before, target) if before is not None else None
-            if steps is None:
+            if before is not None:
+                steps.append(self.steps_on(before, target))
+            elif source.task == target:
                 return None
-            total += steps
-        return total
+        known = [number for number in steps if number is not None]
+        return sum(known) if len(known) == len(steps) else None
 
-    @cached_property
-    def _cells(self) -> dict[Key, list[Scored]]:
-        return _indexed(sorted(self.scored, key=lambda scored: scored.entry.seed), lambda scored: scored.entry)
-
-    @cached_property
-    def _entries(self) -> dict[Key, list[Entry]]:
-        return _indexed(self.result.entries, lambda entry: entry)
-
-    def _scored(self, entry: Entry, run: str) -> Scored:
+    def _record(self, run: str) -> RunRecord:
         record = self.ledger.find(run)
         if record is None:
             raise PipelineError(
                 f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
-        return Scored(entry, record)
-
-
-def once(compute: Callable[[StudyRuns], Result]) -> Callable[[StudyRuns], Result]:
-    """Call ``compute`` once for a study: tables, figures and sentences share the result, which the runs keep."""
-
-    @wraps(compute)
-    def kept(runs: StudyRuns) -> Result:
-        if compute not in runs.computed:
-            runs.computed[compute] = compute(runs)
-        result: Result = runs.computed[compute]
-        return result
-
-    return kept
+        return record
 
 
 def continued(record: RunRecord) -> Sequence[SourceRun]:
@@ -239,10 +218,7 @@ def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     return list({scored.record.run: scored.record for scored in group}.values())
 
 
-def _indexed(items: Iterable[Item], entry_of: Callable[[Item], Entry]) -> dict[Key, list[Item]]:
-    index: dict[Key, list[Item]] = {}
-    for item in items:
-        entry = entry_of(item)
-        for line in (entry.line, entry.line.row):
-            index.setdefault((line, entry.target, entry.rows), []).append(item)
-    return index
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """The mean of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None

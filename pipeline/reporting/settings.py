@@ -1,6 +1,6 @@
 """How every row was trained, where rows differ."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
@@ -16,28 +16,31 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    groups = {row: group for row in runs.rows if (group := [(one, one.recipe) for one in runs.all(row)])}
+    groups = {row: [(scored, _recipe(scored)) for scored in runs.all(row)] for row in runs.rows if runs.all(row)}
     recipes = [recipe for group in groups.values() for _, recipe in group]
     keys = [
         key
         for key in (recipes[0] if recipes else ())
         if key not in _LEFT_OUT and len({str(recipe[key]) for recipe in recipes}) > 1
     ]
-
-    def backbone(row: str) -> str:
-        return runs.study.row(row).backbone or runs.result.backbone
-
-    def setting(key: str) -> Callable[[str], Cell]:
-        return lambda row: Cell(_value(groups[row], key))
-
-    columns: dict[str, Callable[[str], Cell]] = {key.replace("_", " "): setting(key) for key in keys}
-    if len({backbone(row) for row in groups}) > 1:
-        columns = {"backbone": lambda row: Cell(backbone_text(backbone(row)))} | columns
-    if not columns:
+    backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row in groups}
+    differ = len(set(backbones.values())) > 1
+    if not keys and not differ:
         return None
-    columns = {"method": lambda row: line_cell(runs, Line(row), runs_of(runs.all(row)))} | columns
-    notes = ("Settings that are the same in all runs are left out; a key without effect on a row has its default.",)
-    return Table.of("settings", "How the rows were trained", groups, columns, notes)
+    rows = [
+        {
+            "method": line_cell(runs, Line(row), runs_of(runs.all(row))),
+            **({"backbone": Cell(backbone_text(backbones[row]))} if differ else {}),
+            **{key.replace("_", " "): Cell(_value(group, key)) for key in keys},
+        }
+        for row, group in groups.items()
+    ]
+    return Table.of("settings", rows)
+
+
+def _recipe(scored: Scored) -> dict[str, Any]:
+    """For the target, flat: a model of several tasks has a recipe for each."""
+    return (scored.score.recipe or scored.record.recipe).flat()
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:

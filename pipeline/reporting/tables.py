@@ -1,14 +1,17 @@
 """results.csv, tables.md, tables.tex and tables/*.csv of a report."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from pipeline.data.tables import write_table
+from pipeline.records.ledger import Cost
+from pipeline.reporting.cost import stored
 from pipeline.reporting.report import Cell, Report, Table
+from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder, write_text
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
@@ -31,6 +34,31 @@ def write_tables(report: Report, folder: Path) -> None:
             write_table(plain_table(table), fresh / f"{table.name}.csv")
 
 
+def results_table(runs: StudyRuns) -> pd.DataFrame:
+    """A row a finished cell: the main table's runs and then the curve's, with fewer ``train_rows`` of the target.
+
+    ``method`` holds the :class:`Line`. ``stored_parameters`` are those to keep to answer this target;
+    ``total_seconds`` counts the runs it is built on.
+    """
+    group = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
+    return pd.DataFrame(
+        {
+            "method": [scored.entry.line for scored in group],
+            "target": [scored.entry.target for scored in group],
+            "seed": [scored.entry.seed for scored in group],
+            "split": ["dev"] * len(group),
+            "metric": [scored.score.metric for scored in group],
+            "value": [scored.value for scored in group],
+            **{name: [getattr(scored.record.cost, name) for scored in group] for name in Cost.model_fields},
+            "run": [scored.record.run for scored in group],
+            # Whole numbers stay whole beside empty fields.
+            "train_rows": pd.array([scored.score.train_rows or None for scored in group], "Int64"),
+            "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
+            "total_seconds": [scored.entry.total_seconds for scored in group],
+        }
+    )
+
+
 def plain_table(table: Table) -> pd.DataFrame:
     """The cells as text, and beside each column with verdicts one that holds them in words with their small print."""
     columns: list[tuple[str, list[str]]] = []
@@ -47,31 +75,11 @@ def plain_table(table: Table) -> pd.DataFrame:
 
 
 def markdown(report: Report) -> str:
-    blocks = [f"# {_flat(report.study.name)}"]
-    blocks += [_bullets(report.summary)] if report.summary else []
-    for table in report.tables:
-        blocks += [f"## {_flat(table.title)}", _markdown_table(table)]
-        blocks += [_bullets(table.notes)] if table.notes else []
-    notes = [*report.notes, *(f"Missing: {reason}" for reason in report.missing)]
-    blocks += ["## Notes", _bullets(notes)] if notes else []
-    return "\n\n".join(blocks) + "\n"
+    return TEMPLATES.get_template("tables.md").render(report=report)
 
 
 def latex(report: Report) -> str:
-    return "\n".join(["% needs \\usepackage{booktabs}", *(_latex_table(table) for table in report.tables)])
-
-
-def _markdown_table(table: Table) -> str:
-    lines = [_markdown_row(table.columns), "| --- |" + " ---: |" * (len(table.columns) - 1)]
-    return "\n".join([*lines, *(_markdown_row([marked(cell) for cell in row]) for row in table.rows)])
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_flat(cell).replace("|", r"\|") for cell in cells) + " |"
-
-
-def _bullets(texts: Sequence[str]) -> str:
-    return "\n".join(f"- {_flat(text)}" for text in texts)
+    return TEMPLATES.get_template("tables.tex").render(report=report)
 
 
 def _flat(text: str) -> str:
@@ -79,19 +87,17 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def _latex_table(table: Table) -> str:
-    lines = [
-        f"\n% {_flat(table.title)}",
-        f"\\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        "\\toprule",
-        " & ".join(_escape(column) for column in table.columns) + r" \\",
-        "\\midrule",
-        *(" & ".join(_escape(marked(cell)) for cell in row) + r" \\" for row in table.rows),
-        "\\bottomrule",
-        "\\end{tabular}\n",
-    ]
-    return "\n".join(lines)
-
-
-def _escape(text: str) -> str:
-    return _flat(text).translate(_TEX)
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=select_autoescape(["html"]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+)
+TEMPLATES.filters |= {
+    "marked": marked,
+    "flat": _flat,
+    "markdown": lambda text: _flat(text).replace("|", r"\|"),
+    "latex": lambda text: _flat(text).translate(_TEX),
+}

@@ -1,12 +1,21 @@
-"""Numbers as a reader of tables and sentences says them."""
+"""Numbers as a reader of tables and sentences says them, and the texts of ``texts.toml``."""
 
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from pathlib import Path
 
 from pipeline.stats.paired import LEVEL, Comparison
+from pipeline.system.reading import read_toml
 
 MISSING = "-"
+TEXTS = read_toml(Path(__file__).with_name("texts.toml"))
+
+
+def paragraphs(text: str, **values: object) -> tuple[str, ...]:
+    """The paragraphs of a text, each on one line, with ``values``; one that names an empty value is left out."""
+    lines = (" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+    return tuple(line.format(**values) for line in lines if all(values[name] for name in re.findall(r"{(\w+)", line)))
 
 
 def score_text(values: Sequence[float], planned: int | None = None) -> str:
@@ -18,9 +27,9 @@ def score_text(values: Sequence[float], planned: int | None = None) -> str:
     return f"{statistics.mean(values):.3f}{spread}{fewer}"
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: float | None) -> str:
     """``0.512``, or ``-`` where there is none."""
-    return MISSING if value is None else f"{value:.{digits}f}"
+    return MISSING if value is None else f"{value:.3f}"
 
 
 def count(value: float | None) -> str:
@@ -44,19 +53,19 @@ def interval_text(comparison: Comparison) -> str:
     return f"95 % CI {points(low, sign=False)} to {points(high, sign=False)}"
 
 
+def amount_text(comparison: Comparison) -> str:
+    """``1.3 points (95 % CI 0.4 to 2.1)``, of a loss too: amount and interval are then those of the reversed test."""
+    amount = comparison if comparison.difference >= 0 else comparison.reversed()
+    return f"{points(amount.difference, sign=False)} points ({interval_text(amount)})"
+
+
 def comparison_text(comparison: Comparison, against: str) -> str:
     """``+1.3 points against full fine-tuning, 95 % CI 0.4 to 2.1, p = 0.003``."""
-    shown = f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}"
-    return f"{shown}, {_p_text(comparison)}"
-
-
-def _p_text(comparison: Comparison) -> str:
     p_value = comparison.p_value
-    if p_value < 0.001:
-        return "p < 0.001"
     # Rounding must not bring a p-value below the level to the level.
-    just_below = p_value < LEVEL <= round(p_value, 3)
-    return f"p < {LEVEL:.3f}" if just_below else f"p = {p_value:.3f}"
+    below = 0.001 if p_value < 0.001 else LEVEL if p_value < LEVEL <= round(p_value, 3) else None
+    p_text = f"p = {p_value:.3f}" if below is None else f"p < {below:.3f}"
+    return f"{points(comparison.difference)} points against {against}, {interval_text(comparison)}, {p_text}"
 
 
 def percent(share: float) -> str:
@@ -75,3 +84,19 @@ def backbone_text(name: str) -> str:
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def marks_note(against: str, family: Sized) -> str:
+    """What the marks of a table with these comparisons mean, where the main table has said how they are tested."""
+    if not family:
+        return ""
+    together = f"the {comparisons(family)} of this table together"
+    return f"Marks: against {against}; tests and intervals as in the main table, for {together}."
+
+
+def comparisons(family: Sized) -> str:
+    return "1 comparison" if len(family) == 1 else f"{len(family)} comparisons" if family else ""

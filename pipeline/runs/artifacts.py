@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from pipeline.methods.fusion import save_fusion
-from pipeline.methods.modules import save_modules
+from pipeline.methods.registry import METHODS
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
 from pipeline.runs.weights import copied
@@ -31,7 +31,7 @@ def save_artifact(store: Store, manifest: Manifest, model: TransferModel, source
         if manifest.kind == "fusion":
             save_fusion(model.backbone, sources, folder)
         else:
-            save_modules(model.backbone, manifest.task, manifest.recipe, folder)
+            METHODS[manifest.recipe.adapter.kind].save(model.backbone, manifest.task, folder)
         for name, tensors in ((HEAD, dict(model.head.named_parameters())), (LAYERNORMS, norms)):
             if tensors:
                 save_file(copied(tensors), folder / name)

@@ -9,13 +9,12 @@ from transformers import PreTrainedModel
 from pipeline.data.tasks import Task
 from pipeline.methods.anchored import anchor_fusion
 from pipeline.methods.fusion import add_fusion, use_fusion_implementation, value_names, value_regularisation
-from pipeline.methods.modules import add_modules
-from pipeline.methods.saved import SavedModules
-from pipeline.methods.stock import begin_as
+from pipeline.methods.registry import add_modules
+from pipeline.methods.saved import SavedModules, begin_as
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head
-from pipeline.models.patches.lean import make_lean
-from pipeline.models.split import split_encoder
+from pipeline.models.layout import split_encoder
+from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact

@@ -6,8 +6,7 @@ import pandas as pd
 from accelerate import Accelerator
 
 from pipeline.data.batches import Piece, padding_worth_a_pass, training_batches
-from pipeline.data.pair_order import in_random_order, swapped
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, in_random_order, swapped, tokenise
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import TrainingData
 from pipeline.training.predict import Extend

@@ -6,12 +6,11 @@ from pipeline.data.tasks import Task
 from pipeline.methods.fusion import load_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import load_layernorms
-from pipeline.methods.modules import load_modules
 from pipeline.methods.parallel import parallel_adapters
+from pipeline.methods.registry import load_modules
 from pipeline.models.backbone import Backbone
-from pipeline.models.split import SplitModel
 from pipeline.models.switching import activate
-from pipeline.models.transfer_model import JointModel, MultitaskModel, TransferModel
+from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Store
 from pipeline.runs.build import assemble, assemble_all, make_lean_for_all, modules_of

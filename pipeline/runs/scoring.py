@@ -15,8 +15,7 @@ from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import TaskScore
 from pipeline.runs.inputs import scored_splits
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import score
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, score
 from pipeline.training.curve import Scores
 from pipeline.training.fit import Fitted
 from pipeline.training.objectives import Objective, objective_of

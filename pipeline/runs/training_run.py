@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.load import TaskData
-from pipeline.data.pair_order import joined
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import TokenisedSplit
+from pipeline.data.tokens import TokenisedSplit, joined
 from pipeline.methods.attention import attention_table, site_attention
+from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
-from pipeline.models.unchanged import adapter_hashes, unchanged_parts
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.anchoring import Anchor, choose_anchor
@@ -35,8 +34,7 @@ from pipeline.runs.starting import choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.stats.metrics import load_metric
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, load_metric
 from pipeline.system.atomic import check_writable
 from pipeline.training.cost import check_memory
 from pipeline.training.devices import is_main_process, make_accelerator
@@ -160,7 +158,8 @@ class TrainingRun:
         if self.request.kind in ARTIFACT_KINDS:
             artifact = self.workspace.store.find_unchanged(self.name, record.artifact_digest)
             return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
-        return self.workspace.ledger.with_weights(record, self.request.keep_weights)
+        weights_due = self.request.keep_weights or record.weights_sha256 is not None
+        return None if weights_due and not self.workspace.ledger.weights_file(record.run).is_file() else record
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""

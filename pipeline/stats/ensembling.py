@@ -2,64 +2,47 @@
 
 - ``mean``: of the unrounded predictions (probabilities of classes, scores), of members chosen by a forward pass over
   the models, best first: one is added if the score does not fall (Hayes 2024).
-- ``weighted``: the same mean with weights that add up to one. Members are added one at a time, each time the one that
-  does best with those already there, which may be one of them again; the weights are how often each was (Caruana et
-  al. 2004).
+- ``weighted``: the same mean, weighted by how often each was added. Each time the one is added that does best with
+  those already there, which may be one of them again (Caruana et al. 2004).
 - ``mode``: the class that most of the best members predict; of classes with equally many, the one with the largest sum
   of probabilities. ``torch.mode`` would take the smallest label (Wang 2024 leaves ties open).
 - ``median``: of the best members' scores; of an even number the mean of the middle two, where ``torch.median`` would
   give the lower.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 
-from pipeline.stats.metrics import METRICS
+from pipeline.stats.metrics import METRICS, Prediction
 from pipeline.stats.names import Metric
-from pipeline.stats.prediction import Prediction
 
 Rule = Literal["mean", "weighted", "mode", "median"]
 
-BEST = 5
-"""Members of ``mode`` and ``median``, as in Wang 2024."""
-ROUNDS = 50
-"""Most members of ``weighted``, counted as often as they are added: weights are multiples of at least a fiftieth."""
+BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024
+ROUNDS = 50  # most members of ``weighted``, counted as often as they are added
 
 
 def value_of(prediction: Prediction, labels: np.ndarray, metric: Metric) -> float:
-    """The score of a prediction, higher is better."""
     return METRICS[metric].score(prediction.values, labels)
 
 
 def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: Rule) -> Prediction:
-    """The ensemble's prediction; that of a single model is the model's own.
+    """The ensemble's prediction, with positive weights that add up to one; a single model's is the model's own.
 
     Of classes, the probabilities are the weighted mean whatever the rule, and under ``mode`` the class need not be the
     most probable one.
-
-    Args:
-        weights: one a model, above 0; they add up to one.
     """
     if len(predictions) == 1:
         return predictions[0]
-    probabilities = None
-    if (each := _probabilities(predictions)) is not None:
-        probabilities = np.tensordot(np.asarray(weights), each, axes=1)  # (rows, C)
-    if rule == "mode":
-        assert each is not None
-        return Prediction(_mode(np.stack([p.values for p in predictions]), each), probabilities)
-    if probabilities is not None:
-        return Prediction(probabilities.argmax(axis=-1), probabilities)
-    scores = np.stack([prediction.values for prediction in predictions])  # (models, rows)
-    return Prediction(np.median(scores, axis=0) if rule == "median" else np.asarray(weights) @ scores, None)
-
-
-def _probabilities(predictions: Sequence[Prediction]) -> np.ndarray | None:
-    """(models, rows, C) in fp64, so that their sums do not depend on their order; None for scores."""
+    values = np.stack([prediction.values for prediction in predictions])  # (models, rows)
+    # In fp64, so that sums do not depend on their order.
     each = [p.probabilities.astype(np.float64) for p in predictions if p.probabilities is not None]
-    return np.stack(each) if each else None
+    if not each:
+        return Prediction(np.median(values, axis=0) if rule == "median" else np.asarray(weights) @ values, None)
+    mean = np.tensordot(np.asarray(weights), np.stack(each), axes=1)  # (rows, C)
+    return Prediction(_mode(values, np.stack(each)) if rule == "mode" else mean.argmax(axis=-1), mean)
 
 
 def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
@@ -74,56 +57,44 @@ def choose(
 ) -> dict[int, float]:
     """The weight of each model that takes part, by its place in ``predictions``; they add up to one.
 
-    Args:
-        predictions: for the rows of ``labels``, on which the choice is made.
-        best: how many take part under ``mode`` and ``median``.
+    The choice is made on the rows of ``labels``; ``best`` models take part under ``mode`` and ``median``.
     """
-    alone = [value_of(prediction, labels, metric) for prediction in predictions]
+
+    def value(weights: dict[int, float]) -> float:
+        members = [predictions[index] for index in weights]
+        return value_of(combine(members, list(weights.values()), rule), labels, metric)
+
     # Ties go to the first.
-    order = sorted(range(len(predictions)), key=lambda index: -alone[index])
-    if rule in ("mode", "median"):
-        return _equal(order[:best])
-    return (
-        _forward(predictions, labels, metric, order) if rule == "mean" else _added(predictions, labels, metric, order)
-    )
+    order = sorted(range(len(predictions)), key=lambda index: -value({index: 1.0}))
+    if rule == "mean":
+        return _forward(order, value)
+    return _added(order, value) if rule == "weighted" else _shares(dict.fromkeys(order[:best], 1))
 
 
-def _equal(members: Sequence[int]) -> dict[int, float]:
-    return dict.fromkeys(members, 1 / len(members))
+def _shares(counts: dict[int, int]) -> dict[int, float]:
+    return {index: count / sum(counts.values()) for index, count in counts.items()}
 
 
-def _forward(
-    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
-) -> dict[int, float]:
-    def together(members: Sequence[int]) -> float:
-        weights = list(_equal(members).values())
-        return value_of(combine([predictions[index] for index in members], weights, "mean"), labels, metric)
-
-    members = [order[0]]
-    reached = together(members)
+def _forward(order: Sequence[int], value: Callable[[dict[int, float]], float]) -> dict[int, float]:
+    weights = {order[0]: 1.0}
+    reached = value(weights)
     for index in order[1:]:
-        value = together([*members, index])
-        if value >= reached:
-            members, reached = [*members, index], value
-    return _equal(members)
+        more = _shares(dict.fromkeys([*weights, index], 1))
+        if (score := value(more)) >= reached:
+            weights, reached = more, score
+    return weights
 
 
-def _added(
-    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, order: Sequence[int]
-) -> dict[int, float]:
+def _added(order: Sequence[int], value: Callable[[dict[int, float]], float]) -> dict[int, float]:
     counts: dict[int, int] = {}
-    best: tuple[float, dict[int, int]] = (-np.inf, {})
+    best: tuple[float, dict[int, float]] = (-np.inf, {})
     for _ in range(ROUNDS):
-        tried = []
-        for index in order:
-            more = {**counts, index: counts.get(index, 0) + 1}
-            members = [predictions[member] for member in more]
-            weights = [count / sum(more.values()) for count in more.values()]
-            tried.append((value_of(combine(members, weights, "weighted"), labels, metric), more))
-        value, counts = max(tried, key=lambda one: one[0])
-        if value > best[0]:
-            best = value, counts
-    return {index: count / sum(best[1].values()) for index, count in best[1].items()}
+        tried = [{**counts, index: counts.get(index, 0) + 1} for index in order]
+        values = [value(_shares(more)) for more in tried]
+        counts = tried[int(np.argmax(values))]
+        if max(values) > best[0]:
+            best = max(values), _shares(counts)
+    return best[1]
 
 
 def first_half(labels: np.ndarray, seed: int) -> np.ndarray:

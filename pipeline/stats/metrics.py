@@ -4,7 +4,7 @@ Scores are computed over a whole split at once: a mean of Pearson over batches i
 is best, for every metric.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,25 +12,27 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from pipeline.stats.confusion import class_counts, macro_f1, macro_f1_of, matthews, matthews_of
 from pipeline.stats.names import Metric
-from pipeline.stats.swaps import Randomisation, Score, by_rows, by_sums, recomputed
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictions of a split, row for row: class or unclipped score (B,), and for classes probabilities (B, C)."""
+
+    values: np.ndarray
+    probabilities: np.ndarray | None
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric: its score, and how two systems are compared by it."""
+    """A metric: its score, and how the score follows from sums over rows, by which two systems are compared."""
 
-    score: Score
-    """``score(predictions, labels)`` of (B,) each."""
-    worst: float = 0.0
-    """The lowest score there is; the highest is 1."""
-    paired: Randomisation | None = None
-    """Its paired test; None: recompute the score for each resample."""
-
-    @property
-    def randomisation(self) -> Randomisation:
-        return self.paired or recomputed(self.score)
+    score: Callable[[np.ndarray, np.ndarray], float]  # of predictions (B,) and labels (B,)
+    parts: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    """What each row adds, (K, ..., B), from predictions (..., B) and labels (B,)."""
+    of_sums: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    """Scores (R, S) from labels and sums (R, K, S) of the parts; None: the mean of a single part (K = 1)."""
+    worst: float = 0.0  # the lowest score there is; the highest is 1
 
     def normalised(self, value: float) -> float:
         """The score brought to 0..1, which is (r + 1) / 2 for a correlation."""
@@ -39,6 +41,48 @@ class Measure:
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(predictions == labels))
+
+
+def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """For each of C classes whether a row is predicted rightly as it, is predicted as it, and is it: (3C, ..., B).
+
+    Predictions are (..., B) and labels (B,). A class that occurs in neither is not counted.
+    """
+    classes = np.unique(np.concatenate([predictions.ravel(), labels]))
+    predicted = predictions == classes.reshape(-1, *[1] * predictions.ndim)
+    true = np.broadcast_to(labels == classes.reshape(-1, *[1] * predictions.ndim), predicted.shape)
+    return np.concatenate([predicted & true, predicted, true]).astype(float)
+
+
+def _macro_f1_of(_: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Mean over classes of F1 = 2 right / (predicted + true), (R, S), from sums (R, 3C, S) of class counts.
+
+    A class that is neither predicted nor true is left out of the mean, as scikit-learn does.
+    """
+    right, predicted, true = np.split(sums, 3, axis=1)
+    either = predicted + true
+    return (2 * right / np.maximum(either, 1)).sum(axis=1) / (either > 0).sum(axis=1)
+
+
+def _matthews_of(_: np.ndarray, sums: np.ndarray) -> np.ndarray:
+    """Matthews' correlation of K classes (Gorodkin 2004), (R, S), from sums (R, 3C, S) of class counts.
+
+    ``(c n - sum_k p_k t_k) / sqrt((n^2 - sum_k p_k^2) (n^2 - sum_k t_k^2))`` with c rows of n right, p_k predicted as
+    class k and t_k of it; 0 where it is undefined, because all predictions or all labels are equal.
+    """
+    right, predicted, true = np.split(sums, 3, axis=1)
+    rows = true.sum(axis=1)
+    covariance = right.sum(axis=1) * rows - (predicted * true).sum(axis=1)
+    variances = (rows**2 - (predicted**2).sum(axis=1)) * (rows**2 - (true**2).sum(axis=1))
+    return np.where(variances == 0, 0, covariance / np.sqrt(np.where(variances == 0, 1, variances)))
+
+
+def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return float(_macro_f1_of(labels, _class_counts(predictions, labels).sum(axis=-1)[None, :, None]).item())
+
+
+def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
+    return float(_matthews_of(labels, _class_counts(predictions, labels).sum(axis=-1)[None, :, None]).item())
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -65,7 +109,7 @@ def _moments(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.stack([x, x**2, x * t])
 
 
-def _correlation(sums: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def _correlation(labels: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """Pearson's r from sums of :func:`_moments`; 0 where the predictions do not vary."""
     of_x, squares, products = np.moveaxis(sums / len(labels), 1, 0)
     variances = (squares - of_x**2) * np.mean(_standardised(labels) ** 2)
@@ -84,11 +128,11 @@ def _rank_moments(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 METRICS: Mapping[Metric, Measure] = {
-    "accuracy": Measure(accuracy, paired=by_rows(lambda predictions, labels: (predictions == labels).astype(float))),
-    "macro-f1": Measure(macro_f1, paired=by_sums(class_counts, macro_f1_of)),
-    "matthews": Measure(matthews, worst=-1.0, paired=by_sums(class_counts, matthews_of)),
-    "pearson": Measure(pearson, worst=-1.0, paired=by_sums(_moments, _correlation)),
-    "spearman": Measure(spearman, worst=-1.0, paired=by_sums(_rank_moments, _correlation)),
+    "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels)[None].astype(float)),
+    "macro-f1": Measure(macro_f1, _class_counts, _macro_f1_of),
+    "matthews": Measure(matthews, _class_counts, _matthews_of, worst=-1.0),
+    "pearson": Measure(pearson, _moments, _correlation, worst=-1.0),
+    "spearman": Measure(spearman, _rank_moments, _correlation, worst=-1.0),
 }
 
 
@@ -121,11 +165,7 @@ def load_metric(metric: Metric) -> Any:
 
 
 def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """The score of predictions (B,) against labels (B,), higher is better.
-
-    Raises:
-        ValueError: a prediction is not a finite number.
-    """
+    """The score of predictions (B,) against labels (B,); a ValueError if a prediction is not a finite number."""
     if not np.isfinite(predictions).all():
         raise ValueError("predictions hold NaN or infinity")
     return float(load_metric(metric).compute(predictions=predictions, references=labels)[metric])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -17,8 +18,7 @@ LEVEL = 0.05
 """The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
 # One comparison is tested at a fraction of LEVEL, so the smallest possible p must be far below it.
 RESAMPLES = 10_000
-_WIDEST = 2.0
-"""Scores lie between -1 and 1."""
+_WIDEST = 2.0  # scores lie between -1 and 1
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,8 @@ class Comparison:
     exactly where p is below ``LEVEL``.
     """
 
-    difference: float
-    """Mean score of the system minus the reference's."""
-    p_value: float
-    """Corrected for the family."""
+    difference: float  # mean score of the system minus the reference's
+    p_value: float  # corrected for the family
     interval: tuple[float, float]
     """95 % confidence interval, simultaneous: all intervals of the family hold their true differences at once."""
 
@@ -101,20 +99,50 @@ def resample_paired(
 
     The test generalises to other examples from the same source. How far other seeds would move the scores is what
     their deviation over seeds shows.
-
-    Raises:
-        ValueError: the two have different numbers of seeds.
     """
     if len(system) != len(reference):
         raise ValueError(f"paired runs needed: {len(system)} against {len(reference)}")
-    ours, theirs = np.asarray(system, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    ours, theirs, true = (np.asarray(values, dtype=np.float64) for values in (system, reference, labels))
     generator = np.random.default_rng([seed, 0])
-    return Resampled(*METRICS[metric].randomisation(ours, theirs, labels.astype(np.float64), resamples, generator))
+    measure = METRICS[metric]
+    parts = measure.parts(np.stack([ours, theirs]), true)  # (K, 2, S, B)
+    if measure.of_sums is None:
+        return _swap_means(parts[0], resamples, generator)
+    return _swap_sums(parts, partial(measure.of_sums, true), resamples, generator)
+
+
+def _swap_means(scores: np.ndarray, resamples: int, generator: np.random.Generator) -> Resampled:
+    """For the mean over rows of ``scores`` (2, S, B): a swap turns the sign of a row's gain.
+
+    Gains of S seeds take few values, and k random signs sum to twice a binomial number less k. The exact test of
+    McNemar (1947) for one seed whose rows are right or wrong.
+    """
+    gain = (scores[0] - scores[1]).mean(axis=0)  # (B,)
+    sizes, counts = np.unique(np.abs(gain).round(9), return_counts=True)
+    signs = [2 * generator.binomial(count, 0.5, resamples) - count for count in counts]
+    return Resampled(float(gain.mean()), np.tensordot(sizes, np.array(signs), axes=1) / len(gain))
+
+
+def _swap_sums(
+    parts: np.ndarray, score: Callable[[np.ndarray], np.ndarray], resamples: int, generator: np.random.Generator
+) -> Resampled:
+    """For a score (R, S) of sums (R, K, S) of ``parts`` (K, 2, S, B): a swap exchanges what a row adds to each sum."""
+    ours, theirs = np.moveaxis(parts, 1, 0)  # (K, S, B)
+    our_sums, their_sums = ours.sum(axis=-1), theirs.sum(axis=-1)  # (K, S)
+
+    def differences(change: np.ndarray) -> np.ndarray:
+        return score(our_sums + change).mean(axis=-1) - score(their_sums - change).mean(axis=-1)
+
+    rows, null = parts.shape[-1], []
+    block = max(1, 2**22 // rows)  # of at most tens of megabytes
+    for first in range(0, resamples, block):
+        swaps = generator.integers(0, 2, (min(block, resamples - first), rows), dtype=np.uint8)
+        change = (theirs - ours) @ swaps.astype(float).T  # (K, S, R)
+        null.append(differences(np.moveaxis(change, -1, 0)))
+    return Resampled(float(differences(np.zeros((1, *our_sums.shape)))[0]), np.concatenate(null))
 
 
 def mean_difference(parts: Sequence[Resampled]) -> Resampled:
     """The mean of differences that were resampled independently, as those of several tasks with a seed each."""
-    return Resampled(
-        float(np.mean([part.difference for part in parts])),
-        np.mean([part.null for part in parts], axis=0),
-    )
+    differences, null = [part.difference for part in parts], [part.null for part in parts]
+    return Resampled(float(np.mean(differences)), np.mean(null, axis=0))

@@ -17,8 +17,7 @@ from pipeline.stats.names import Metric
 from pipeline.stats.paired import resample_paired
 
 FOLDS = 5
-LEAST = 4 * FOLDS
-"""Fewest rows worth probing."""
+LEAST = 4 * FOLDS  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
 
 

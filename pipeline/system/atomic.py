@@ -38,7 +38,6 @@ def sha256_file(path: Path) -> str:
 
 
 def make_folder(path: Path) -> Path:
-    """Create ``path`` and its parents; a :class:`PipelineError` if the system refuses."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
@@ -72,17 +71,16 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder; on success put it in the place of ``path``.
+    """Yield a temporary folder; on success put it in the place of ``path``. Of several writers, the last wins.
 
-    If several processes write one folder at the same time, the last wins. Readers always find one of their folders if
-    the file system can exchange two names (:func:`_exchange`); otherwise there is none for an instant.
+    Readers find no folder for an instant where the file system cannot exchange two names (:func:`_exchange`).
     """
     with _staging(path) as (target, staging):
         temporary = staging / target.name
         temporary.mkdir()
         yield temporary
         _complete(temporary, staging)
-        _replace_folder(target, temporary, _old_of(target, staging))
+        _replace_folder(target, temporary, staging / f"{target.name}.old")
         _flush(target.parent)
 
 
@@ -92,29 +90,19 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
     A folder that was being replaced is put back. A staging folder that may be in use stays: its lock is held or cannot
     be tried, or it was made on another machine less than a day ago (some network file systems lock only within one).
     """
-    try:
-        with os.scandir(folder) as entries:
-            hidden = [entry.name for entry in entries if entry.name.startswith(".")]
-    except OSError:
-        return
-    for entry in hidden:
-        match = _STAGING.fullmatch(entry)
-        if match is not None and name in (None, match["name"]):
-            _clear(folder / entry, folder / match["name"], match["machine"] == _MACHINE)
+    with suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            match = _STAGING.fullmatch(entry.name)
+            if match is not None and name in (None, match["name"]):
+                _clear(folder / entry.name, folder / match["name"], match["machine"] == _MACHINE)
 
 
-def _machine() -> str:
-    """Six hex digits for the running kernel, which containers share and a reboot changes."""
-    try:
-        identity = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except OSError:
-        identity = os.uname().nodename
-    return sha256_text(identity)[:6]
-
-
-_MACHINE = _machine()
+try:
+    _KERNEL = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+except OSError:
+    _KERNEL = os.uname().nodename
+_MACHINE = sha256_text(_KERNEL)[:6]  # of the running kernel, which containers share and a reboot changes
 _STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})[0-9a-f]{8}\.tmp", re.DOTALL)
-_DAY = 24 * 60 * 60
 
 
 @contextmanager
@@ -137,7 +125,7 @@ def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
         staging = target.with_name(f".{target.name}.{_MACHINE}{uuid.uuid4().hex[:8]}.tmp")
         staging.mkdir()
         with suppress(FileNotFoundError):  # another process cleared it before it was locked
-            file = _lock_of(target, staging)
+            file = staging / f"{target.name}.lock"
             lock, locked = open_lock(file), True
             with suppress(OSError):  # no locks here, so nobody else clears this either
                 locked = try_lock(lock)
@@ -148,36 +136,28 @@ def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
 
 def _clear(staging: Path, target: Path, same_machine: bool) -> None:
     with suppress(OSError):
-        if not same_machine and time.time() - staging.stat().st_mtime < _DAY:
+        if not same_machine and time.time() - staging.stat().st_mtime < 24 * 60 * 60:
             return
-        with open_lock(_lock_of(target, staging)) as lock:
+        with open_lock(staging / f"{target.name}.lock") as lock:
             if try_lock(lock):
                 _dispose(staging, target)
 
 
 def _dispose(staging: Path, target: Path) -> None:
     """Delete a staging folder; put the old ``target`` back if the new one never took its place."""
-    old = _old_of(target, staging)
+    old = staging / f"{target.name}.old"
     if old.exists() and not target.exists():
         with suppress(OSError):  # another process was first to put one there
             old.rename(target)
     shutil.rmtree(staging, ignore_errors=True)
 
 
-def _lock_of(target: Path, staging: Path) -> Path:
-    return staging / f"{target.name}.lock"
-
-
-def _old_of(target: Path, staging: Path) -> Path:
-    return staging / f"{target.name}.old"
-
-
 def _complete(new: Path, staging: Path) -> None:
     """Give the new files and folders the permissions that the umask allows, and flush them to disk.
 
-    Some libraries write for the owner alone (safetensors: 0600), so that others could not read a shared store. What the
-    umask allows is read off the staging folder: asking for the umask would change it for all threads.
+    Some libraries write for the owner alone (safetensors: 0600), so that others could not read a shared store.
     """
+    # Read off the staging folder: asking for the umask would change it for all threads.
     allowed = staging.stat().st_mode & 0o777
     for path in (new, *new.rglob("*")):
         mode = path.lstat().st_mode
@@ -214,12 +194,9 @@ def _replace_folder(target: Path, new: Path, old: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-"""From Linux's ``fcntl.h`` and ``stdio.h``."""
-
-
 def _exchange(first: Path, second: Path) -> bool:
     """Swap two names in one step; False if the C library, the system or the file system cannot (NFS, FUSE, macOS)."""
-    paths = _AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second)
+    at_fdcwd, rename_exchange = -100, 2  # from Linux's fcntl.h and stdio.h
+    paths = at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second)
     rename = getattr(c_library(), "renameat2", None)
-    return rename is not None and rename(*paths, _RENAME_EXCHANGE) == 0
+    return rename is not None and rename(*paths, rename_exchange) == 0

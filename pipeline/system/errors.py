@@ -1,11 +1,15 @@
 """Errors that the user can mend, in words: what is wrong, where, and what to do."""
 
 import errno
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
+
+# What XML 1.0 cannot hold, and the control characters that it can but a terminal would obey.
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _ANYWHERE = {
     errno.EROFS: "the file system is read-only",
@@ -34,14 +38,10 @@ READING = _MACHINE | {
     errno.EACCES: "permission denied: make it readable",
     errno.EPERM: "permission denied: make it readable",
 }
-"""Why the operating system refuses to read a file, by errno."""
 
 
 class PipelineError(Exception):
-    """A mistake the user can mend; the command line prints it and exits with status 2.
-
-    The message names what is wrong, where, and what to do. Anything else that is raised is a bug.
-    """
+    """A mistake the user can mend, printed by the command line (status 2). Whatever else is raised is a bug."""
 
 
 @contextmanager
@@ -50,23 +50,17 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = _write_failure(error)
+        number = error.errno if isinstance(error, OSError) else None
+        if type(error).__name__ == "SafetensorError":  # which has the errno in its text
+            found = re.search(r"os error (\d+)\)|code: (\d+),", str(error))
+            number = int(found[1] or found[2]) if found else None
+        reason = _WRITING.get(number or 0)
         if reason is None:
             raise
         raise PipelineError(
             f"cannot write {path}: {reason}. Finished work is kept; free some space or give another folder"
             " (--store, --reports), and run the same command again"
         ) from error
-
-
-def _write_failure(error: Exception) -> str | None:
-    if isinstance(error, OSError):
-        return _WRITING.get(error.errno or 0)
-    if type(error).__name__ == "SafetensorError":  # which has the errno in its text
-        for number, reason in _WRITING.items():
-            if f"os error {number})" in str(error) or f"code: {number}," in str(error):
-                return reason
-    return None
 
 
 def refusal(error: OSError) -> str | None:
@@ -76,22 +70,20 @@ def refusal(error: OSError) -> str | None:
     return _MACHINE.get(error.errno or 0)
 
 
+_SHORT = {"extra_forbidden": "unknown key", "missing": "missing"}
+
+
 def validation_problems(error: ValidationError) -> list[str]:
     """One line for each mistake, with its key: ``learning_rate: Input should be greater than 0 (got -1.0)``."""
     problems = []
     for item in error.errors(include_url=False):
-        key = ".".join(map(_as_key, item["loc"])) or "(file)"
-        if item["type"] == "extra_forbidden":
-            problems.append(f"{key}: unknown key")
-        elif item["type"] == "missing":
-            problems.append(f"{key}: missing")
-        else:
-            problems.append(f"{key}: {item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})")
+        parts = [str(part) for part in item["loc"]]
+        key = (
+            ".".join(part if part.isprintable() and len(part) <= 80 else shortened(part) for part in parts) or "(file)"
+        )
+        told = f"{item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})"
+        problems.append(f"{key or '(file)'}: {_SHORT.get(item['type'], told)}")
     return problems
-
-
-def _as_key(part: int | str) -> str:
-    return str(part) if str(part).isprintable() and len(str(part)) <= 80 else shortened(part)
 
 
 def shortened(value: object, most: int = 80) -> str:
@@ -101,6 +93,11 @@ def shortened(value: object, most: int = 80) -> str:
     except (RecursionError, ValueError):  # nested too deeply, or an integer of more digits than Python prints
         text = f"<{type(value).__name__}>"
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+
+
+def printable(text: str) -> str:
+    """``text`` with U+FFFD for each control character but tabs and line breaks, lone surrogate and non-character."""
+    return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def raise_all(where: str, problems: Sequence[str]) -> None:

@@ -10,11 +10,9 @@ from typing import BinaryIO
 
 from pipeline.system.errors import PipelineError, writing
 
-_HELD_ELSEWHERE = (errno.EAGAIN, errno.EACCES)
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
-_warned: set[int] = set()
-"""Device numbers of the file systems without locks that the user has been warned of."""
+_warned = set[int]()  # device numbers of file systems without locks that the user has been warned of
 
 
 def open_lock(file: Path) -> BinaryIO:
@@ -23,17 +21,13 @@ def open_lock(file: Path) -> BinaryIO:
 
 
 def try_lock(lock: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file until it is closed; False if another process holds the lock.
-
-    Raises:
-        OSError: the file system has no locks.
-    """
+    """Lock an open file until it is closed; False if another process holds the lock; OSError if there are no locks."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno not in _HELD_ELSEWHERE:
-            raise
-        return False
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return False
+        raise
     return True
 
 
@@ -41,14 +35,8 @@ def try_lock(lock: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
 def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
     """Hold the lock of ``file``; the file itself stays behind.
 
-    On a file system without locks, work goes on after a warning. Everything is written atomically, so two commands at
-    once cost time, not results.
-
-    Args:
-        if_held: raised if another process holds the lock; None waits for it, and says so on stderr.
-
-    Raises:
-        PipelineError: ``if_held``, or the file cannot be written.
+    If another process holds it, raise ``if_held``; None waits, and says so on stderr. On a file system without locks,
+    work goes on after a warning: everything is written atomically, so two commands at once cost time, not results.
     """
     with writing(file):
         lock = open_lock(file)
@@ -84,10 +72,11 @@ def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:
         device = file.stat().st_dev
         if device not in _warned:
             _warned.add(device)
-            warning = (
+            print(
                 f"warning: {file.parent}: its file system has no file locks ({error.strerror}): run one command at a"
-                " time here, or keep reports on another file system (--reports FOLDER)"
+                " time here, or keep reports on another file system (--reports FOLDER)",
+                file=sys.stderr,
+                flush=True,
             )
-            print(warning, file=sys.stderr, flush=True)
         return False
     return True

@@ -19,34 +19,26 @@ from pipeline.system.reading import present, read_model, read_text, reading
 
 Model = TypeVar("Model", bound=BaseModel)
 
-Stamp = tuple[int, int, int, int]
-"""When content and status last changed (ns), size (bytes), inode."""
+Stamp = tuple[int, int, int, int]  # when content and status last changed (ns), size (bytes), inode
 
-_FEW = 32
-"""Reading this many files is as fast as reading an index."""
-_STALE_SHARE = 0.02
-"""The index is rewritten when more than this share of the files are missing from it, or gone."""
+_FEW = 32  # reading this many files is as fast as reading an index
+_STALE_SHARE = 0.02  # the index is rewritten when more than this share of the files are missing from it, or gone
 
 
 class ModelFiles(Generic[Model]):
-    """Files that each hold one ``model`` as JSON.
+    """Files that each hold one ``model`` as JSON; ``remedy`` says what to do about a damaged one.
 
-    Args:
-        remedy: what a user should do about a damaged file.
-        index: the index file, in a folder above all of them; None keeps none.
+    The file ``index`` stands in a folder above all of them; None keeps none.
     """
 
     def __init__(self, model: type[Model], remedy: str, index: Path | None = None) -> None:
         self._model, self._remedy, self.index = model, remedy, index
         self._read: dict[Path, tuple[Stamp, Model]] = {}
         self._indexed: dict[Path, tuple[Stamp, Model]] | None = None
+        self._entries = TypeAdapter(dict[str, tuple[Stamp, model]])  # type: ignore[valid-type]
 
     def read(self, file: Path) -> Model | None:
-        """The model in ``file`` as it is on disk now; None if there is no such file.
-
-        Raises:
-            PipelineError: the file cannot be read, or holds no such model.
-        """
+        """The model in ``file`` as it is on disk now; None if there is no such file."""
         if not present(file):
             return None
         with reading(file):
@@ -56,11 +48,7 @@ class ModelFiles(Generic[Model]):
         return self._read[file][1]
 
     def read_all(self, files: Iterable[Path]) -> dict[Path, Model | PipelineError]:
-        """The model of each file that exists, or why it cannot be read; from the index where that is up to date.
-
-        Args:
-            files: all that the index may hold.
-        """
+        """The model of each of ``files`` that exists, or why it cannot be read. The index holds no others."""
         listed = list(files)
         known = self._known(listed)
         models = {file: known.get(file) or self._attempt(file) for file in listed}
@@ -109,10 +97,6 @@ class ModelFiles(Generic[Model]):
             text = self._entries.dump_json(named, exclude_unset=True).decode()
             with suppress(PipelineError, OSError):  # where it cannot be written, the files are read each time
                 write_text(self.index, f"{sha256_text(text)}\n{text}")
-
-    @property
-    def _entries(self) -> TypeAdapter[dict[str, tuple[Stamp, Model]]]:
-        return TypeAdapter(dict[str, tuple[Stamp, self._model]])  # type: ignore[name-defined]
 
 
 def _stamp(file: Path) -> Stamp:

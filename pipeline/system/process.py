@@ -1,13 +1,20 @@
-"""The process itself: whether it speaks for those that train with it, how its threads wait, how it keeps memory."""
+"""The process itself: its threads and memory, whether it speaks for those that train with it, and how signals end it.
+
+After Ctrl-C or SIGTERM one line says what is kept, and the exit status is what a shell expects, 128 + the signal.
+"""
 
 import ctypes
 import os
+import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-"""Names of ``mallopt``'s parameters in glibc's ``malloc.h``."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def is_main_process() -> bool:
@@ -16,10 +23,7 @@ def is_main_process() -> bool:
 
 
 def set_up() -> None:
-    """Let threads spin only briefly, and keep freed memory, unless the user's environment says otherwise.
-
-    Call it before torch is imported: that is when OpenMP reads its settings.
-    """
+    """Before torch is imported, let threads spin briefly and keep freed memory, unless the environment objects."""
     # OpenMP's threads spin while they wait for each other. On a machine that is shared, long spinning made a training
     # step up to 15 times slower; sleeping at once costs a fifth on a free machine, half with small models. A short spin
     # costs next to nothing and gives way soon.
@@ -42,3 +46,38 @@ def give_back_memory() -> None:
 def c_library() -> Any:
     """The C library. Its attributes raise AttributeError where it lacks glibc's functions."""
     return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal asks the process to end; its number is the only argument."""
+
+
+def handle_signals() -> None:
+    """Raise :class:`Interrupted` at the first SIGINT or SIGTERM; the second one kills."""
+    for number in _SIGNALS:
+        # Ctrl-C is not meant for a script's background jobs.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> int:
+    """Tell the user how to resume the command of ``arguments`` (the verb first); returns the exit status."""
+    if is_main_process():
+        resumable = bool(arguments) and arguments[0] in _RESUMABLE
+        kept = ": finished work is kept; run the same command again to resume" if resumable else ""
+        print(f"interrupted{kept}", file=sys.stderr)
+    return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
+    sys.unraisablehook = _end
+    raise Interrupted(number)
+
+
+def _end(unraisable: "sys.UnraisableHookArgs") -> None:
+    """End the process where Python would drop the interrupt: it was raised in a destructor or a callback."""
+    if isinstance(unraisable.exc_value, Interrupted):
+        os._exit(report_interrupt(unraisable.exc_value, sys.argv[1:]))
+    sys.__unraisablehook__(unraisable)

@@ -1,7 +1,6 @@
 """Files that a person or another program wrote. Whatever is wrong with one is a :class:`PipelineError` of one line.
 
-A file may be missing, unreadable, a folder, a pipe that nobody writes to, not UTF-8, nested deeper than Python can
-recurse, or hold a number too long to convert. The user can mend all of these, so none may end in a traceback.
+That holds even for a pipe that nobody writes to, and for text nested deeper than Python can recurse.
 """
 
 import errno
@@ -24,19 +23,16 @@ Model = TypeVar("Model", bound=BaseModel)
 # tomllib's time grows with the square of the parts of a key; no file of ours has three parts in one.
 _DEEP_KEY = re.compile(r"(\.[\w-]+){100}")
 
+# What libraries raise for content they cannot read; an OSError without a number is Arrow's.
 _CONTENT = (ValueError, KeyError, TypeError, EOFError, OSError)
-"""What libraries raise for content they cannot read; an OSError without a number is Arrow's."""
 _FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "BadZipFile", "error")
 
 
 @contextmanager
 def reading(file: Path, remedy: str = "") -> Iterator[None]:
-    """Turn whatever reading ``file`` may raise into a :class:`PipelineError`: ``FILE: reason: remedy``.
+    """Turn whatever reading ``file`` may raise, but a :class:`PipelineError`, into ``FILE: reason: remedy``.
 
-    A :class:`PipelineError` raised within passes through as it is.
-
-    Args:
-        remedy: what the user should do if the file is missing or damaged; other failures have their own.
+    ``remedy`` is what the user should do if the file is missing or damaged; other failures have their own.
     """
     try:
         yield
@@ -98,7 +94,6 @@ def read_text(file: Path, remedy: str = "") -> str:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The table in ``file``."""
     text = read_text(file)
     with reading(file, "write it as TOML"):
         if _DEEP_KEY.search(text):
@@ -107,7 +102,6 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def read_json(file: Path, remedy: str) -> Any:
-    """The value in ``file``."""
     text = read_text(file, remedy)
     with reading(file, remedy):
         return json.loads(text)

@@ -6,11 +6,9 @@ import re
 import sys
 from typing import TextIO
 
-from pipeline.system.errors import PipelineError, refusal
-from pipeline.system.printable import printable
+from pipeline.system.errors import PipelineError, printable, refusal
 
-CLOSED_PIPE = 141
-"""The exit status of a command whose reader has gone, as if SIGPIPE had killed it: 128 + 13."""
+CLOSED_PIPE = 141  # the exit status of a command whose reader has gone, as if SIGPIPE had killed it: 128 + 13
 
 _ENDLESS = re.compile(r"(\S{120})\S{80,}(\S{60})")
 
@@ -49,11 +47,10 @@ class _Results(_Progress):
 
 
 def set_up() -> None:
-    """Make standard output and standard error safe to print to for the rest of the process.
+    """Make standard output and standard error safe to print to: letters that their encoding lacks become escapes.
 
-    Letters that their encoding lacks are written as escapes, which keeps ↑ and ↓ apart. Standard output raises
-    ``SystemExit(141)`` once its reader has gone, as behind ``| head``, and a :class:`PipelineError` if it cannot be
-    written for another reason. What cannot be written to standard error is dropped.
+    Standard output raises ``SystemExit(141)`` once its reader has gone, as behind ``| head``, and a
+    :class:`PipelineError` if it fails for another reason. What cannot be written to standard error is dropped.
     """
     # Of descriptors 0 to 2, open those that are closed: the next file would get the number, and what C code prints.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:

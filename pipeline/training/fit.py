@@ -18,8 +18,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from pipeline.data.batches import Piece
-from pipeline.data.prefetch import prefetched
+from pipeline.data.batches import Piece, prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pipeline.data.tasks import CosineScale, HeadKind, Task
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction
 
 
 @dataclass(frozen=True)

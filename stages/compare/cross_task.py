@@ -17,7 +17,7 @@ from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import scoring_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import METHODS
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, make_accelerator, on_main_process, wait_for_everyone
 from pipeline.training.objectives import objective_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.cli.app import app, main
 from pipeline.records.ledger import Ledger
 from pipeline.records.packing import export_artifact
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_TEXTS, texts
 from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_store

@@ -11,7 +11,7 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
-from pipeline.reporting.figures.attention_maps import attention_drawing, attention_maps
+from pipeline.reporting.figures.attention import attention_drawing, attention_maps
 from pipeline.reporting.figures.drawing import drawing_style, write
 from pipeline.reporting.runs import AttentionMap, StudyRuns
 from pipeline.runs.request import RunRequest

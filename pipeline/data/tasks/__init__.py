@@ -30,15 +30,13 @@ BUILT_IN = Path(__file__).parent
 
 # No comma (AdapterHub joins adapter names with commas), no dot or slash (names become folders and module names).
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=32)]
+# An end of a range of scores. Any two differ by no more than fp32 can hold.
+Bound = Annotated[float, Field(ge=-1e38, le=1e38)]
 
 
 def is_name(text: str) -> bool:
     """Whether ``text`` could be a :data:`Name`, and so the name of a folder."""
     return re.fullmatch(r"[a-z][a-z0-9_-]{0,31}", text) is not None
-
-
-Bound = Annotated[float, Field(ge=-1e38, le=1e38)]
-"""An end of a range of scores. Any two differ by no more than fp32 can hold."""
 
 
 class Source(BaseModel):
@@ -110,11 +108,7 @@ class Task(BaseModel):
 
     @classmethod
     def parse(cls, raw: dict[str, Any], where: str) -> Self:
-        """Validate ``raw``.
-
-        Raises:
-            PipelineError: naming ``where`` and all mistakes, within and between keys.
-        """
+        """Validate ``raw``; a :class:`PipelineError` names ``where`` and all mistakes, within and between keys."""
         problems = _mistakes_between_keys(raw)
         try:
             task = cls.model_validate(raw)
@@ -125,54 +119,38 @@ class Task(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read one task file.
-
-        Raises:
-            PipelineError: the file is missing, is not TOML, or describes no valid task.
-        """
         return cls.parse(read_toml(file), str(file))
 
 
 def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
-    problems = []
-    kind, classes, bounds = raw.get("kind"), raw.get("classes"), raw.get("range")
-    if kind == "classes":
-        if not isinstance(classes, list) or len(classes) < 2:
-            problems.append("classes: a task of kind 'classes' names at least two classes")
-        elif len({str(name) for name in classes}) < len(classes):
-            problems.append(f"classes: names repeat (got {shortened(classes)})")
-        if bounds is not None:
-            problems.append("range: belongs to kind 'score'")
-    if kind == "score":
-        if bounds is None:
-            problems.append("range: a task of kind 'score' needs its lowest and highest score")
-        elif isinstance(bounds, list) and len(bounds) == 2 and not _is_interval(bounds):
-            problems.append(f"range: the first number must be below the second (got {shortened(bounds)})")
-        if classes:
-            problems.append("classes: belongs to kind 'classes'")
-    for other, metrics in METRICS_OF.items():
-        if kind != other and raw.get("metric") in metrics and isinstance(kind, str) and kind in METRICS_OF:
-            fitting = " or ".join(f"'{name}'" for name in METRICS_OF[kind])
-            problems.append(f"metric: '{raw['metric']}' belongs to kind '{other}'; use {fitting}")
-    text = raw.get("text")
+    kind, metric, head = (raw[key] if isinstance(raw.get(key), str) else "" for key in ("kind", "metric", "head"))
+    classes, bounds, text, label, hub = (raw.get(key) for key in ("classes", "range", "text", "label", "hub"))
+    names = classes if isinstance(classes, list) else []
+    low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (0, 1)
+    ordered = isinstance(low, int | float) and isinstance(high, int | float) and low < high
+    fitting = " or ".join(f"'{name}'" for of, own in METRICS_OF.items() if of == kind for name in own)
+    others = [of for of, own in METRICS_OF.items() if fitting and of != kind and metric in own]
     columns = list(text) if isinstance(text, list) else []
-    if len(set(map(str, columns))) < len(columns):
-        problems.append(f"text: the two columns are the same (got {shortened(text)})")
-    if raw.get("label") in columns:
-        problems.append(f"label: column {raw['label']!r} is also a text column")
-    paired = isinstance(raw.get("head"), str) and raw["head"] in PAIR_HEADS
-    if len(columns) == 1 and (paired or raw.get("encoding") == "siamese"):
-        problems.append("encoding/head: siamese encoding and its heads need two text columns")
-    elif paired and raw.get("encoding", "cross") == "cross":
-        problems.append(f"head: '{raw['head']}' needs encoding = 'siamese'")
-    hub = raw.get("hub")
-    if isinstance(hub, dict) and isinstance(hub.get("text"), list) and len(hub["text"]) != len(columns):
-        problems.append("hub.text: as many columns as text")
-    return problems
-
-
-def _is_interval(bounds: list[Any]) -> bool:
-    return all(isinstance(bound, int | float) for bound in bounds) and bounds[0] < bounds[1]
+    single, paired, encoding = len(columns) == 1, head in PAIR_HEADS, raw.get("encoding", "cross")
+    hub_columns = hub["text"] if isinstance(hub, dict) and isinstance(hub.get("text"), list) else columns
+    below = f"range: the first number must be below the second (got {shortened(bounds)})"
+    two_texts = "encoding/head: siamese encoding and its heads need two text columns"
+    repeated = len({str(name) for name in names}) < len(names)
+    checks = [
+        (kind == "classes" and len(names) < 2, "classes: a task of kind 'classes' names at least two classes"),
+        (kind == "classes" and repeated, f"classes: names repeat (got {shortened(classes)})"),
+        (kind == "classes" and bounds is not None, "range: belongs to kind 'score'"),
+        (kind == "score" and bounds is None, "range: a task of kind 'score' needs its lowest and highest score"),
+        (kind == "score" and not ordered, below),
+        (kind == "score" and classes, "classes: belongs to kind 'classes'"),
+        (others, f"metric: '{metric}' belongs to kind '{''.join(others)}'; use {fitting}"),
+        (len(set(map(str, columns))) < len(columns), f"text: the two columns are the same (got {shortened(text)})"),
+        (label in columns, f"label: column {shortened(label)} is also a text column"),
+        (single and (paired or encoding == "siamese"), two_texts),
+        (not single and paired and encoding == "cross", f"head: '{head}' needs encoding = 'siamese'"),
+        (len(hub_columns) != len(columns), "hub.text: as many columns as text"),
+    ]
+    return [message for wrong, message in checks if wrong]
 
 
 @cache
@@ -182,11 +160,7 @@ def built_in_tasks() -> dict[str, Task]:
 
 
 def find_task(name: str, data: Path | None = None) -> Task:
-    """The task called ``name``: a task file, ``<data>/<name>/task.toml``, a built-in task or an alias of one.
-
-    Raises:
-        PipelineError: there is no such task; the message lists the known ones.
-    """
+    """The task called ``name``: a task file, ``<data>/<name>/task.toml``, a built-in task or an alias of one."""
     if name.endswith(".toml"):
         return Task.read(Path(name))
     own = data / name / "task.toml" if data is not None and is_name(name) else None
@@ -199,8 +173,8 @@ def find_task(name: str, data: Path | None = None) -> Task:
     for task in tasks.values():
         if name in task.aliases:
             return find_task(task.name, data)
-        if name == task.name:
-            return task
+    if name in tasks:
+        return tasks[name]
     here = sorted(file.parent.name for file in data.glob("*/task.toml")) if data is not None else []
     known = ", ".join([*here, *tasks])
     raise PipelineError(

@@ -44,10 +44,7 @@ class Extra(BaseModel):
 
 
 def parse_extra(value: Any) -> Any:
-    """``{ sick = {}, cfimdb = { labels = { 0 = 1, 1 = 3 } } }`` as a list of sources, in order of name.
-
-    Anything else is left as it is, for the validation that follows.
-    """
+    """``{ sick = {}, cfimdb = { labels = { 0 = 1, 1 = 3 } } }`` as a list of sources, in order of name."""
     if isinstance(value, Mapping):
         for name, options in value.items():
             if not isinstance(options, Mapping):
@@ -57,11 +54,7 @@ def parse_extra(value: Any) -> Any:
 
 
 def in_order(sources: tuple[Extra, ...]) -> tuple[Extra, ...]:
-    """Sort ``sources`` by name, so that their order does not tell recipes apart.
-
-    Raises:
-        ValueError: a task is named more than once.
-    """
+    """Sort ``sources`` by name, so that their order does not tell recipes apart."""
     ordered = tuple(sorted(sources, key=lambda source: source.task))
     for first, second in pairwise(ordered):
         if first.task == second.task:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pipeline.reporting.figures.answers import confusions, scatters
-from pipeline.reporting.figures.attention import fusion_attention
-from pipeline.reporting.figures.attention_maps import attention_maps
+from pipeline.reporting.figures.attention import attention_maps, fusion_attention
 from pipeline.reporting.figures.curves import learning_curves, low_resource_curves
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
 from pipeline.reporting.figures.matrices import contrast_map, forgetting_map

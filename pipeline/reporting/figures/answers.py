@@ -25,73 +25,58 @@ def confusions(runs: StudyRuns) -> Iterator[Drawing]:
     """For every target with classes: the reference and the line with the best mean, over all seeds."""
     for target in runs.study.targets:
         lines, classes = _shown(runs, target), _classes(runs, target)
-        if lines and 2 <= len(classes) <= MOST_CLASSES:
-            yield _confusion(runs, target, lines, classes)
+        if not lines or not 2 <= len(classes) <= MOST_CLASSES:
+            continue
+        canvas, axes = panels(len(lines), height=1.3 + 0.32 * len(classes))
+        numbers = []
+        for axis, line in zip(axes, lines, strict=True):
+            counts = np.zeros((len(classes), len(classes)))
+            for scored in runs.cell(line, target):
+                table = runs.predictions(scored.record.run, target)
+                np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
+            shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+            texts = [[f"{100 * share:.0f}" for share in row] for row in shares]
+            heat_map(axis, shares, classes, classes, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+            axis.set(title=runs.title(line), xlabel="predicted", ylabel="true")
+            numbers += [
+                (line, classes[true], classes[guess], int(counts[true, guess]), shares[true, guess])
+                for true, guess in np.ndindex(counts.shape)
+            ]
+        table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
+        yield Drawing(Figure.of("confusion-{target}", target=target, lines=_named(runs, lines)), canvas, table)
 
 
 def scatters(runs: StudyRuns) -> Iterator[Drawing]:
     """For every target with scores: the same two, their first seed, the worst example marked."""
     for target in runs.study.targets:
         lines = _shown(runs, target)
-        if lines and runs.metrics[target] in METRICS_OF["score"]:
-            yield _scatter(runs, target, lines)
-
-
-def _confusion(runs: StudyRuns, target: str, lines: Sequence[Line], classes: Sequence[str]) -> Drawing:
-    canvas, axes = panels(len(lines), height=1.3 + 0.32 * len(classes))
-    numbers = []
-    for axis, line in zip(axes, lines, strict=True):
-        counts = np.zeros((len(classes), len(classes)))
-        for scored in runs.cell(line, target):
-            table = runs.predictions(scored.record.run, target)
-            np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
-        shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        texts = [[f"{100 * share:.0f}" for share in row] for row in shares]
-        heat_map(axis, shares, classes, classes, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
-        axis.set(title=runs.title(line), xlabel="predicted", ylabel="true")
-        numbers += [
-            (line, classes[true], classes[guess], int(counts[true, guess]), shares[true, guess])
-            for true, guess in np.ndindex(counts.shape)
-        ]
-    table = pd.DataFrame(numbers, columns=["method", "label", "prediction", "examples", "share_of_label"])
-    caption = (
-        f"What the dev examples of each class of {target} are taken for, in percent of the class, all seeds together:"
-        f" {_named(runs, lines)}."
-    )
-    return Drawing(Figure(f"confusion-{target}", f"Confusion on {target}", caption), canvas, table)
-
-
-def _scatter(runs: StudyRuns, target: str, lines: Sequence[Line]) -> Drawing:
-    canvas, axes = panels(len(lines), height=2.9, sharex=True, sharey=True)
-    parts, worst = [], []
-    for axis, line in zip(axes, lines, strict=True):
-        scored = runs.cell(line, target)[0]
-        table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
-        labels, predictions = table["label"], table["prediction"]
-        bins = axis.hexbin(
-            labels, predictions, gridsize=22, cmap=SEQUENTIAL_MAP, mincnt=1, norm=LogNorm(), linewidths=0
-        )
-        at = int((predictions - labels).abs().to_numpy().argmax())
-        name, label, prediction = str(table["id"].iloc[at]), labels.iloc[at], predictions.iloc[at]
-        _ring(axis, name, label, prediction, on_left=label < labels.median())
-        ends = [labels.min(), labels.max()]
-        axis.plot(ends, ends, color="#888888", linewidth=1, linestyle="--")
-        axis.set(title=runs.title(line), xlabel="label")
-        axis.label_outer()
-        worst.append(f"{runs.title(line)}: example {name}, {prediction:.2f} for {label:.2f}")
-        parts.append(table.assign(worst=np.arange(len(table)) == at))
-        parts[-1].insert(0, "method", str(line))
-        parts[-1].insert(1, "seed", scored.entry.seed)
-    axes[0].set_ylabel("prediction")
-    bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
-    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    bar.ax.yaxis.set_minor_locator(NullLocator())
-    caption = (
-        f"Predictions of the first seed against labels of {target} on dev, darker where few examples fall:"
-        f" {_named(runs, lines)}. The ring marks the example with the largest error ({'; '.join(worst)})."
-    )
-    figure = Figure(f"scatter-{target}", f"Predicted and true scores on {target}", caption)
-    return Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
+        if not lines or runs.metrics[target] not in METRICS_OF["score"]:
+            continue
+        canvas, axes = panels(len(lines), height=2.9, sharex=True, sharey=True)
+        parts, worst = [], []
+        for axis, line in zip(axes, lines, strict=True):
+            scored = runs.cell(line, target)[0]
+            table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
+            labels, predictions = table["label"], table["prediction"]
+            bins = axis.hexbin(
+                labels, predictions, gridsize=22, cmap=SEQUENTIAL_MAP, mincnt=1, norm=LogNorm(), linewidths=0
+            )
+            at = int((predictions - labels).abs().to_numpy().argmax())
+            name, label, prediction = str(table["id"].iloc[at]), labels.iloc[at], predictions.iloc[at]
+            _ring(axis, name, label, prediction, on_left=label < labels.median())
+            ends = [labels.min(), labels.max()]
+            axis.plot(ends, ends, color="#888888", linewidth=1, linestyle="--")
+            axis.set(title=runs.title(line), xlabel="label")
+            axis.label_outer()
+            worst.append(f"{runs.title(line)}: example {name}, {prediction:.2f} for {label:.2f}")
+            mark = np.arange(len(table)) == at
+            parts.append(pd.DataFrame({"method": str(line), "seed": scored.entry.seed, **table, "worst": mark}))
+        axes[0].set_ylabel("prediction")
+        bar = canvas.colorbar(bins, ax=axes, label="examples", shrink=0.8, format=short_number)
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        bar.ax.yaxis.set_minor_locator(NullLocator())
+        figure = Figure.of("scatter-{target}", target=target, lines=_named(runs, lines), worst="; ".join(worst))
+        yield Drawing(figure, canvas, pd.concat(parts, ignore_index=True))
 
 
 def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool) -> None:

@@ -1,45 +1,69 @@
-"""Which adapters a fusion listens to, layer by layer."""
+"""Which adapters a fusion listens to, and where the tokens of a sentence look, layer by layer."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
-from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
 from pipeline.reporting.report import Figure
-from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.runs import AttentionMap, StudyRuns
 
 
 def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
     """A figure a fusion and target, a panel a site: mean over dev tokens and seeds."""
     for line, target, group in runs.cells():
-        parts = [runs.ledger.attention(scored.record.run) for scored in group]
-        known = [part for part in parts if part is not None]
-        if known:
-            yield _drawn(runs, line, target, pd.concat(known, ignore_index=True))
+        parts = [part for scored in group if (part := runs.ledger.attention(scored.record.run)) is not None]
+        if not parts:
+            continue
+        table = pd.concat(parts, ignore_index=True)
+        means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
+        sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
+        adapters = list(dict.fromkeys(table["adapter"]))
+        layers = sorted(means["layer"].unique())
+        canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
+        for axis, site in zip(axes, sites, strict=True):
+            matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
+            values = matrix.reindex(index=layers, columns=adapters).to_numpy()
+            texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
+            image = heat_map(axis, values, list(map(str, layers)), adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+            axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
+        axes[0].set_ylabel("layer")
+        canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
+        figure = Figure.of("attention-{line}-{target}", line=line, target=target, title=runs.title(line))
+        yield Drawing(figure, canvas, means)
 
 
-def _drawn(runs: StudyRuns, line: Line, target: str, table: pd.DataFrame) -> Drawing:
-    means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
-    sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
-    adapters = list(dict.fromkeys(table["adapter"]))
-    layers = sorted(means["layer"].unique())
-    canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
-    image: Any = None
-    for axis, site in zip(axes, sites, strict=True):
-        matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
-        values = matrix.reindex(index=layers, columns=adapters).to_numpy()
-        texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
-        image = heat_map(
-            axis, values, [str(layer) for layer in layers], adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1
-        )
-        axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
-    axes[0].set_ylabel("layer")
-    canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
-    caption = (
-        f"Attention of {runs.title(line)} for {target} over its adapters, by layer and site: means over dev tokens and"
-        " seeds. Each row sums to one."
-    )
-    figure = Figure(f"attention-{line}-{target}", f"What {runs.title(line)} for {target} listens to", caption)
-    return Drawing(figure, canvas, means)
+def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:
+    """The maps that were asked for, in one figure."""
+    if runs.maps:
+        yield attention_drawing(runs.maps)
+
+
+def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
+    """A line of panels an input and model, a panel a layer."""
+    columns = max(len(shown.layers) for shown in maps)
+    longest = max(len(shown.keys(layer)) for shown in maps for layer in shown.layers)
+    size = 1.2 + 0.13 * longest
+    canvas, axes = panels(columns * len(maps), height=size, width=max(size, 2.4), columns=columns)
+    highest = max(float(values.max()) for shown in maps for values in shown.layers.values())
+    for line, shown in enumerate(maps):
+        for axis, layer in zip(axes[line * columns :], shown.layers, strict=False):
+            image = axis.imshow(shown.layers[layer], cmap=SEQUENTIAL_MAP, vmin=0, vmax=highest, aspect="auto")
+            axis.set_xticks(range(len(shown.keys(layer))), shown.keys(layer), rotation=90, fontsize=6)
+            axis.set_yticks(range(len(shown.tokens)), shown.tokens, fontsize=6)
+            axis.tick_params(length=0)
+            axis.set_title(f"{shown.title}\nlayer {layer}", fontsize=8)
+    for axis in axes:
+        if not axis.has_data():
+            axis.remove()
+    canvas.colorbar(image, ax=[axis for axis in axes if axis.has_data()], label="attention", shrink=0.6)
+    texts = "; ".join(dict.fromkeys(f"“{shown.text}”" for shown in maps))
+    rows = [
+        (shown.run, shown.title, shown.text, layer, at, shown.tokens[at], to, shown.keys(layer)[to], float(value))
+        for shown in maps
+        for layer, values in shown.layers.items()
+        for (at, to), value in np.ndenumerate(values)
+    ]
+    names = ["run", "method", "text", "layer", "position", "token", "looks_at_position", "looks_at", "attention"]
+    return Drawing(Figure.of("attention-maps", texts=texts), canvas, pd.DataFrame(rows, columns=names))

@@ -25,9 +25,8 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
             own = scores[(scores["target"] == target) & (row == name)]
             if own.empty:
                 continue
-            look, means = look_of(name, runs.rows), own.groupby("epoch")["dev"].mean()
-            axis.plot(means.index, means, color=look.colour, linestyle=look.line, marker=look.marker, markersize=4,
-                      label=runs.study.title(name))  # fmt: skip
+            means = own.groupby("epoch")["dev"].mean()
+            axis.plot(means.index, means, **look_of(name, runs.rows), markersize=4, label=runs.study.title(name))
         epochs = sorted(scores[scores["target"] == target]["epoch"].unique())
         if len(epochs) <= 6:
             axis.set_xticks(epochs)
@@ -36,8 +35,7 @@ def learning_curves(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=target, xlabel="epoch", ylabel=f"dev {runs.metrics[target]}")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    caption = "Mean over seeds (of sequential tuning also over its sources) of the dev score after each epoch."
-    yield Drawing(Figure("learning-curves", "Learning curves", caption), canvas, scores)
+    yield Drawing(Figure.of("learning-curves"), canvas, scores)
 
 
 def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
@@ -45,31 +43,27 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
     curve = low_resource(runs)
     if curve is None:
         return
-    scopes: list[str | None] = [*([None] if len(curve.targets) > 1 else []), *curve.targets]
+    scopes = {"mean": curve.targets} if len(curve.targets) > 1 else {}
+    scopes |= {target: [target] for target in curve.targets}
     canvas, axes = panels(len(scopes))
     numbers = []
-    for axis, scope in zip(axes, scopes, strict=True):
+    for axis, (title, targets) in zip(axes, scopes.items(), strict=True):
         sizes = []
         for name in curve.rows:
-            scored = [(curve.train_rows(point, scope), curve.mean(name, scope, point)) for point in curve.points]
+            scored = [(curve.train_rows(point, targets), curve.mean(name, targets, point)) for point in curve.points]
             points = [(size, score) for size, score in scored if size is not None and score is not None]
             if not points:
                 continue
             look = look_of(name, runs.rows)
-            axis.plot(*zip(*points, strict=True), color=look.colour, linestyle=look.line, marker=look.marker,
-                      markersize=5, label=runs.study.title(name))  # fmt: skip
-            numbers += [(name, scope or "mean", size, score) for size, score in points]
+            axis.plot(*zip(*points, strict=True), **look, markersize=5, label=runs.study.title(name))
+            numbers += [(name, title, size, score) for size, score in points]
             sizes += [size for size, _ in points]
         ticks = sorted(set(sizes))
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
         axis.set_xticks([], minor=True)
-        axis.set(title=scope or "mean", xlabel="training rows of the target", ylabel="score on dev")
+        axis.set(title=title, xlabel="training rows of the target", ylabel="score on dev")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    caption = (
-        "Mean dev score over seeds (of sequential tuning also over its sources) against the training rows of the"
-        " target; the other tasks keep theirs."
-    )
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])
-    yield Drawing(Figure("low-resource", "Few training rows", caption), canvas, table)
+    yield Drawing(Figure.of("low-resource"), canvas, table)

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from pipeline.data.tables import write_table
 from pipeline.reporting.report import Figure
 from pipeline.system.atomic import new_file
-from pipeline.system.printable import printable
+from pipeline.system.errors import printable
 
 # Okabe and Ito's palette: told apart under every common colour blindness; yellow, pale on white, comes last.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
@@ -25,15 +25,6 @@ _LINES = ["-", "--", ":", "-."]
 
 SEQUENTIAL_MAP = "cividis"
 DIVERGING_MAP = "PuOr_r"
-
-_PANEL = 2.7
-"""Width of a panel in inches: two beside each other, at half a page's width, still have text of 6 points."""
-
-
-class Look(NamedTuple):
-    colour: str
-    marker: str
-    line: str
 
 
 @dataclass(frozen=True)
@@ -45,18 +36,21 @@ class Drawing:
     numbers: pd.DataFrame
 
 
-def look_of(name: str, names: Sequence[str]) -> Look:
+def look_of(name: str, names: Sequence[str]) -> dict[str, Any]:
     """Colour, marker and line style of one of ``names``: the same in every figure, and no two alike up to 40."""
     index = list(names).index(name)
-    return Look(
-        _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)], _LINES[index // len(_COLOURS) % len(_LINES)]
-    )
+    return {
+        "color": _COLOURS[index % len(_COLOURS)],
+        "marker": _MARKERS[index % len(_MARKERS)],
+        "linestyle": _LINES[index // len(_COLOURS) % len(_LINES)],
+    }
 
 
 def panels(
-    number: int, *, height: float = 2.5, width: float = _PANEL, columns: int = 2, **options: Any
+    number: int, *, height: float = 2.5, width: float = 2.7, columns: int = 2, **options: Any
 ) -> tuple[Canvas, list[Axes]]:
-    """A canvas with ``number`` panels, at most ``columns`` beside each other."""
+    """A canvas with ``number`` panels, at most ``columns`` beside each other; sizes are in inches."""
+    # Two panels of the usual width beside each other, at half a page's width, still have text of 6 points.
     wide = min(columns, number)
     high = -(-number // wide)
     canvas = Canvas(figsize=(max(width * wide, 3.6), height * high), layout="constrained")
@@ -104,18 +98,7 @@ def heat_map(
 
 @contextmanager
 def drawing_style() -> Iterator[None]:
-    """Texts are texts, not formulas, whatever stands in them; a fixed salt keeps SVG files the same."""
-    settings = {
-        "svg.hashsalt": "figure",
-        "text.parse_math": False,
-        "font.size": 10,
-        "axes.titlesize": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": False,
-        "legend.fontsize": 9,
-    }
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
+    with style.context(Path(__file__).with_name("figures.mplstyle")), warnings.catch_warnings():
         # A title in letters that the font lacks is drawn with boxes; its numbers are no worse.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield

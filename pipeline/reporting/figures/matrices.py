@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from pipeline.reporting.built_on import TITLE, Contrast, contrasts
+from pipeline.reporting.built_on import contrasts
 from pipeline.reporting.figures.drawing import DIVERGING_MAP, Drawing, heat_map, panels
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.report import Figure
@@ -25,27 +25,20 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
     if not all_changes:
         return
     names = list(dict.fromkeys(change.row for change in all_changes))
-    sources = [task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)]
+    sources = {task: task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)}
     targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
     limit = max(0.01, *(abs(change.difference) for change in all_changes))
     canvas, axes = panels(len(names), height=0.9 + 0.42 * len(sources))
-    image: Any = None
     for axis, name in zip(axes, names, strict=True):
         differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
-        values = _matrix(differences, sources, targets)
-        image = _difference_map(axis, values, sources, targets, _texts(values), limit)
+        image = _difference_map(axis, sources, targets, differences, limit)
         axis.set(title=runs.study.title(name), xlabel="then trained on", ylabel="learned first")
     canvas.colorbar(image, ax=axes, label="change, points", shrink=0.8)
     table = pd.DataFrame(
         [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference, c.proof) for c in all_changes],
         columns=["method", "first", "then", "before", "after", "change", "unchanged"],
     )
-    caption = (
-        "Change of the score on the task learned first, in points, after training on the second, with the first task's"
-        " own head; negative is forgetting. For adapters and fusion it is 0 because nothing that answers the first task"
-        " was changed, as hashes show."
-    )
-    yield Drawing(Figure("forgetting", "Forgetting", caption), canvas, table)
+    yield Drawing(Figure.of("forgetting"), canvas, table)
 
 
 def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
@@ -53,45 +46,35 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     all_contrasts = contrasts(runs)
     if not all_contrasts:
         return
-    lines = list(dict.fromkeys(one.line for one in all_contrasts))
-    targets = [task for task in runs.study.targets if any(one.target == task for one in all_contrasts)]
-    differences = {(one.line, one.target): one.comparison.difference for one in all_contrasts}
-    values = _matrix(differences, lines, targets)
-    limit = max(0.01, float(np.nanmax(np.abs(values))))
-    texts = _texts(values)
-    for one in all_contrasts:
-        mark = f" {MARKS[one.comparison.verdict]}" if one.comparison.significant else ""
-        texts[lines.index(one.line)][targets.index(one.target)] += mark
+    compared = {(one.line, one.target): one.comparison for one in all_contrasts}
+    lines = {line: runs.title(line) for line, _ in compared}
+    targets = [task for task in runs.study.targets if any(target == task for _, target in compared)]
+    differences = {place: comparison.difference for place, comparison in compared.items()}
+    marks = {place: f" {MARKS[c.verdict]}" for place, c in compared.items() if c.significant}
+    limit = max(0.01, *map(abs, differences.values()))
     canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(lines), width=2.8 + 0.8 * len(targets))
-    image = _difference_map(axis, values, [runs.title(line) for line in lines], targets, texts, limit)
+    image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")
+    tests = [(c.difference, *c.interval, c.p_value, c.verdict) for c in compared.values()]
+    both = zip(all_contrasts, tests, strict=True)
+    numbers = [(one.line, one.base, one.sources, one.target, *test) for one, test in both]
     columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
-    table = pd.DataFrame([_numbers(one) for one in all_contrasts], columns=columns)
-    caption = (
-        "Difference in points: sequential and joint training from fine-tuning on the target alone, what is built on"
-        " adapters from the row of adapters. The two sides may have trained for different numbers of steps, as the"
-        " table of this name says, so this does not show what other tasks are worth. ↑ better and ↓ worse by its tests."
-    )
-    yield Drawing(Figure("built-on", TITLE, caption), canvas, table)
-
-
-def _numbers(one: Contrast) -> tuple[object, ...]:
-    c = one.comparison
-    return one.line, one.base, one.sources, one.target, c.difference, *c.interval, c.p_value, c.verdict
+    yield Drawing(Figure.of("built-on"), canvas, pd.DataFrame(numbers, columns=columns))
 
 
 def _difference_map(
-    axis: Axes, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], texts: list[list[str]], limit: float
+    axis: Axes,
+    rows: Mapping[Row, str],
+    columns: Sequence[str],
+    differences: Mapping[tuple[Row, str], float],
+    limit: float,
+    marks: Mapping[tuple[Row, str], str] = {},
 ) -> Any:
-    """Differences in points, coloured by sign up to ``limit``."""
-    bound = 100 * limit
-    return heat_map(axis, 100 * values, rows, columns, texts, cmap=DIVERGING_MAP, vmin=-bound, vmax=bound)
-
-
-def _matrix(differences: Mapping[tuple[Row, str], float], rows: Sequence[Row], columns: Sequence[str]) -> np.ndarray:
-    return np.array([[differences.get((row, column), np.nan) for column in columns] for row in rows])
-
-
-def _texts(values: np.ndarray) -> list[list[str]]:
-    return [["" if np.isnan(value) else points(float(value)) for value in row] for row in values]
+    """Differences in points, coloured by sign up to ``limit``; ``rows`` have titles."""
+    places = [[(row, column) for column in columns] for row in rows]
+    values = np.array([[differences.get(place, np.nan) for place in line] for line in places])
+    shown = {place: points(difference) + marks.get(place, "") for place, difference in differences.items()}
+    texts = [[shown.get(place, "") for place in line] for line in places]
+    how = {"cmap": DIVERGING_MAP, "vmin": -100 * limit, "vmax": 100 * limit}
+    return heat_map(axis, 100 * values, list(rows.values()), columns, texts, **how)

@@ -24,15 +24,12 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
     for axis, scope in zip(axes, scopes, strict=True):
         own = table[table["target"] == scope]
         for point in own.itertuples():
-            look = look_of(point.method.row, runs.rows)
             axis.errorbar(
                 # A model with nothing to train has no place on a logarithmic axis; 1 is its left end.
                 max(point.trainable_parameters, 1),
                 point.score,
                 yerr=point.deviation or None,
-                color=look.colour,
-                marker=look.marker,
-                linestyle="none",
+                **look_of(point.method.row, runs.rows) | {"linestyle": "none"},
                 label=runs.study.title(point.method.row),
             )
         front = own[own["front"]].sort_values("trainable_parameters")
@@ -45,17 +42,8 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=scope, xlabel="trainable parameters", ylabel="score on dev")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
-    caption = (
-        "Mean dev score over seeds (bars: standard deviation) against trainable parameters, logarithmic. The grey line"
-        " joins the rows that no row with fewer trainable parameters reaches. Sequential tuning has a point a source."
-    )
     joint = [runs.study.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]
-    if joint:
-        caption += (
-            f" {listed(joint)}: every panel shows all parameters that the joint model trains, with the heads of all"
-            " tasks, undivided; the other rows train as many again for each further task."
-        )
-    yield Drawing(Figure("pareto", "Score against trainable parameters", caption), canvas, table)
+    yield Drawing(Figure.of("pareto", joint=listed(joint)), canvas, table)
 
 
 def _numbers(runs: StudyRuns) -> pd.DataFrame:
@@ -80,7 +68,5 @@ def _numbers(runs: StudyRuns) -> pd.DataFrame:
 def _beaten(point: Any, table: pd.DataFrame) -> bool:
     """Whether something trains no more and scores higher, or trains less and scores the same."""
     others = table[table["target"] == point.target]
-    trained, score = others["trainable_parameters"], others["score"]
-    cheaper = trained < point.trainable_parameters
-    no_dearer = trained <= point.trainable_parameters
-    return bool(((no_dearer & (score > point.score)) | (cheaper & (score == point.score))).any())
+    saved, gained = point.trainable_parameters - others["trainable_parameters"], others["score"] - point.score
+    return bool((((saved >= 0) & (gained > 0)) | ((saved > 0) & (gained == 0))).any())

@@ -91,7 +91,7 @@ def test_pairs_have_two_texts_and_real_scores(tmp_path: Path) -> None:
 
 def test_unlabelled_rows_need_no_label_and_have_none() -> None:
     table = pd.DataFrame({"text": ["fine"], "label": ["whatever"]})
-    assert list(canonical_rows(task(), table, "input", source=None, labelled=False)) == ["id", "text_a"]
+    assert list(canonical_rows(task(), table, "input", labelled=False)) == ["id", "text_a"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
@@ -100,7 +100,7 @@ def test_the_same_rows_are_the_same_whatever_form_they_come_in(suffix: str, tmp_
 
     rows = labelled({0: 5, 1: 5})
     write_table(rows.astype({"id": str}), tmp_path / "mood" / f"train{suffix}")
-    expected = canonical_rows(task(), rows.astype({"id": str}), "here", source=None)
+    expected = canonical_rows(task(), rows.astype({"id": str}), "here")
     assert fingerprint(load_split(task(), tmp_path, "train")) == fingerprint(expected)
 
 

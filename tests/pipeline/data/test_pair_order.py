@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.batches import training_order
-from pipeline.data.pair_order import in_random_order, joined, swapped
-from pipeline.data.tokens import TokenisedSplit, tokenise
+from pipeline.data.tokens import TokenisedSplit, in_random_order, joined, swapped, tokenise
 from pipeline.models.backbone import Backbone
 
 COUNT = 200

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.data.batches import Piece
-from pipeline.data.prefetch import prefetched
+from pipeline.data.batches import Piece, prefetched
 
 
 @pytest.fixture(autouse=True)

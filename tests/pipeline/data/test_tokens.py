@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise, tokenizer_of
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.models.backbone import open_backbone
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
@@ -33,7 +33,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tokenizer]:
     def tokenizer(words: list[str] = WORDS, lower: bool = False, token_types: bool = True) -> Tokenizer:
         file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
         file.write_text("\n".join(words) + "\n")
-        return tokenizer_of(BertTokenizerFast(vocab_file=str(file), do_lower_case=lower), token_types)
+        return Tokenizer(BertTokenizerFast(vocab_file=str(file), do_lower_case=lower), token_types)
 
     return tokenizer
 
@@ -48,6 +48,7 @@ class Counting:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.fast, self.calls = tokenizer.fast, 0
+        self.backend_tokenizer = tokenizer.fast.backend_tokenizer
 
     def __call__(self, *texts: list[str], **settings: object) -> object:
         self.calls += 1

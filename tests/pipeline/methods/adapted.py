@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 from transformers import BertModel, PreTrainedModel
 
-from pipeline.methods.modules import add_modules
-from pipeline.methods.registry import METHODS
+from pipeline.methods.registry import METHODS, add_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import build_head

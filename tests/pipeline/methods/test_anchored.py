@@ -13,9 +13,8 @@ from torch import nn
 from pipeline.methods import fast_fusion
 from pipeline.methods.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
+from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, save_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
-from pipeline.methods.pruning import prune_fusion
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.system.errors import PipelineError

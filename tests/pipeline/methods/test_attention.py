@@ -9,7 +9,7 @@ from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import add_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.lean import make_lean
 from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))

@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 from transformers import PreTrainedModel
 
-from pipeline.methods.modules import add_modules, load_modules, save_modules
-from pipeline.methods.registry import METHODS
+from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.frozen_prefix import frozen_depth
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.layout import frozen_depth
+from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.adapter_kinds import ADAPTER_KINDS, AdapterKind
 from pipeline.settings.recipe import PARTS, Recipe
@@ -96,7 +95,7 @@ def test_everything_trains_where_the_backbone_does_too(kind: str, backbone: Back
 @pytest.mark.parametrize("kind", KINDS)
 def test_saved_modules_are_the_trained_ones_and_train_no_more(kind: str, backbone: Backbone, tmp_path: Path) -> None:
     encoder = adapted(backbone, kind)
-    save_modules(encoder, "films", recipe(kind), tmp_path / "films")
+    METHODS[kind].save(encoder, "films", tmp_path / "films")
     loaded = backbone.load()
     load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"))
     assert trainable(loaded) == 0
@@ -110,7 +109,7 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
 ) -> None:
     """What is left in the other layer is what was trained there: the same as with the dropped layer's emptied."""
     encoder = adapted(backbone, kind)
-    save_modules(encoder, "films", recipe(kind), tmp_path / "films")
+    METHODS[kind].save(encoder, "films", tmp_path / "films")
     loaded, plain = backbone.load(), backbone.load()
     load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"), (dropped,))
     encoder.eval().encoder.layer[dropped] = plain.encoder.layer[dropped].eval()

@@ -10,7 +10,7 @@ from adapters.composition import Fuse
 from transformers import BertConfig, BertModel, PreTrainedModel
 
 from pipeline.methods import prefix
-from pipeline.methods.modules import add_modules
+from pipeline.methods.registry import add_modules
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.methods.adapted import trainable
 

@@ -10,8 +10,8 @@ from adapters.composition import Fuse
 from torch import Tensor
 from transformers import BertModel, PreTrainedModel
 
-from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
-from pipeline.methods.pruning import prune_fusion, source_shares
+from pipeline.methods.attention import source_shares
+from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, save_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules

@@ -9,7 +9,7 @@ from transformers import AutoModel
 
 from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
 from pipeline.models.backbone import Backbone, open_backbone
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.lean import make_lean
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 

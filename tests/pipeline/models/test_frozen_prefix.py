@@ -13,10 +13,9 @@ from torch import Tensor
 from pipeline.data.batches import collate, inputs_of
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.models.backbone import open_backbone
-from pipeline.models.frozen_prefix import frozen_depth
 from pipeline.models.heads import build_head
-from pipeline.models.patches.cut import upper_states
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.layout import frozen_depth, upper_states
+from pipeline.models.lean import make_lean
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import TransferModel
 from tests.nano import save_backbone

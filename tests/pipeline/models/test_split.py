@@ -6,10 +6,9 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedModel
 
 from pipeline.models.heads import build_head
-from pipeline.models.layout import layers_of
-from pipeline.models.patches.lean import make_lean
-from pipeline.models.split import SplitModel, split_encoder
-from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.models.layout import layers_of, split_encoder
+from pipeline.models.lean import make_lean
+from pipeline.models.transfer_model import MultitaskModel, SplitModel, TransferModel
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden
 

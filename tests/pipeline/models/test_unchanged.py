@@ -9,8 +9,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.fusion import add_fusion
 from pipeline.methods.layernorms import train_layernorms
-from pipeline.models.backbone import Backbone, hash_tensors
-from pipeline.models.unchanged import adapter_hashes, unchanged_parts
+from pipeline.models.backbone import Backbone, adapter_hashes, hash_tensors, unchanged_parts
 from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
 
 NAMES = ("films", "meals")

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from pipeline.records.source_run import SourceRun
-from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
+from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, SourceRun, Store
 from pipeline.settings.recipe import Recipe
 
 SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12

@@ -401,7 +401,7 @@ def test_of_an_artifact_that_is_a_link_the_link_is_removed(store: Store, tmp_pat
 
 def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) -> None:
     save_fusion(store)
-    assert [user.manifest.run for user in store.users_of(STS)] == [FUSED]
+    assert store.users_of(STS) == [FUSED]
     with pytest.raises(PipelineError, match=f"adapter {STS} is part of fusion {FUSED}: remove that first"):
         store.remove(STS)
     assert store.find(STS) is not None

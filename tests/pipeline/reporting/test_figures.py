@@ -81,8 +81,8 @@ def test_a_title_is_drawn_as_it_is_written(hostile: str, tmp_path: Path) -> None
 def test_rows_keep_their_looks_and_no_two_are_alike(whole: Synthetic) -> None:
     names = [f"row{number}" for number in range(40)]
     looks = [look_of(name, names) for name in names]
-    assert len(set(looks)) == len(names)
-    assert len({look.colour for look in looks[:8]}) == 8
+    assert len({tuple(look.items()) for look in looks}) == len(names)
+    assert len({look["color"] for look in looks[:8]}) == 8
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_what_is_marked_is_computed_once_for_a_study(whole: Synthetic) -> None:
         return len(asked)
 
     first, second = (StudyRuns(whole.result, whole.ledger) for _ in range(2))
-    assert [seen(first), seen(first), seen(second), seen(first)] == [1, 1, 2, 1]
+    assert [seen(first), seen(first), seen(second), seen(second)] == [1, 1, 2, 2]
     assert asked == [first, second]
 
 

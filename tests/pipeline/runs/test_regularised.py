@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.data.pair_order import swapped
+from pipeline.data.tokens import swapped
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import scoring_of

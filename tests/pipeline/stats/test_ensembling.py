@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pipeline.stats.ensembling import choose, combine, first_half, value_of
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction
 
 ROWS = 60
 

@@ -1,5 +1,6 @@
 """Every metric's paired test agrees with scoring the swapped predictions anew."""
 
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -8,7 +9,10 @@ from scipy import stats
 
 from pipeline.stats.metrics import METRICS, pearson, score
 from pipeline.stats.names import METRICS_OF, Metric
-from pipeline.stats.swaps import recomputed
+from pipeline.stats.paired import Resampled, resample_paired
+
+RESAMPLES = 2000
+Score = Callable[[np.ndarray, np.ndarray], float]
 
 
 def systems(metric: Metric, seeds: int, rows: int = 60) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -38,6 +42,18 @@ def test_the_best_score_is_1_and_none_is_below_the_worst(metric: Metric) -> None
     assert METRICS[metric].normalised(1) == 1
 
 
+def recomputed(score: Score, ours: np.ndarray, theirs: np.ndarray, labels: np.ndarray) -> Resampled:
+    """Score the swapped predictions anew in each resample."""
+
+    def difference(swap: np.ndarray) -> float:
+        systems = np.where(swap, theirs, ours), np.where(swap, ours, theirs)
+        first, second = (np.mean([score(values, labels) for values in system]) for system in systems)
+        return float(first - second)
+
+    swaps = np.random.default_rng([0, 0]).integers(0, 2, (RESAMPLES, len(labels)), dtype=np.uint8)
+    return Resampled(difference(np.zeros(len(labels))), np.array([difference(swap) for swap in swaps]))
+
+
 @pytest.mark.parametrize("seeds", [1, 3])
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_metrics_own_test_agrees_with_scoring_every_resample(metric: Metric, seeds: int) -> None:
@@ -47,13 +63,11 @@ def test_a_metrics_own_test_agrees_with_scoring_every_resample(metric: Metric, s
         # Swaps are of values, or ranks, on one scale.
         of = {"pearson": np.asarray, "spearman": lambda x: stats.rankdata(x, axis=-1)}[metric]
         ours, theirs, by_hand = *(stats.zscore(of(x), axis=1) for x in (ours, theirs)), lambda x, t: pearson(x, of(t))
-    slow, fast = (
-        test(ours, theirs, labels, 2000, np.random.default_rng(0))
-        for test in (recomputed(by_hand), METRICS[metric].randomisation)
-    )
-    assert fast[0] == pytest.approx(slow[0], abs=1e-12)
+    slow = recomputed(by_hand, ours, theirs, labels)
+    fast = resample_paired(metric, list(ours), list(theirs), labels, resamples=RESAMPLES)
+    assert fast.difference == pytest.approx(slow.difference, abs=1e-12)
     if metric == "accuracy":  # draws its swaps otherwise
-        assert fast[1].mean() == pytest.approx(0, abs=0.01)
-        assert fast[1].std() == pytest.approx(slow[1].std(), rel=0.08)
+        assert fast.null.mean() == pytest.approx(0, abs=0.01)
+        assert fast.null.std() == pytest.approx(slow.null.std(), rel=0.08)
     else:
-        assert fast[1] == pytest.approx(slow[1], abs=1e-9)
+        assert fast.null == pytest.approx(slow.null, abs=1e-9)

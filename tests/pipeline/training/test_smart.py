@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from pipeline.data.batches import Piece, inputs_of
 from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.models.heads import build_head
-from pipeline.models.patches.lean import make_lean
+from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.training.divergence import class_divergence, squared_error
 from pipeline.training.terms.smart import GUARD, Smoothness, perturbation, perturbed

@@ -17,8 +17,7 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
-from pipeline.stats.metrics import score
-from pipeline.stats.prediction import Prediction
+from pipeline.stats.metrics import Prediction, score
 from stages.compare.compare import compare
 from stages.compare.cross_task import read_on, reading_of, score_across
 from stages.report import report

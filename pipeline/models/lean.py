@@ -1,7 +1,7 @@
 """make_lean: an encoder that computes the same function with less work.
 
-It changes two things. With CLS pooling the last layer is computed for the first token alone, since nothing reads the
-others. Attention with dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
+With CLS pooling the last layer is computed for the first token alone, since nothing reads the others. Attention with
+dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
 
 No parameter, name or random number changes: dropout draws the same masks from the same generator, also for tokens that
 nothing reads, so a seed trains the same model. For the backward pass it keeps one byte per number instead of four.
@@ -9,6 +9,7 @@ nothing reads, so a seed trains the same model. For the backward pass it keeps o
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
             continue
         first_only = pooling == "cls" and index == len(layers) - 1
         dropouts = [each for each in layer.modules() if isinstance(each, Dropout)] if first_only else []
-        attention.self.forward = LeanAttention(attention.self, first_only, dropouts)
+        attention.self.forward = partial(_lean_attention, attention.self, first_only, dropouts)
         if not hasattr(attention, "narrows"):
             attention.narrows = attention.output.register_forward_pre_hook(_narrow_residual)
 
@@ -57,11 +58,8 @@ class Dropout(nn.Dropout):
 def dropout(values: Tensor, probability: float, training: bool, tokens: int | None = None) -> Tensor:
     """``values`` with each number zeroed with ``probability`` and the rest scaled to keep the mean.
 
-    On a CPU the mask is the one that ``torch.nn.functional.dropout`` draws.
-
-    Args:
-        tokens: T where the values (..., 1, n) are the first row of (..., T, n). A mask for all T is drawn and its first
-            row used, so that the random numbers that follow are the same too.
+    On a CPU the mask is the one that ``torch.nn.functional.dropout`` draws. ``tokens`` is T where the values are the
+    first row (..., 1, n) of (..., T, n): a mask for all T is drawn, so that random numbers that follow are the same.
     """
     if not training or probability == 0:
         return values
@@ -74,48 +72,40 @@ def dropout(values: Tensor, probability: float, training: bool, tokens: int | No
     return (values * keep).mul_(1 / (1 - probability))
 
 
-class LeanAttention:
-    """Replaces ``forward`` of a BERT or RoBERTa self-attention.
+def _lean_attention(
+    module: Any,
+    first_only: bool,
+    dropouts: Sequence[Dropout],
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
+    *args: Any,
+    **keywords: Any,
+) -> tuple[Any, ...]:
+    """``forward`` of a BERT or RoBERTa self-attention; with ``first_only`` for the first token alone.
 
-    What it does not cover (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own
-    forward.
-
-    Args:
-        first_only: compute the output for the first token alone.
-        dropouts: those of the layer, which are told how many tokens the first one stands for.
+    ``dropouts``, those of the layer, are then told how many tokens the first one stands for. What is not covered here
+    (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own forward.
     """
-
-    def __init__(self, module: Any, first_only: bool, dropouts: Sequence[Dropout] = ()) -> None:
-        self._module = module
-        self._own = type(module).forward
-        self._first_only = first_only
-        self._dropouts = dropouts
-
-    def __call__(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *args: Any, **keywords: Any
-    ) -> tuple[Any, ...]:
-        module = self._module
-        prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
-        unsupported = prefixes or any(value is not None and value is not False for value in (*args, *keywords.values()))
-        tokens = hidden_states.shape[1] if self._first_only and not unsupported else None
-        for each in self._dropouts:
-            each.tokens = tokens
-        if unsupported:
-            outputs: tuple[Any, ...] = self._own(module, hidden_states, attention_mask, *args, **keywords)
-            return outputs
-        asking = hidden_states[:, :1] if self._first_only else hidden_states
-        query, key, value = (
-            states.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2)  # (B, heads, T, d / heads)
-            for states in (module.query(asking), module.key(hidden_states), module.value(hidden_states))
-        )
-        if attention_mask is not None:
-            attention_mask = attention_mask[:, :, : asking.shape[1]]  # (B, 1, T or 1, T)
-            if len(attention_mask) < len(hidden_states):
-                # Adapters in parallel multiply the batch, stream after stream.
-                attention_mask = attention_mask.repeat(len(hidden_states) // len(attention_mask), 1, 1, 1)
-        probability = module.dropout.p if module.training else 0.0
-        context = _attend(query, key, value, attention_mask, probability, tokens)
-        return context.transpose(1, 2).flatten(2), None
+    prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
+    unsupported = prefixes or any(value is not None and value is not False for value in (*args, *keywords.values()))
+    tokens = hidden_states.shape[1] if first_only and not unsupported else None
+    for each in dropouts:
+        each.tokens = tokens
+    if unsupported:
+        return type(module).forward(module, hidden_states, attention_mask, *args, **keywords)
+    asking = hidden_states[:, :1] if first_only else hidden_states
+    query, key, value = (
+        states.unflatten(-1, (module.num_attention_heads, -1)).transpose(1, 2)  # (B, heads, T, d / heads)
+        for states in (module.query(asking), module.key(hidden_states), module.value(hidden_states))
+    )
+    if attention_mask is not None:
+        attention_mask = attention_mask[:, :, : asking.shape[1]]  # (B, 1, T or 1, T)
+        if len(attention_mask) < len(hidden_states):
+            # Adapters in parallel multiply the batch, stream after stream.
+            attention_mask = attention_mask.repeat(len(hidden_states) // len(attention_mask), 1, 1, 1)
+    probability = module.dropout.p if module.training else 0.0
+    context = _attend(query, key, value, attention_mask, probability, tokens)
+    return context.transpose(1, 2).flatten(2), None
 
 
 def _attend(

@@ -3,9 +3,9 @@
 import torch
 from torch import nn
 
+from pipeline.methods.layernorms import add_layernorms, replaced_norms
 from pipeline.models.backbone import Backbone
 from pipeline.models.layout import norms_of
-from pipeline.models.patches.norms import add_layernorms, replaced_norms
 from pipeline.models.switching import activate
 from tests.pipeline.methods.adapted import hidden
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pipeline.models.backbone import open_backbone
-from pipeline.models.patches.lean import Dropout, _attend, dropout, make_lean
+from pipeline.models.lean import Dropout, _attend, dropout, make_lean
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 
