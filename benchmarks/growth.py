@@ -94,7 +94,7 @@ def _by_study(setting: Setting, counts: list[int]) -> list[Row]:
         def plan(study: Study = study) -> int:
             # A workspace of its own each time: nothing is remembered from the round before.
             places = Workspace(folder, data, setting.scratch / "growth-store", setting.scratch / "growth-reports")
-            return sum(row.runs for row in dry_run(study, places).rows)
+            return dry_run(study, places).total.runs
 
         runs[count], found[str(count)] = plan(), milliseconds(plan)
     samples = interleave(found, setting.repeats)

@@ -1,21 +1,26 @@
 """The whole pipeline in a few minutes: generated tasks, a nano BERT made here, extract, fuse, compare."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import BertConfig
+import numpy as np
+import pandas as pd
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
+from pipeline.data.tokens import TokenisedSplit, Tokenizer, joined, tokenise
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
-from pipeline.system.atomic import make_folder, write_json
+from pipeline.system.atomic import make_folder, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_json
-from pipeline.training.masked_lm import Masking
+from pipeline.training.devices import make_accelerator
+from pipeline.training.masked_lm import Masking, fit_masked
 from stages.compare.compare import compare
 from stages.demo_tasks import corpus, write_tasks
 from stages.extract import extract
 from stages.fuse import fuse
-from stages.pretrain_fresh import pretrain_fresh
 from stages.studies import find_study
 
 TARGET = "gadgets"
@@ -35,13 +40,13 @@ _RECIPE = Recipe(trainable="full", epochs=5, learning_rate=2e-3, batch_size=64, 
 # More tokens than usual are kept as they are: with one in ten the model was not seen to learn, in a minute, that a
 # word of one sentence can be read off the other.
 _MASKING = Masking(chosen=0.2, masked=0.6, random=0.1)
+_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def demo(folder: Path, seed: int) -> int:
     """Make everything under ``folder`` and say what came out; run again, what is there is used.
 
-    Returns:
-        The exit status: 2 if a run of the comparison failed, else 0.
+    The exit status is 2 if a run of the comparison failed, else 0.
     """
     began = time.monotonic()
     _claim(folder, seed)
@@ -55,13 +60,12 @@ def demo(folder: Path, seed: int) -> int:
         _say(f"It guesses {score:.0%} of masked words: {backbone}")
     study = find_study("demo")
     workspace = Workspace(str(backbone), data, folder / "adapters_store", folder / "reports")
-    seed_of_runs = study.seeds[0]
     _say("Stage one: an adapter for each task, the nano BERT frozen")
     for name in names:
-        record = extract(name, study.recipe_for("adapter", name), workspace, seed=seed_of_runs)
+        record = extract(name, study.recipe_for("adapter", name), workspace, seed=study.seeds[0])
         print(f"{name}: dev {record.metric} {record.dev:.3f}", flush=True)
     _say(f"Stage two: fusion of the four adapters for {TARGET}, which has few rows")
-    fused = fuse(TARGET, study.recipe_for("fusion", TARGET), workspace, seed=seed_of_runs)
+    fused = fuse(TARGET, study.recipe_for("fusion", TARGET), workspace, seed=study.seeds[0])
     print(f"{TARGET}: dev {fused.metric} {fused.dev:.3f}", flush=True)
     _say("Stage three: what else one would try, on the same rows and seed")
     result, report = compare(study, workspace)
@@ -82,3 +86,55 @@ def _claim(folder: Path, seed: int) -> None:
 
 def _say(text: str) -> None:
     print(f"\n== {text}", flush=True)
+
+
+def pretrain_fresh(
+    texts: Sequence[tuple[str, ...]],
+    folder: Path,
+    config: BertConfig,
+    recipe: Recipe,
+    masking: Masking,
+    *,
+    seed: int,
+    held_out: int = 256,
+) -> float:
+    """Train a fresh BERT on ``texts`` (one sentence or a pair each) and write it to ``folder`` as a backbone.
+
+    The vocabulary's size in ``config`` is set here. ``held_out`` texts are not trained on: returns the share of their
+    masked tokens that the kept epoch guesses right.
+    """
+    length = config.max_position_embeddings
+    with new_folder(folder) as temporary:
+        tokenizer = _word_tokenizer(texts, temporary, length)
+        order = np.random.default_rng(seed).permutation(len(texts))
+        dev, train = (
+            _tokenised([texts[i] for i in part], tokenizer, length) for part in (order[:held_out], order[held_out:])
+        )
+        torch.manual_seed(seed)
+        config.vocab_size = len(tokenizer.fast)
+        model = BertForMaskedLM(config)
+        accelerator = make_accelerator(recipe.precision)
+        fitted = fit_masked(model, train, {"text": dev}, tokenizer, recipe, masking, seed=seed, accelerator=accelerator)
+        model.bert.save_pretrained(temporary, safe_serialization=True)
+    return fitted.best_score
+
+
+def _word_tokenizer(texts: Sequence[tuple[str, ...]], folder: Path, max_length: int) -> Tokenizer:
+    """A BERT tokenizer whose vocabulary is every word of ``texts``; fit for a small, closed language."""
+    words = sorted({word for text in texts for sentence in text for word in sentence.split()})
+    vocabulary = folder / "vocab.txt"
+    vocabulary.write_text("\n".join((*_SPECIALS, *words)) + "\n", encoding="utf-8")
+    fast = BertTokenizerFast(vocab_file=str(vocabulary), do_lower_case=True, model_max_length=max_length)
+    fast.save_pretrained(folder)
+    return Tokenizer(fast, token_types=True)
+
+
+def _tokenised(texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, max_length: int) -> TokenisedSplit:
+    """Singles and pairs as one split; the singles come first."""
+    parts = []
+    for columns in (["text_a"], ["text_a", "text_b"]):
+        chosen = [text for text in texts if len(text) == len(columns)]
+        if chosen:
+            rows = pd.DataFrame(chosen, columns=columns)
+            parts.append(tokenise(rows.assign(id=rows.index.astype(str)), tokenizer, "cross", max_length))
+    return joined(parts)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.tasks import Task, is_name
-from pipeline.records.ensembles import QUALIFICATION, ChosenOn, EnsembleRecord, Ensembles, Member, Scores
+from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import provenance
@@ -47,26 +47,20 @@ def ensemble(
     raise_all(f"ensemble '{name}'", _mistakes(task, name, rule, best, Ensembles(reports)))
     ledger = Ledger(reports)
     records = _named(runs, task, ledger) if runs is not None else _finished(task, ledger)
-    tables = _tables(records, task, ledger)
-    labels = next(iter(tables.values()))["label"].to_numpy()
-    predictions = [_prediction(table) for table in tables.values()]
-    names = list(tables)
-
+    rows, predictions = _predictions(records, task, ledger)
+    labels = rows["label"].to_numpy()
     choosing = _rows_to_choose_on(labels, task, chosen_on, seed)
-    there = [_rows(prediction, choosing) for prediction in predictions]
-    size = best or (len(names) if runs is not None else BEST)
-    weights = choose(there, labels[choosing], task.metric, rule, size)
+    there = [_of(prediction, choosing) for prediction in predictions]
     alone = [value_of(prediction, labels[choosing], task.metric) for prediction in there]
     single = int(np.argmax(alone))
+    weights = choose(there, labels[choosing], task.metric, rule, best or (BEST if runs is None else len(records)))
     together = combine([predictions[index] for index in weights], list(weights.values()), rule)
 
-    def scores(rows: np.ndarray) -> Scores:
-        return Scores(
-            rows=int(rows.sum()),
-            ensemble=value_of(_rows(together, rows), labels[rows], task.metric),
-            best=value_of(_rows(predictions[single], rows), labels[rows], task.metric),
-        )
+    def scores(part: np.ndarray) -> Scores:
+        both = (value_of(_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
+        return Scores(rows=int(part.sum()), **dict(zip(("ensemble", "best"), both, strict=True)))
 
+    names = list(records)
     record = EnsembleRecord(
         name=name,
         task=task.name,
@@ -83,46 +77,10 @@ def ensemble(
         held_out=scores(~choosing) if chosen_on == "half" else None,
         provenance=provenance(),
     )
-    table = prediction_table(next(iter(tables.values()))[["id", "label"]], together)
+    table = prediction_table(rows, together)
     table.insert(2, "chosen_on", choosing)
     Ensembles(reports).write(record, table)
     return record
-
-
-def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:
-    """Which of dev's rows (n,) members and weights are chosen on; the rest is scored on."""
-    halves = chosen_on == "half"
-    choosing = first_half(labels, seed) if halves else np.ones(len(labels), dtype=bool)
-    parts = [choosing]
-    if halves and task.kind == "score":  # a correlation is not defined where all labels are the same
-        parts.append(~choosing)
-    if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
-        told = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"
-        raise PipelineError(f"{len(labels)} dev rows of '{task.name}' are too few to {told}")
-    return choosing
-
-
-def told(record: EnsembleRecord) -> str:
-    """The ensemble in lines for a person: its members, and its score beside the best single model's."""
-    lines = [f"ensemble {record.name} ({record.rule}) of {record.task}, {len(record.members)} of"
-             f" {len(record.considered)} runs"]  # fmt: skip
-    lines += [
-        f"  {member.weight:.3f}  {member.run}  {member.kind} seed {member.seed} on {member.backbone},"
-        f" dev {record.metric} {member.dev:.4f}"
-        for member in sorted(record.members, key=lambda member: -member.weight)
-    ]
-    for what, scores in (("rows chosen on", record.chosen), ("other half of dev", record.held_out)):
-        if scores is not None:
-            lines.append(
-                f"{what} ({scores.rows}): {record.metric} {scores.ensemble:.4f},"
-                f" best single run {scores.best:.4f} ({record.best})"
-            )
-    if record.drop is None:
-        lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
-    else:
-        lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
-        lines.append(f"the other half is {QUALIFICATION}")
-    return "\n".join(lines)
 
 
 def _mistakes(task: Task, name: str, rule: Rule, best: int | None, ensembles: Ensembles) -> list[str]:
@@ -148,103 +106,104 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
     problems = [f"run {run} is named more than once" for run, count in Counter(runs).items() if count > 1]
     if not runs:
         problems.append("--runs names no run: leave it out for all finished ones")
-    found: dict[str, RunRecord] = {}
+    records: dict[str, RunRecord] = {}
     for run in dict.fromkeys(runs):
-        record = ledger.find(run)
-        if record is None:
-            problems.append(
-                f"run {run} is not finished: run the command that began it again"
-                if ledger.began(run)
-                else f"no run {run} in {ledger.root}"
-            )
-            continue
-        try:
-            _dev_rows(record, task)
-            found[run] = record
-        except PipelineError as error:
-            problems.append(str(error))
-    if not problems and len({_dev_rows(record, task) for record in found.values()}) > 1:
-        groups = Counter(_dev_rows(record, task) for record in found.values())
-        usual = groups.most_common(1)[0][0]
-        problems += [
-            f"run {run} was scored on other dev rows ({record.scores[task.name].rows}) than the rest: leave it out"
-            for run, record in found.items()
-            if _dev_rows(record, task) != usual
-        ]
+        if (record := ledger.find(run)) is not None:
+            records[run] = record
+            problems += _misfits(record, task)
+        elif ledger.began(run):
+            problems.append(f"run {run} is not finished: run the command that began it again")
+        else:
+            problems.append(f"no run {run} in {ledger.root}")
     raise_all("--runs", problems)
-    return found
+    usual = max(_by_dev_rows(records, task).values(), key=len)
+    problems = [
+        f"run {run} was scored on other dev rows ({record.scores[task.name].rows}) than the rest: leave it out"
+        for run, record in records.items()
+        if run not in usual
+    ]
+    raise_all("--runs", problems)
+    return records
 
 
 def _finished(task: Task, ledger: Ledger) -> dict[str, RunRecord]:
     """Every finished run that trained on the task and was scored on the same dev rows as most."""
-    groups: dict[str, dict[str, RunRecord]] = {}
-    for record in filter(None, map(ledger.find, ledger.names())):
-        try:
-            rows = _dev_rows(record, task)
-        except PipelineError:
-            continue
-        groups.setdefault(rows, {})[record.run] = record
+    found = filter(None, map(ledger.find, ledger.names()))
+    records = {record.run: record for record in found if not _misfits(record, task)}
+    groups = _by_dev_rows(records, task)
     if not groups:
         raise PipelineError(f"no finished run of '{task.name}' in {ledger.root}: train some first")
     rows, chosen = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
-    left_out = sum(len(group) for group in groups.values()) - len(chosen)
-    if left_out:
-        some = next(iter(chosen.values()))
+    if len(chosen) < len(records):
+        count = next(iter(chosen.values())).scores[task.name].rows
         print(
-            f"{task.name}: {left_out} runs were scored on other dev rows than these {len(chosen)}"
-            f" ({some.scores[task.name].rows} rows, {rows[:8]}) and are left out; --runs names others",
+            f"{task.name}: {len(records) - len(chosen)} runs were scored on other dev rows than these {len(chosen)}"
+            f" ({count} rows, {rows[:8]}) and are left out; --runs names others",
             file=sys.stderr,
         )
     return chosen
 
 
-def _dev_rows(record: RunRecord, task: Task) -> str:
-    """The fingerprint of the dev rows of ``task`` that a run was scored on.
-
-    Raises:
-        PipelineError: it did not train on the task, or the task had another meaning then.
-    """
+def _misfits(record: RunRecord, task: Task) -> list[str]:
+    """What keeps a run from taking part, or nothing."""
     if task.name not in record.trained_on:
-        raise PipelineError(f"run {record.run} was trained for '{record.task}', not '{task.name}'")
-    described = record.described(task.name)
-    data = described.get("data")
+        return [f"run {record.run} was trained for '{record.task}', not '{task.name}'"]
+    data = record.described(task.name).get("data")
     if not isinstance(data, dict) or "dev" not in data:
-        raise PipelineError(f"run {record.run} does not say which dev rows it was scored on: train it again")
-    if described.get("meaning") != task.meaning:
-        raise PipelineError(f"run {record.run} was trained when task '{task.name}' had other classes or range")
-    return str(data["dev"])
+        return [f"run {record.run} does not say which dev rows it was scored on: train it again"]
+    if record.described(task.name)["meaning"] != task.meaning:
+        return [f"run {record.run} was trained when task '{task.name}' had other classes or range"]
+    return []
 
 
-def _tables(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> dict[str, pd.DataFrame]:
-    """The saved predictions of each run, which are of the same rows in the same order."""
+def _by_dev_rows(records: dict[str, RunRecord], task: Task) -> dict[str, dict[str, RunRecord]]:
+    groups: dict[str, dict[str, RunRecord]] = {}
+    for run, record in records.items():
+        groups.setdefault(_dev_rows(record, task), {})[run] = record
+    return groups
+
+
+def _dev_rows(record: RunRecord, task: Task) -> str:
+    """The fingerprint of the dev rows of ``task`` that a run was scored on."""
+    return str(record.described(task.name)["data"]["dev"])
+
+
+def _predictions(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> tuple[pd.DataFrame, list[Prediction]]:
+    """``id`` and ``label`` of the dev rows that the runs share, and each run's saved predictions for them."""
     tables = {run: ledger.predictions(run, task.name) for run in records}
-    first = next(iter(tables.values()))
+    rows = next(iter(tables.values()))[["id", "label"]]
     problems = [
         f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: train it again with --force"
         for run, table in tables.items()
-        if table["id"].tolist() != first["id"].tolist() or table["label"].tolist() != first["label"].tolist()
+        if any(table[name].tolist() != rows[name].tolist() for name in rows)
     ]
     raise_all("saved predictions", problems)
-    return tables
+    return rows, [_prediction(table) for table in tables.values()]
 
 
 def _prediction(table: pd.DataFrame) -> Prediction:
-    columns = [name for name in table if str(name).startswith("probability_")]
-    probabilities = table[columns].to_numpy() if columns else None
-    return Prediction(table["prediction"].to_numpy(), probabilities)
+    probabilities = table.filter(regex="^probability_")
+    return Prediction(table["prediction"].to_numpy(), None if probabilities.columns.empty else probabilities.to_numpy())
 
 
-def _rows(prediction: Prediction, rows: np.ndarray) -> Prediction:
+def _of(prediction: Prediction, rows: np.ndarray) -> Prediction:
     probabilities = prediction.probabilities
     return Prediction(prediction.values[rows], None if probabilities is None else probabilities[rows])
 
 
+def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:
+    """Which of dev's rows (n,) members and weights are chosen on; the rest is scored on."""
+    halves = chosen_on == "half"
+    choosing = first_half(labels, seed) if halves else np.ones(len(labels), dtype=bool)
+    parts = [choosing]
+    if halves and task.kind == "score":  # a correlation is not defined where all labels are the same
+        parts.append(~choosing)
+    if any(part.sum() < 2 or np.ptp(labels[part]) == 0 for part in parts):
+        remedy = "choose on half of: --choose-on all" if halves else "choose on, or all have one label"
+        raise PipelineError(f"{len(labels)} dev rows of '{task.name}' are too few to {remedy}")
+    return choosing
+
+
 def _member(record: RunRecord, task: Task, weight: float) -> Member:
-    return Member(
-        run=record.run,
-        kind=record.kind,
-        backbone=record.backbone,
-        seed=record.seed,
-        weight=weight,
-        dev=record.score(task.name).dev,
-    )
+    about = record.model_dump(include={"run", "kind", "backbone", "seed"})
+    return Member(**about, weight=weight, dev=record.score(task.name).dev)

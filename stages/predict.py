@@ -12,7 +12,7 @@ from pipeline.data.load import canonical_rows
 from pipeline.data.tables import check_suffix, read_table, write_table
 from pipeline.data.tasks import Task
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.records.ensembles import Ensembles, Member
+from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.build import outputs_of
@@ -33,29 +33,23 @@ from pipeline.training.predict import mean_outputs
 T = TypeVar("T")
 R = TypeVar("R")
 
-KINDS = ("auto", "fusion", "adapter")
+KINDS = {"auto": ("fusion", "adapter"), "fusion": ("fusion",), "adapter": ("adapter",)}
+"""What ``--using`` takes from the store, the preferred kind first."""
 ENSEMBLE = "ensemble:"
 
 # What of a recipe decides an adapter's inputs and sites; adapters that agree in it can share a forward pass.
-_SHARED = {"encoding", "max_length", "truncation", "average_orders", "adapter", "drop_layers"}
+_SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A task, and what predicts it: an artifact, or a run that kept its weights."""
+    """A task, and what predicts it on the workspace's backbone: an artifact, or a run that kept its weights."""
 
     task: Task
     trained: Artifact | RunRecord
-
-    @property
-    def run(self) -> str:
-        return self.trained.manifest.run if isinstance(self.trained, Artifact) else self.trained.run
-
-    @property
-    def recipe(self) -> Recipe:
-        if isinstance(self.trained, Artifact):
-            return self.trained.manifest.recipe
-        return self.trained.recipe_of(self.task.name)
+    run: str
+    recipe: Recipe
+    workspace: Workspace
 
 
 def predict(
@@ -84,42 +78,39 @@ def predict(
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
     _check_output(output_file, input_file)
-    tasks = parse_targets(target, workspace)
+    tasks = _parse_targets(target, workspace)
+    first = tasks[0].name
     if len(tasks) > 1 and using.startswith(ENSEMBLE):
         raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
     rows = _rows_of(tasks, input_file)
     dropped = layers_option(drop_layers)
+    ensemble = None
     if using.startswith(ENSEMBLE):
-        accelerator = make_accelerator(resolve_precision(precision))
-        table = rows[tasks[0].name]
-        with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-            said = _ensemble(using.removeprefix(ENSEMBLE), tasks[0], table, workspace, dropped, batch_size, accelerator)
-        if accelerator.is_main_process:
-            write_table(prediction_table(table, said), output_file)
-        return {"run": using, "task": tasks[0].name, "rows": len(table), "output": str(output_file)}
-    targets = _each(f"--target {target}", tasks, lambda task: Target(task, _trained(task, using, workspace, dropped)))
+        ensemble, targets = _members(using, tasks[0], workspace, dropped)
+        passes = [[member] for member in targets]
+    else:
+        targets = _each(f"--target {target}", tasks, lambda task: _target(task, using, workspace, dropped))
+        passes = _passes(targets)
     accelerator = make_accelerator(resolve_precision(precision))
-    found: dict[str, Prediction] = {}
-    passes = plan_passes(targets)
-    for sharing in passes:
-        with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-            outputs = _outputs(sharing, rows[sharing[0].task.name], workspace, dropped, batch_size, accelerator)
-        found |= dict(zip((each.task.name for each in sharing), outputs, strict=True))
+    with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
+        outputs = [_outputs(each, rows[each[0].task.name], dropped, batch_size, accelerator) for each in passes]
+    names = [each.task.name for sharing in passes for each in sharing]
+    predictions = [prediction for sharing in outputs for prediction in sharing]
+    if ensemble is not None:
+        weights = [member.weight for member in ensemble.members]
+        names, predictions = [first], [combine(predictions, weights, ensemble.rule)]
     if accelerator.is_main_process:
+        found = dict(zip(names, predictions, strict=True))
         write_table(_joined({name: prediction_table(rows[name], found[name]) for name in rows}), output_file)
-    counted = {"rows": len(rows[tasks[0].name]), "output": str(output_file)}
-    if len(targets) == 1:
-        return {"run": targets[0].run, "task": tasks[0].name, **counted}
+    counted = {"rows": len(rows[first]), "output": str(output_file)}
+    if len(tasks) == 1:
+        return {"run": using if ensemble is not None else targets[0].run, "task": first, **counted}
     named = [{"run": each.run, "task": each.task.name} for each in targets]
     return {"targets": named, **counted, "passes": len(passes)}
 
 
 def _check_output(output_file: Path, input_file: Path) -> None:
-    """Fail before anything is computed if the predictions cannot stand at ``output_file``, or would replace the rows.
-
-    Raises:
-        PipelineError: its suffix is of no table, a folder stands there, or it is the input file, by whatever name.
-    """
+    """Fail before anything is computed if the predictions cannot be written, or would replace the input."""
     check_suffix(output_file)
     with writing(output_file):
         if output_file.is_dir():
@@ -128,12 +119,8 @@ def _check_output(output_file: Path, input_file: Path) -> None:
             raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")
 
 
-def parse_targets(text: str, workspace: Workspace) -> list[Task]:
-    """The tasks of ``sst,quora,sts`` in their order, aliases resolved.
-
-    Raises:
-        PipelineError: no task, an unknown one, or one named twice.
-    """
+def _parse_targets(text: str, workspace: Workspace) -> list[Task]:
+    """The tasks of ``sst,quora,sts`` in their order, aliases resolved."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
         raise PipelineError("--target names no task: write for example --target sst, or sst,quora,sts for several")
@@ -145,37 +132,14 @@ def parse_targets(text: str, workspace: Workspace) -> list[Task]:
     return tasks
 
 
-def plan_passes(targets: Sequence[Target]) -> list[list[Target]]:
-    """The forward passes over the input: targets that one of them answers stand together.
+def _rows_of(tasks: Sequence[Task], file: Path) -> dict[str, pd.DataFrame]:
+    table = read_table(file)
 
-    Those are bottleneck adapters at the same sites, and the tasks of one jointly trained model without modules, that
-    read the same columns in the same way. A fusion, a model of one task, modules of another kind and an adapter with
-    LayerNorms of its own each need a pass to themselves.
-    """
-    passes: dict[object, list[Target]] = {}
-    for target in targets:
-        passes.setdefault(_what_it_shares(target), []).append(target)
-    return list(passes.values())
+    def rows(task: Task) -> pd.DataFrame:
+        where = str(file) if len(tasks) == 1 else f"task '{task.name}'"
+        return canonical_rows(task, table, where, labelled=False)
 
-
-def _what_it_shares(target: Target) -> object:
-    trained, recipe = target.trained, target.recipe
-    if isinstance(trained, RunRecord):
-        may_share = recipe.trainable in ("full", "head") and recipe.pretrained.second_encoder == "none"
-    else:
-        may_share = (
-            trained.manifest.kind == "adapter"
-            and recipe.adapter.kind in BOTTLENECKS
-            and not recipe.bottleneck.train_layernorm
-        )
-    if not may_share:
-        return target.run, target.task.name
-    whose = target.run if isinstance(trained, RunRecord) else None
-    return (
-        whose,
-        target.task.text,
-        canonical_json({key: recipe.flat()[key] for key in sorted(_SHARED)}),
-    )
+    return dict(zip((task.name for task in tasks), _each(str(file), tasks, rows), strict=True))
 
 
 def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
@@ -192,32 +156,49 @@ def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
     return made
 
 
-def _rows_of(tasks: Sequence[Task], file: Path) -> dict[str, pd.DataFrame]:
-    table = read_table(file)
+def _passes(targets: Sequence[Target]) -> list[list[Target]]:
+    """The forward passes over the input: targets that one of them answers stand together.
 
-    def rows(task: Task) -> pd.DataFrame:
-        where = str(file) if len(tasks) == 1 else f"task '{task.name}'"
-        return canonical_rows(task, table, where, labelled=False)
-
-    return dict(zip((task.name for task in tasks), _each(str(file), tasks, rows), strict=True))
+    Those are bottleneck adapters at the same sites, and the tasks of one jointly trained model without modules, that
+    read the same columns in the same way. A fusion, a model of one task, modules of another kind and an adapter with
+    LayerNorms of its own each need a pass to themselves.
+    """
+    passes: dict[object, list[Target]] = {}
+    for target in targets:
+        trained, recipe = target.trained, target.recipe
+        if isinstance(trained, RunRecord):
+            model: str | None = target.run
+            may_share = recipe.trainable in ("full", "head") and recipe.pretrained.second_encoder == "none"
+        else:
+            model = None
+            bottleneck = trained.manifest.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS
+            may_share = bottleneck and not recipe.bottleneck.train_layernorm
+        inputs = target.task.text, canonical_json({key: recipe.flat()[key] for key in _SHARED})
+        passes.setdefault((model, inputs) if may_share else (target.run, target.task.name), []).append(target)
+    return list(passes.values())
 
 
 def _outputs(
     targets: Sequence[Target],
     rows: pd.DataFrame,
-    workspace: Workspace,
     drop_layers: tuple[int, ...],
     batch_size: int,
     accelerator: Accelerator,
 ) -> list[Prediction]:
     """One forward pass over the rows, as the objective of each target reads it."""
-
-    tokenizer, recipe = workspace.backbone.tokenizer, targets[0].recipe
+    first, workspace = targets[0], targets[0].workspace
+    backbone = workspace.backbone
+    model: TransferModel | JointModel
+    if len(targets) == 1:
+        model = restore(first.trained, first.task, workspace, drop_layers)
+    else:
+        trained, tasks = [each.trained for each in targets], [each.task for each in targets]
+        model = restore_together(trained, tasks, workspace, drop_layers)
     outputs = mean_outputs(
-        accelerator.prepare(_model(targets, workspace, drop_layers)),
-        splits_of(rows, recipe, tokenizer, recipe.pairs.average_orders),
+        accelerator.prepare(model),
+        splits_of(rows, first.recipe, backbone.tokenizer, first.recipe.pairs.average_orders),
         batch_size=batch_size,
-        pad_token_id=tokenizer.pad_token_id,
+        pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
     )
     # The next pass has a model of its own.
@@ -227,61 +208,41 @@ def _outputs(
     return [objective_of(target.task, target.recipe).predict(part) for target, part in each]
 
 
-def _ensemble(
-    name: str,
-    task: Task,
-    rows: pd.DataFrame,
-    workspace: Workspace,
-    drop_layers: tuple[int, ...],
-    batch_size: int,
-    accelerator: Accelerator,
-) -> Prediction:
-    """What the members of an ensemble say together, one after the other.
+def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    first = next(iter(tables.values()))
+    if len(tables) == 1:
+        return first
+    named = (table.drop(columns="id").add_prefix(f"{name}_") for name, table in tables.items())
+    return pd.concat([first["id"], *named], axis=1)
 
-    Raises:
-        PipelineError: no such ensemble, one of another task, or members that cannot predict; all of them are named.
-    """
-    record = Ensembles(workspace.reports).named(name)
-    if record.task != task.name:
-        raise PipelineError(f"ensemble '{name}' was made for '{record.task}', not '{task.name}'")
-    if record.meaning != task.meaning:
-        raise PipelineError(
-            f"ensemble '{name}' was made when task '{task.name}' had other classes or range: make it again"
-        )
+
+def _members(
+    using: str, task: Task, workspace: Workspace, drop_layers: tuple[int, ...]
+) -> tuple[EnsembleRecord, list[Target]]:
+    ensemble = Ensembles(workspace.reports).named(using.removeprefix(ENSEMBLE))
+    what = f"ensemble '{ensemble.name}'"
+    if ensemble.task != task.name:
+        raise PipelineError(f"{what} was made for '{ensemble.task}', not '{task.name}'")
+    if ensemble.meaning != task.meaning:
+        raise PipelineError(f"{what} was made when task '{task.name}' had other classes or range: make it again")
 
     def target(member: Member) -> Target:
         try:
-            return Target(task, _trained(task, member.run, workspace.on(member.backbone), drop_layers))
+            return _target(task, member.run, workspace.on(member.backbone), drop_layers)
         except PipelineError as error:
-            raise PipelineError(f"ensemble '{name}' needs run {member.run}: {error}") from error
+            raise PipelineError(f"{what} needs run {member.run}: {error}") from error
 
-    targets = _each(f"--using {ENSEMBLE}{name}", record.members, target)
-    predictions = [
-        _outputs([each], rows, workspace.on(member.backbone), drop_layers, batch_size, accelerator)[0]
-        for each, member in zip(targets, record.members, strict=True)
-    ]
-    return combine(predictions, [member.weight for member in record.members], record.rule)
+    return ensemble, _each(f"--using {using}", ensemble.members, target)
 
 
-def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    if len(tables) == 1:
-        return next(iter(tables.values()))
-    ids = next(iter(tables.values()))["id"]
-    named = (table.drop(columns="id").add_prefix(f"{name}_") for name, table in tables.items())
-    return pd.concat([ids, *named], axis=1)
-
-
-def _model(targets: Sequence[Target], workspace: Workspace, drop_layers: tuple[int, ...]) -> TransferModel | JointModel:
-    if len(targets) == 1:
-        return restore(targets[0].trained, targets[0].task, workspace, drop_layers)
-    trained, tasks = [each.trained for each in targets], [each.task for each in targets]
-    return restore_together(trained, tasks, workspace, drop_layers)
-
-
-def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Artifact | RunRecord:
-    artifact = _artifact(task, using, workspace)
+def _target(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
+    """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store."""
+    artifact = _best(task, using, workspace) if using in KINDS else workspace.store.find(using)
     if artifact is not None:
-        return artifact
+        manifest = artifact.manifest
+        if manifest.task != task.name:
+            raise PipelineError(f"run {using} was trained for '{manifest.task}', not '{task.name}'")
+        return Target(task, artifact, manifest.run, manifest.recipe, workspace)
     record = workspace.ledger.find(using)
     if record is None:
         raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
@@ -295,30 +256,23 @@ def _trained(task: Task, using: str, workspace: Workspace, drop_layers: tuple[in
             f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do, others where"
             " their row of the study says keep_weights = true"
         )
-    return record
+    return Target(task, record, record.run, record.recipe_of(task.name), workspace)
 
 
-def _artifact(task: Task, using: str, workspace: Workspace) -> Artifact | None:
-    """The artifact ``using`` means; None if it names a run outside the store."""
-    if using not in KINDS:
-        artifact = workspace.store.find(using)
-        if artifact is not None and artifact.manifest.task != task.name:
-            raise PipelineError(f"run {using} was trained for '{artifact.manifest.task}', not '{task.name}'")
-        return artifact
-    kinds = ("fusion", "adapter") if using == "auto" else (using,)
-    artifacts = workspace.store.artifacts()
+def _best(task: Task, using: str, workspace: Workspace) -> Artifact:
+    """The task's artifact with the best dev score that the backbone and the store have everything for."""
+    artifacts, kinds = workspace.store.artifacts(), KINDS[using]
+    digests = {a.manifest.run: a.manifest.digest for a in artifacts}
     ours = [a for a in artifacts if a.manifest.task == task.name and a.manifest.kind in kinds]
-    here = {a.manifest.run: a.manifest.digest for a in artifacts}
     fitting = [
         a
         for a in ours
         if a.manifest.backbone_weights == workspace.backbone.weights_hash
-        and all(here.get(source.run) == source.digest for source in a.manifest.sources)
+        and all(digests.get(source.run) == source.digest for source in a.manifest.sources)
     ]
-    for kind in kinds:
-        candidates = [a for a in fitting if a.manifest.kind == kind]
-        if candidates:
-            return workspace.store.current(max(candidates, key=lambda a: (a.manifest.dev, a.manifest.run)))
+    if fitting:
+        best = max(fitting, key=lambda a: (-kinds.index(a.manifest.kind), a.manifest.dev, a.manifest.run))
+        return workspace.store.current(best)
     what = " or ".join(kinds)
     if ours:
         names = ", ".join(sorted({a.manifest.backbone for a in ours}))

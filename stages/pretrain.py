@@ -44,13 +44,7 @@ def pretrain(
 
     The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
     Texts that stand in any of these tasks' dev are not trained on. What was trained to the end is not trained again.
-
-    Args:
-        tasks: in any order.
-
-    Returns:
-        What stands in the folder's ``pretraining.json``: tasks, recipe, masked accuracy by task before and after, and
-        what the backbone was.
+    Returns what stands in the folder's ``pretraining.json``.
 
     Raises:
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
@@ -63,33 +57,29 @@ def pretrain(
     backbone = workspace.backbone
     if backbone.tokenizer.fast.mask_token_id is None:
         raise PipelineError(f"backbone '{backbone.name}': its tokenizer has no mask token, so no word can be hidden")
-    lengths = {task.name: recipe.length_for(task, backbone.max_length) for task in found}
     update = {
         "epochs": recipe.epochs or recipe.usual_epochs,
         "learning_rate": recipe.learning_rate or ENCODER_RATE,
         "precision": resolve_precision(recipe.precision),
         "score_start": True,
     }
+    lengths = {task.name: recipe.length_for(task, backbone.max_length) for task in found}
     data = {task.name: _texts(task, found, workspace, limit, seed) for task in found}
-    run = _Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed)
-    return get_or_train(run)
+    return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
 
 
 @dataclass
 class _Pretraining:
-    """A further pretraining before it is made; :class:`pipeline.runs.once.Trainable`.
-
-    Args:
-        recipe: with epochs, rate and precision resolved.
-        data: rows by task, in order of name.
-        lengths: the longest input of each task, tokens.
-    """
+    """A further pretraining before it is made; :class:`pipeline.runs.once.Trainable`."""
 
     workspace: Workspace
     output: Path
     recipe: Recipe
+    """With epochs, rate and precision resolved."""
     data: dict[str, TaskData]
+    """By task, in order of name."""
     lengths: dict[str, int]
+    """The longest input of each task, tokens."""
     seed: int
 
     @cached_property
@@ -114,27 +104,20 @@ class _Pretraining:
         return f"pretrain {'+'.join(self.data)} seed {self.seed}"
 
     def finished(self) -> dict[str, Any] | None:
-        """What an earlier run with the same identity left in the output folder.
-
-        Raises:
-            PipelineError: something else is there.
-        """
+        """What an earlier run with the same identity left in the output folder; an error if something else did."""
         output = self.output
         with writing(output):  # looking at a name may be refused too: it is too long
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
         found = _result_in(output)
-        if found is None:
-            raise PipelineError(f"{output}: holds something else: give another folder (--output)")
-        if found.get("identity") != self.identity:
-            raise PipelineError(
-                f"{output}: holds a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone):"
-                " give another folder (--output)"
-            )
-        return found
+        if found is not None and found["identity"] == self.identity:
+            return found
+        otherwise = "a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone)"
+        raise PipelineError(
+            f"{output}: holds {otherwise if found else 'something else'}: give another folder (--output)"
+        )
 
     def train(self) -> dict[str, Any]:
-
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
@@ -146,8 +129,8 @@ class _Pretraining:
         model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
         if not had_head:
             if accelerator.is_main_process:
-                told = f"{backbone.name} has no masked-language-model head: a fresh one is trained with it"
-                print(told, file=sys.stderr)
+                note = f"{backbone.name} has no masked-language-model head: a fresh one is trained with it"
+                print(note, file=sys.stderr)
             recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
         if recipe.pretrained.freeze_embeddings:
             model.base_model.embeddings.requires_grad_(False)
@@ -220,11 +203,8 @@ def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int |
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     found = _result_in(backbone)
-    if found is None:
-        return 0.0
     # Folders written before the total was kept know of their own reading alone.
-    total = found["total_seconds"]
-    return float(found["seconds"] if total is None else total)
+    return float(found["total_seconds"] or found["seconds"]) if found is not None else 0.0
 
 
 class _MaskedAccuracy(BaseModel):
@@ -248,11 +228,11 @@ class _Result(BaseModel):
 
 
 def _result_in(folder: Path) -> dict[str, Any] | None:
-    file = folder / RESULT
-    if not present(file):
+    """None where there is none, or another program's file of this name."""
+    if not present(folder / RESULT):
         return None
-    text = read_text(file)
+    text = read_text(folder / RESULT)
     try:
         return _Result.model_validate_json(text).model_dump()
     except ValidationError:
-        return None  # another program's file of this name
+        return None

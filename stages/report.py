@@ -1,18 +1,32 @@
-"""The tables, figures and page of a study, from the ledger alone."""
+"""The tables, figures and page of a study, from the ledger alone; attention maps from its models.
 
-from collections.abc import Sequence
+The maps show what a model attends to in one sentence or pair (Liu & Shen 2023, tables 8 and 9).
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
-from pipeline.records.ledger import Ledger
+from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.page import write_page
 from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
+from pipeline.runs.restore import restore_run, task_of
+from pipeline.runs.scoring import lineage
+from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model
-from stages.attention import maps_of
+
+SEPARATOR = "|||"
+MOST_TOKENS = 64
+"""More could not be read in a picture."""
+Views = dict[tuple[str, str], str]
+"""The runs to show, each as it reads one of its tasks, with titles."""
 
 
 def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> None:
@@ -39,9 +53,93 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
     if not present(file):
         raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {name} first")
     result = read_model(StudyResult, file, "run compare again")
-    ledger, maps = Ledger(reports), list[AttentionMap]()
-    if attention is not None:
-        maps = maps_of(attention, runs, result, ledger)
+    ledger = Ledger(reports)
+    maps = maps_of(attention, runs, result, ledger) if attention is not None else ()
     with locked(folder / ".lock"):
         write_report(result, ledger, folder, maps)
     return folder
+
+
+def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: Ledger) -> list[AttentionMap]:
+    """The maps of ``text`` in the models of ``runs``, one a task that each was trained on at once.
+
+    Without ``runs``, each row of the study shows its run of the first seed on its first target. A model reads the text
+    as it reads that task: with its modules, in its layers, and a pair as one input, or apart with a map each. Runs
+    that kept no model are named on stderr and left out. There must be something to read, not too much, and a model.
+    """
+    sentences = parse_sentences(text)
+    opened = cache(lambda backbone, store: Workspace(backbone, None, store, ledger.root.parent))
+    maps: list[AttentionMap] = []
+    for (run, task), title in (_named(runs, ledger) if runs is not None else _chosen(result)).items():
+        record = ledger.find(run)
+        if record is None:
+            raise PipelineError(f"run {run} ({title}) is no longer in {ledger.root}: run compare again")
+        try:
+            maps += _maps(record, task, title, sentences, ledger, opened)
+        except PipelineError as error:
+            print(f"note: no attention map of run {run} ({title}): {error}", file=sys.stderr)
+    if not maps:
+        raise PipelineError("--attention: no run here kept its model: name others with --runs")
+    for tokens in (len(one.tokens) for one in maps):
+        if tokens > MOST_TOKENS:
+            raise PipelineError(
+                f"--attention: {tokens} tokens are more than a picture can show ({MOST_TOKENS}): give less"
+            )
+    return maps
+
+
+def parse_sentences(text: str) -> list[str]:
+    """One sentence, or the two of ``"a ||| b"``; an error if there are more, or an empty one."""
+    sentences = [part.strip() for part in text.split(SEPARATOR)]
+    if len(sentences) > 2 or not all(sentences):
+        raise PipelineError(f"--attention {text!r}: give a sentence, or two as 'a {SEPARATOR} b'")
+    return sentences
+
+
+def _chosen(result: StudyResult) -> Views:
+    """Of each row its first seed on the first target of the study that it has; what rows share is shown once."""
+    study, views = result.study, Views()
+    main = [entry for entry in result.entries if entry.run is not None and entry.rows is None]
+    main.sort(key=lambda entry: (study.targets.index(entry.target), study.seeds.index(entry.seed)))
+    for row in study.methods:
+        for entry in [entry for entry in main if entry.line.row == row][:1]:
+            assert entry.run is not None
+            title = study.title(row, entry.line.source)
+            views.setdefault((entry.run, entry.target), f"{title} for {entry.target}")
+    return views
+
+
+def _named(runs: Sequence[str], ledger: Ledger) -> Views:
+    views = Views()
+    for run in runs:
+        record = ledger.find(run)
+        if record is None:
+            raise PipelineError(f"--runs {run}: no such run in {ledger.root}")
+        for task in record.trained_on:
+            views[run, task] = f"{record.kind} for {task}, seed {record.seed}"
+    return views
+
+
+def _maps(
+    record: RunRecord,
+    task: str,
+    title: str,
+    sentences: Sequence[str],
+    ledger: Ledger,
+    opened: Callable[[str, Path], Workspace],
+) -> list[AttentionMap]:
+    workspace = opened(record.backbone, Path(record.artifact).parents[2] if record.artifact else ledger.root)
+    backbone = workspace.backbone
+    # What was tuned in turn has one encoder for all its tasks, and is kept with the head of the last. It reads each
+    # task as it read it when it was trained on it.
+    own = task in record.trained_on
+    model = restore_run(record, task_of(record, task if own else record.task, workspace.store), workspace)
+    trained = record if own else next(source for source in lineage(record, ledger) if source.task == task)
+    recipe = trained.recipe_of(task)
+    assert recipe.max_length is not None
+    maps = []
+    for texts in [[sentence] for sentence in sentences] if recipe.encoding == "siamese" else [sentences]:
+        tensors, tokens = one_input(backbone.tokenizer, *texts, max_length=recipe.max_length)
+        layers = attention_maps(model.backbone, tensors, shown_layers(backbone.layers))
+        maps.append(AttentionMap(record.run, title, f" {SEPARATOR} ".join(texts), tuple(tokens), layers))
+    return maps

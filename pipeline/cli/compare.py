@@ -1,9 +1,12 @@
 """Verbs for studies: compare, report, studies list and show."""
 
+from pathlib import Path
+
 from cyclopts import App
 
 from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
-from pipeline.cli.printing import print_result
+from pipeline.cli.printing import print_plan, print_result
+from pipeline.reporting.entries import StudyResult
 from pipeline.settings.study import study_names
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import print_error
@@ -63,16 +66,18 @@ def compare(
     ).with_recipe(**training.values())
     workspace = places.workspace(running)
     if dry_run:
-        planned = stage.dry_run(chosen, workspace)
-        print_result(planned.text(), planned.summary(), running.json)
+        print_plan(stage.dry_run(chosen, workspace), running.json)
         return 0
     result, folder = stage.compare(chosen, workspace)
-    if not is_main_process():
-        return 0
+    return _print_tables(chosen.name, result, folder, running.json) if is_main_process() else 0
+
+
+def _print_tables(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
+    """Print the tables of a study. The exit status is 2 if some of its cells have no run."""
     cells, failed = len(result.entries), sum(entry.error is not None for entry in result.entries)
     text = f"{(folder / 'tables.md').read_text(encoding='utf-8')}\npage: {folder / 'index.html'}"
-    summary = {"study": chosen.name, "runs": cells - failed, "failed": failed, "reports": str(folder)}
-    print_result(text, summary, running.json)
+    summary = {"study": study, "runs": cells - failed, "failed": failed, "reports": str(folder)}
+    print_result(text, summary, as_json)
     if failed:
         print_error(f"{failed} of {cells} cells have no run; the table says why")
     return 2 if failed else 0

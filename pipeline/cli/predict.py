@@ -3,7 +3,7 @@
 from typing import Literal
 
 from pipeline.cli.options import REPORTS, FileOrFolder, Json, Places, ReportsFolder, TaskFolder, names_in
-from pipeline.cli.printing import print_result
+from pipeline.cli.printing import print_ensemble, print_result
 from pipeline.data.tasks import find_task
 from pipeline.settings.recipe import Precision
 
@@ -78,10 +78,8 @@ def ensemble(
         best: mode, median: how many members, the best on dev (5; all that --runs names).
         seed: Determines the halves.
     """
-    from stages import ensemble as stage
+    from stages.ensemble import ensemble as run
 
     task = find_task(target, data)
-    record = stage.ensemble(
-        task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed
-    )
-    print_result(stage.told(record), record.summary(), json)
+    record = run(task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
+    print_ensemble(record, json)

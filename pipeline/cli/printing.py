@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
+    from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
+    from stages.compare.compare import DryRun
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
@@ -31,3 +33,42 @@ def print_run(record: RunRecord, as_json: bool) -> None:
     if record.artifact:
         lines.append(f"saved in {record.artifact}")
     print_result("\n".join(lines), record.summary(), as_json)
+
+
+def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
+    """Its members, and its score beside the best single model's."""
+    summary = record.summary()
+    lines = [
+        f"ensemble {record.name} ({record.rule}) of {record.task}, {len(record.members)} of"
+        f" {len(record.considered)} runs"
+    ]
+    lines += [
+        f"  {member.weight:.3f}  {member.run}  {member.kind} seed {member.seed} on {member.backbone},"
+        f" dev {record.metric} {member.dev:.4f}"
+        for member in sorted(record.members, key=lambda member: -member.weight)
+    ]
+    lines += [
+        f"{rows} ({scores.rows}): {record.metric} {scores.ensemble:.4f}, best single run {scores.best:.4f}"
+        f" ({record.best})"
+        for rows, scores in (("rows chosen on", record.chosen), ("other half of dev", record.held_out))
+        if scores is not None
+    ]
+    if record.drop is None:
+        lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
+    else:
+        lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
+        lines.append(f"the other half is {summary['held_out_is']}")
+    print_result("\n".join(lines), summary, as_json)
+
+
+def print_plan(plan: DryRun, as_json: bool) -> None:
+    """A table of the rows of a study, and how the time was estimated."""
+    table = [("", "runs", "done", "to do", "time")]
+    for title, runs, done, left in (*plan.rows, plan.total):
+        table.append((title, str(runs), str(done), str(runs - done), str(left) if runs > done else "-"))
+    width = max(len(line[0]) for line in table)
+    lines = [f"study {plan.study.name}: targets {', '.join(plan.study.targets)}"]
+    lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
+    if plan.total.runs > plan.total.done:
+        lines.append(f"time: from {plan.learned_from} finished runs with this backbone; unknown where there are none")
+    print_result("\n".join(lines), plan.summary(), as_json)

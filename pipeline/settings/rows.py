@@ -41,15 +41,21 @@ class Traits:
     title: str
     built_on: Method | None = None  # the method whose finished runs its runs start from
     joins: str = ""  # what it does with several tasks, in words; empty: it needs only one
+    by_source: bool = False  # it has a run for each source of a target
+    is_joint: bool = False  # it trains on a target and its sources at once
+    takes_adapters: bool = False  # its runs take the adapters of those they are built on; others continue the weights
+    fuses: bool = False  # it takes an adapter of each of its tasks
 
 
 METHODS: dict[Method, Traits] = {
     "frozen": Traits(("head",), "head only"),
     "full": Traits(("full", "full+adapter"), "full fine-tuning"),
-    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential tuning"),
-    "multitask": Traits(("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training"),
-    "adapter": Traits(("adapter",), "adapter"),
-    "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion"),
+    "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential tuning", by_source=True),
+    "multitask": Traits(
+        ("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training", is_joint=True
+    ),
+    "adapter": Traits(("adapter",), "adapter", takes_adapters=True),
+    "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
 }
 _ONLY: dict[str, tuple[Method, str]] = {
     "order": ("sequential", "only sequential tuning goes through tasks in turn"),

@@ -85,7 +85,7 @@ class Study(BaseModel):
         known = [name for name in self.methods if name in rows]
         for name in dict.fromkeys((*self.rows, *known)):
             problems += [f"rows.{name}.{mistake}" for mistake in rows[name].mistakes(rows)]
-        sequential = [name for name in known if rows[name].method == "sequential"]
+        sequential = [name for name in known if METHODS[rows[name].method].by_source]
         if self.reference not in self.methods or self.reference in sequential:
             problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
         if self.limit is not None and self.target_limit is not None and self.target_limit > self.limit:

@@ -5,8 +5,7 @@ tasks mean the same, and for pairs by two readings, of a probability as a score 
 """
 
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 
 import pandas as pd
@@ -16,13 +15,11 @@ from pipeline.records.ledger import Reading, RunRecord, TaskScore
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.rows import METHODS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, make_accelerator, on_main_process, wait_for_everyone
-from pipeline.training.objectives import Objective, objective_of
-
-_ONE_TASK = ("frozen", "full", "adapter", "fusion")
-"""Kinds of runs that answer the task that they were trained on and keep what answers it."""
+from pipeline.training.objectives import objective_of
 
 
 def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspace) -> None:
@@ -33,7 +30,7 @@ def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspa
     tasks = [workspace.task(name) for name in targets]
     for name in dict.fromkeys(runs):
         record = on_main_process(partial(workspace.ledger.find, name))
-        if record is None or record.kind not in _ONE_TASK:
+        if record is None or METHODS[record.kind].is_joint or METHODS[record.kind].by_source:
             continue
         try:
             found = _missing_scores(record, tasks, workspace)
@@ -46,15 +43,7 @@ def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspa
         wait_for_everyone()
 
 
-@dataclass(frozen=True)
-class _Way:
-    """How a model's predictions are read on another task."""
-
-    reading: Reading
-    read: Callable[[Prediction], Prediction]
-
-
-def way_of(trained: Task, target: Task) -> _Way | None:
+def reading_of(trained: Task, target: Task) -> Reading | None:
     """How a model of ``trained`` is read on ``target``; None where its outputs do not allow it.
 
     Tasks with as many texts and the same classes or range: as it is. Of pairs also: the probability of class 1 of two
@@ -63,25 +52,25 @@ def way_of(trained: Task, target: Task) -> _Way | None:
     if trained.is_pair != target.is_pair:
         return None
     if (trained.kind, trained.classes, trained.range) == (target.kind, target.classes, target.range):
-        return _Way("same", lambda prediction: prediction)
-    if not trained.is_pair:
-        return None
-    if len(trained.classes) == 2 and target.range is not None:
-        return _Way("probability", lambda prediction: _as_score(prediction, target))
-    if trained.range is not None and len(target.classes) == 2:
-        return _Way("middle", lambda prediction: _as_class(prediction, trained))
+        return "same"
+    if trained.is_pair and len(trained.classes) == 2 and target.range is not None:
+        return "probability"
+    if trained.is_pair and trained.range is not None and len(target.classes) == 2:
+        return "middle"
     return None
 
 
-def _as_score(prediction: Prediction, target: Task) -> Prediction:
-    assert target.range is not None and prediction.probabilities is not None
-    low, high = target.range
-    return Prediction(low + (high - low) * prediction.probabilities[:, 1].astype("float64"), None)
-
-
-def _as_class(prediction: Prediction, trained: Task) -> Prediction:
-    assert trained.range is not None
-    return Prediction((prediction.values > sum(trained.range) / 2).astype("int64"), None)
+def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
+    """What a model of ``trained`` says of ``target``."""
+    reading = reading_of(trained, target)
+    if reading == "probability":
+        assert target.range is not None and prediction.probabilities is not None
+        low, high = target.range
+        return Prediction(low + (high - low) * prediction.probabilities[:, 1].astype("float64"), None)
+    if reading == "middle":
+        assert trained.range is not None
+        return Prediction((prediction.values > sum(trained.range) / 2).astype("int64"), None)
+    return prediction
 
 
 def _missing_scores(
@@ -89,30 +78,21 @@ def _missing_scores(
 ) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
     """Scores and predictions on the targets that the run has none of, or none of these dev rows."""
     trained = workspace.task(record.task)
-    wanted = {}
-    for target in targets:
-        way = way_of(trained, target) if target.name != trained.name else None
-        if way is None:
-            continue
-        data = workspace.task_data(target, None, 0)
-        known = record.scores.get(target.name)
-        if known is None or known.dev_rows != data.fingerprint["dev"]:
-            wanted[target.name] = (target, way, data)
-    if not wanted:
+    readable = [task for task in targets if task.name != trained.name and reading_of(trained, task)]
+    data = {task.name: workspace.task_data(task, None, 0) for task in readable}
+    scored = {name: score.dev_rows for name, score in record.scores.items()}
+    missing = [task for task in readable if scored.get(task.name) != data[task.name].fingerprint["dev"]]
+    if not missing:
         return {}
-
     accelerator = make_accelerator(record.recipe.precision)
     model = restore_run(record, trained, workspace).to(accelerator.device)
     own = objective_of(trained, record.recipe)
     found = {}
-    for name, (target, way, data) in wanted.items():
-        scoring = Scoring(target, data.dev, record.recipe, workspace.backbone, accelerator)
-        scoring.objective = _read(own, way)
-        score, table = scoring.scored(scoring.predict(model))
-        told = {"reading": way.reading, "dev_rows": data.fingerprint["dev"]}
-        found[name] = (score.model_copy(update=told), table)
+    for task in missing:
+        scoring = Scoring(task, data[task.name].dev, record.recipe, workspace.backbone, accelerator)
+        scoring.objective = own
+        prediction = read_on(task, trained, scoring.predict(model))
+        score, table = scoring.scored(prediction)
+        read = {"reading": reading_of(trained, task), "dev_rows": data[task.name].fingerprint["dev"]}
+        found[task.name] = score.model_copy(update=read), table
     return found
-
-
-def _read(objective: Objective, way: _Way) -> Objective:
-    return Objective(objective.loss, lambda outputs: way.read(objective.predict(outputs)))

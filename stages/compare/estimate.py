@@ -1,7 +1,12 @@
 """How long a study will take, from the runs that are finished: of the same method, on the same backbone."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
 
 from pipeline.records.ledger import Kind, RunRecord
 from pipeline.runs.workspace import Workspace
@@ -27,40 +32,13 @@ class Duration:
         return f"{'more than' if self.unknown else 'about'} {about}"
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(NamedTuple):
     """What a run does: rows it trains on, over all epochs, and rows it scores."""
 
     trained: float
     scored: float
-    passes: float
-    """What a row of training costs: a pass forward counts one, a pass backward two."""
-
-    @property
-    def training(self) -> float:
-        return self.trained * self.passes
-
-
-@dataclass
-class _Spent:
-    """What runs did, and the seconds it took."""
-
-    trained: float = 0.0
-    scored: float = 0.0
-    train_seconds: float = 0.0
-    score_seconds: float = 0.0
-
-    def add(self, record: RunRecord) -> None:
-        done, speed = _work(record), record.cost.examples_per_second
-        training = min(done.trained / speed, record.cost.seconds) if speed else 0.0
-        self.trained += done.training
-        self.scored += done.scored
-        self.train_seconds += training
-        self.score_seconds += record.cost.seconds - training
-
-    def seconds_of(self, work: _Work) -> float:
-        training = work.training * self.train_seconds / max(self.trained, 1)
-        return training + work.scored * self.score_seconds / max(self.scored, 1)
+    training: float
+    """Rows trained on times their passes: a pass forward counts one, a pass backward two."""
 
 
 class Estimate:
@@ -71,30 +49,27 @@ class Estimate:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._runs: set[str] = set()
-        self._spent: dict[tuple[Kind, frozenset[str] | None], _Spent] = {}
-        """By method and tasks; by method alone under None."""
+        self.runs: set[str] = set()
+        self._spent = defaultdict[tuple[Kind, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
+        """By method and tasks, by method alone under None: rows and seconds, each of training and of scoring."""
         self._works: dict[Job, _Work] = {}
         for name in workspace.ledger.names():
-            try:
-                record = workspace.ledger.find(name)
-            except PipelineError:
-                continue  # a damaged record is told by the command that needs it
-            if record is not None:
-                self.learn(record)
-
-    @property
-    def known(self) -> int:
-        """Runs it knows."""
-        return len(self._runs)
+            # A damaged record is told by the command that needs it.
+            with suppress(PipelineError):
+                if (record := workspace.ledger.find(name)) is not None:
+                    self.learn(record)
 
     def learn(self, record: RunRecord) -> None:
         """Count a finished run in."""
         here = record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash
-        if here and record.run not in self._runs:
-            self._runs.add(record.run)
-            for tasks in (None, frozenset(record.trained_on)):
-                self._spent.setdefault((record.kind, tasks), _Spent()).add(record)
+        if not here or record.run in self.runs:
+            return
+        self.runs.add(record.run)
+        scores, cost = [record.scores[task] for task in record.trained_on], record.cost
+        work = _work(record.recipe, [score.train_rows for score in scores], [score.rows for score in scores])
+        training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
+        for tasks in (None, frozenset(record.trained_on)):
+            self._spent[record.kind, tasks] += [[work.training, work.scored], [training, cost.seconds - training]]
 
     def total(self, jobs: Iterable[Job]) -> Duration:
         """The time of all ``jobs``, one after the other."""
@@ -104,32 +79,28 @@ class Estimate:
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on this backbone."""
         tasks = frozenset(part.task for part in job.parts)
-        spent = self._spent.get((job.kind, tasks)) or self._spent.get((job.kind, None))
-        if spent is None:
+        known = [key for key in ((job.kind, tasks), (job.kind, None)) if key in self._spent]
+        if not known:
             return None
         if job not in self._works:
             self._works[job] = self._work_of(job)
-        return spent.seconds_of(self._works[job])
+        rows, seconds = self._spent[known[0]]
+        work = np.array([self._works[job].training, self._works[job].scored])
+        return float((work * seconds / np.maximum(rows, 1)).sum())
 
     def _work_of(self, job: Job) -> _Work:
-        data = [
-            self.workspace.task_data(self.workspace.task(p.task), p.limit, job.seed, p.recipe.extra) for p in job.parts
-        ]
-        recipe = job.parts[0].recipe
+        workspace, recipe = self.workspace, job.parts[0].recipe
+        data = [workspace.task_data(workspace.task(p.task), p.limit, job.seed, p.recipe.extra) for p in job.parts]
         recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
-        return _amount(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
+        return _work(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
 
 
-def _work(record: RunRecord) -> _Work:
-    trained = [record.scores[task] for task in record.trained_on]
-    return _amount(record.recipe, [score.train_rows for score in trained], [score.rows for score in trained])
-
-
-def _amount(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
+def _work(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     steps = recipe.joint_steps([recipe.steps_over(rows) for rows in train])
     batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
     epochs = recipe.epochs_of(steps)
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
     # Batches are full but for a pass's last one.
     share = sum(train) / sum(recipe.steps_over(rows) for rows in train)
-    return _Work(trained=batches * share * epochs, scored=scorings * sum(dev), passes=3 + extra_passes(recipe))
+    trained = batches * share * epochs
+    return _Work(trained, scorings * sum(dev), trained * (3 + extra_passes(recipe)))

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 from pipeline.records.ledger import Kind
+from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
+from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One number of a study: a row on a target with a seed; ``source`` for sequential tuning."""
-
-    row: str
-    target: str
-    seed: int
-    source: str | None = None
-    rows: int | None = None
-    """Training rows of the target at a point of the curve; None in the main table."""
-
-    @property
-    def label(self) -> str:
-        return f"{self.row}:{self.source}" if self.source else self.row
 
 
 @dataclass(frozen=True)
@@ -64,109 +50,88 @@ class Job:
 
     @property
     def title(self) -> str:
-        source = f" from {self.needs[0].task}" if self.kind == "sequential" else ""
+        source = f" from {self.needs[0].task}" if METHODS[self.kind].by_source else ""
         return f"{self.row} {self.task}{source} seed {self.seed}"
 
 
-def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Cell]:
-    """Every cell of a study, seed by seed, so that a study stopped half way has whole seeds.
+def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Entry]:
+    """Every cell of a study, without its run, seed by seed: a study stopped half way has whole seeds.
 
     ``sizes`` are the training rows that the targets have: a point of the curve with as many is the main table's cell.
     """
-    cells: list[Cell] = []
-    points, seed = study.curve_points, study.seeds[0]
-    for row in study.methods:
-        for target in study.targets_of(row):
-            cells += _cells(study, row, target, seed, None)
-    for row, targets in study.curve_rows().items():
-        for target in targets:
-            size = sizes.get(target) if sizes else None
-            for point in points:
-                if size is None or point < size:
-                    cells += _cells(study, row, target, seed, point)
-    return [replace(cell, seed=seed) for seed in study.seeds for cell in cells]
+    places = [(row, target, None) for row in study.methods for target in study.targets_of(row)] + [
+        (row, target, point)
+        for row, targets in study.curve_rows().items()
+        for target in targets
+        for point in study.curve_points
+        if not sizes or target not in sizes or point < sizes[target]
+    ]
+    cells = [
+        Entry(method=str(line), target=target, seed=study.seeds[0], rows=rows)
+        for row, target, rows in places
+        for line in _lines(study, row, target)
+    ]
+    return [cell.model_copy(update={"seed": seed}) for seed in study.seeds for cell in cells]
 
 
-def _cells(study: Study, row: str, target: str, seed: int, rows: int | None) -> list[Cell]:
-    found = study.row(row)
-    by_source = found.method == "sequential" and found.order is None
-    sources = study.partners(row, target) if by_source else [None]
-    return [Cell(row, target, seed, source, rows) for source in sources]
+def _lines(study: Study, row: str, target: str) -> list[Line]:
+    by_source = METHODS[study.row(row).method].by_source and study.row(row).order is None
+    return [Line(row, source) for source in study.partners(row, target)] if by_source else [Line(row)]
 
 
-def jobs_of(study: Study, cells: Iterable[Cell]) -> dict[Cell, Job]:
+def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
     """:func:`job_of` each cell. What cells have in common but for their seed is worked out once."""
-
-    @cache
-    def of_first_seed(cell: Cell) -> Job:
-        return job_of(study, cell)
+    of_first_seed, first = cache(partial(job_of, study)), {"seed": study.seeds[0]}
 
     @cache
     def seeded(job: Job, seed: int) -> Job:
         return replace(job, needs=tuple(seeded(need, seed) for need in job.needs), seed=seed)
 
-    return {cell: seeded(of_first_seed(replace(cell, seed=study.seeds[0])), cell.seed) for cell in cells}
+    return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed) for cell in cells}
 
 
-def job_of(study: Study, cell: Cell) -> Job:
+def job_of(study: Study, cell: Entry) -> Job:
     """What has to be trained for a cell: the target on its own number of rows, everything else on the study's."""
-    row = study.row(cell.row)
-    on_curve = cell.rows is not None
-    own_limit = cell.rows if cell.rows is not None else study.rows_of_target
+    line, target = cell.line, cell.target
+    row = study.row(line.row)
+    traits = METHODS[row.method]
 
-    def part(name: str, task: str) -> Part:
-        own = task == cell.target
-        # A source is trained as in the main table, whichever point of the curve it serves.
-        recipe = study.recipe_for(name, task, on_curve and (own or row.method == "multitask"))
-        return Part(task, recipe, own_limit if own else study.limit)
+    def job(name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None) -> Job:
+        def part(task: str) -> Part:
+            own, on_curve = task == target, cell.rows is not None
+            # A source is trained as in the main table, whichever point of the curve it serves.
+            recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint))
+            return Part(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
 
-    def job(name: str, method: Kind, tasks: Sequence[str], needs: tuple[Job, ...] = ()) -> Job:
-        parts = tuple(part(name, task) for task in tasks)
-        return Job(method, parts, cell.seed, needs, study.row(name).backbone, name)
+        asked = study.row(name)
+        return Job(kind or asked.method, tuple(map(part, tasks)), cell.seed, tuple(needs), asked.backbone, name)
 
-    def single(name: str | None, task: str) -> Job:
-        assert name is not None
-        return job(name, study.row(name).method, [task])
-
-    def adapter(name: str | None, task: str) -> Job:
-        """Of a row that is built on another, it may begin as any of the sources' adapters."""
+    def alone(name: str | None, task: str) -> Job:
+        """One task by row ``name``. If that is built on another row, its adapter may begin as any source's there."""
         assert name is not None
         of = study.row(name).of
-        starts = () if of is None else tuple(single(of, other) for other in sorted(study.partners(name, task)))
-        return job(name, "adapter", [task], starts)
+        sources = sorted(study.partners(name, task)) if of is not None else []
+        return job(name, [task], (alone(of, source) for source in sources))
 
-    def in_turn(tasks: Sequence[str], name: str) -> Job:
+    def in_turn(tasks: Sequence[str], name: str | None) -> Job:
         """Full fine-tuning on the first task, then on each of the others, by the recipes of row ``name``."""
-        tuned = single(row.of, tasks[0])
+        assert name is not None
+        tuned = alone(row.of, tasks[0])
         for task in tasks[1:]:
-            tuned = job(name, "sequential", [task], (tuned,))
+            tuned = job(name, [task], [tuned], "sequential")
         return tuned
 
-    if row.order is not None:
-        return in_turn(row.order, cell.row)
-    needs: tuple[Job, ...] = ()
-    tasks = sorted({cell.target, *study.partners(cell.row, cell.target)})
-    if row.method == "multitask":
-        if row.after:
-            needs = (in_turn(row.after, row.of or cell.row),)
-        return job(cell.row, "multitask", tasks, needs)
-    if row.method == "sequential":
-        assert cell.source is not None
-        needs = (single(row.of, cell.source),)
-    if row.method == "adapter":
-        return adapter(cell.row, cell.target)
-    if row.method == "fusion":
-        rows = {task: row.own if task == cell.target and row.own else (row.of,) for task in tasks}
-        needs = tuple(adapter(name, task) for task in tasks for name in rows[task])
-    return job(cell.row, row.method, [cell.target], needs)
+    if traits.by_source:
+        return in_turn(row.order or (line.source, target), line.row)
+    tasks = sorted({target, *study.partners(line.row, target)})
+    if traits.is_joint:
+        return job(line.row, tasks, [in_turn(row.after, row.of)] if row.after else [])
+    if traits.fuses:
+        rows = {task: row.own if task == target and row.own else (row.of,) for task in tasks}
+        return job(line.row, [target], (alone(name, task) for task in tasks for name in rows[task]))
+    return alone(line.row, target)
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
     """Each job once, after those it needs."""
-    return list(dict.fromkeys(job for root in jobs for job in _with_needs(root)))
-
-
-def _with_needs(job: Job) -> Iterator[Job]:
-    for need in job.needs:
-        yield from _with_needs(need)
-    yield job
+    return list(dict.fromkeys(each for job in jobs for each in (*in_order(job.needs), job)))

@@ -13,9 +13,9 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.masked_lm import Masking
 from pipeline.training.optim import peak_rates
+from stages.demo import pretrain_fresh
 from stages.extract import extract
 from stages.pretrain import pretrain, pretraining_seconds
-from stages.pretrain_fresh import pretrain_fresh
 
 
 def test_a_backbone_comes_out_that_has_learned(tmp_path: Path) -> None:

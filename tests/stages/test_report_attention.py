@@ -21,9 +21,8 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.atomic import write_json
 from pipeline.system.errors import PipelineError
-from stages.attention import maps_of, parse_sentences
 from stages.extract import extract
-from stages.report import report
+from stages.report import maps_of, parse_sentences, report
 
 HOSTILE = 'good <script>alert(1)</script> $x_1$ --> "film" &amp;'
 
@@ -139,6 +138,6 @@ def test_what_cannot_be_drawn_is_told_in_one_line(result, records, place, capsys
     assert "give --attention with it" in capsys.readouterr().err
     assert main([*where, "--attention", "good", "--runs", "nobody"]) == 2
     assert "--runs nobody: no such run" in capsys.readouterr().err
-    monkeypatch.setattr("stages.attention.MOST_TOKENS", 5)
+    monkeypatch.setattr("stages.report.MOST_TOKENS", 5)
     assert main([*where, "--attention", "the film is good"]) == 2
     assert "6 tokens are more than a picture can show (5)" in capsys.readouterr().err

@@ -17,9 +17,9 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
-from stages.attention import maps_of
 from stages.compare.compare import compare
 from stages.predict import predict
+from stages.report import maps_of
 from tests.joint import joint_request
 
 Quick = Callable[..., Recipe]

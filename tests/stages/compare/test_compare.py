@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.cli.printing import print_plan
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.scoring import lineage
@@ -196,13 +197,15 @@ def test_a_dry_run_of_a_finished_study_has_nothing_to_do(compared, no_training) 
 
 
 def test_a_dry_run_trains_and_writes_nothing_and_owns_that_it_cannot_tell_the_time(
-    workspace: Workspace, no_training: None
+    workspace: Workspace, no_training: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     planned = dry_run(study(methods=["full", "adapter", "fusion"], targets=["films", "meals"]), workspace)
     assert planned.summary() == {"study": "small", "runs": 6, "done": 0, "to_do": 6, "seconds": None}
-    lines = planned.text().splitlines()
+    print_plan(planned, as_json=False)
+    text = capsys.readouterr().out
+    lines = text.splitlines()
     assert [line.split()[:4] for line in lines if line.startswith("  adapter")] == [["adapter", "2", "0", "2"]]
-    assert "unknown" in planned.text()
+    assert "unknown" in text
     assert not workspace.reports.exists()
 
 

@@ -19,7 +19,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import Prediction, score
 from stages.compare.compare import compare
-from stages.compare.cross_task import score_across, way_of
+from stages.compare.cross_task import read_on, reading_of, score_across
 from stages.report import report
 
 Quick = Callable[..., Recipe]
@@ -35,20 +35,16 @@ YES, GRADED = task("yes"), task("graded", **SCORE)
 
 
 def test_a_probability_is_read_as_a_score_over_its_whole_range() -> None:
-    way = way_of(YES, GRADED)
-    assert way is not None
-    assert way.reading == "probability"
+    assert reading_of(YES, GRADED) == "probability"
     one = np.array([0.0, 0.25, 1.0])
-    read = way.read(Prediction(np.array([0, 0, 1]), np.stack([1 - one, one], axis=-1)))
+    read = read_on(GRADED, YES, Prediction(np.array([0, 0, 1]), np.stack([1 - one, one], axis=-1)))
     assert read.values == pytest.approx([1.0, 2.0, 5.0])
     assert read.probabilities is None
 
 
 def test_a_score_is_read_as_a_class_by_the_middle_of_its_own_range() -> None:
-    way = way_of(GRADED, YES)
-    assert way is not None
-    assert way.reading == "middle"
-    read = way.read(Prediction(np.array([-9.0, 2.9, 3.0, 3.1, 9.0]), None))
+    assert reading_of(GRADED, YES) == "middle"
+    read = read_on(YES, GRADED, Prediction(np.array([-9.0, 2.9, 3.0, 3.1, 9.0]), None))
     assert read.values.tolist() == [0, 0, 0, 1, 1]
 
 
@@ -69,8 +65,7 @@ def test_a_score_is_read_as_a_class_by_the_middle_of_its_own_range() -> None:
     ],
 )
 def test_what_the_outputs_do_not_allow_is_not_read(trained: Task, target: Task, reading: str | None) -> None:
-    way = way_of(trained, target)
-    assert (way.reading if way is not None else None) == reading
+    assert reading_of(trained, target) == reading
 
 
 @pytest.fixture

@@ -66,9 +66,9 @@ def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
     slow = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=16.0, peak_memory_mb=1.0)
     for _ in range(3):
         estimate.learn(record(workspace, "full", "films", run="slow", cost=slow))
-    assert estimate.known == 2
+    assert len(estimate.runs) == 2
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
-    monkeypatch.setattr("stages.compare.estimate._work", lambda _: pytest.fail("a record is looked at again"))
+    monkeypatch.setattr("stages.compare.estimate._work", lambda *_: pytest.fail("a record is looked at again"))
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
 
 

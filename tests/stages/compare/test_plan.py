@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from pipeline.data.tasks import Task
+from pipeline.reporting.entries import Entry
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
-from stages.compare.plan import Cell, Job, in_order, job_of, jobs_of, plan
+from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -30,6 +31,10 @@ def study(**changes: Any) -> Study:
     return Study.parse(SMALL | changes, "test")
 
 
+def cell(method: str, target: str, rows: int | None = None) -> Entry:
+    return Entry(method=method, target=target, seed=1, rows=rows)
+
+
 def limits(job: Job) -> dict[str, int | None]:
     return {part.task: part.limit for part in job.parts}
 
@@ -42,7 +47,7 @@ def test_a_study_has_every_row_target_and_seed_and_whole_seeds_first() -> None:
     cells = plan(study())
     assert len(cells) == 2 * (4 * 2 + 2 * 2)
     assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
-    sequential = [(cell.label, cell.target) for cell in cells if cell.row == "sequential" and cell.seed == 1]
+    sequential = [(cell.method, cell.target) for cell in cells if cell.line.row == "sequential" and cell.seed == 1]
     assert sequential == [
         ("sequential:sts", "sst"), ("sequential:imdb", "sst"), ("sequential:sst", "sts"), ("sequential:imdb", "sts"),
     ]  # fmt: skip
@@ -50,7 +55,7 @@ def test_a_study_has_every_row_target_and_seed_and_whole_seeds_first() -> None:
 
 def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end() -> None:
     of = study(methods=["full", "sequential"], targets=["sst", "quora", "sts"], seeds=[1])
-    pairs = {(cell.source, cell.target) for cell in plan(of) if cell.source}
+    pairs = {(cell.line.source, cell.target) for cell in plan(of) if cell.line.source}
     every = ("imdb", "sst", "quora", "sts")
     assert pairs == {(a, b) for a in every for b in every if a != b and b != "imdb"}
 
@@ -58,17 +63,17 @@ def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end
 def test_a_row_keeps_to_its_targets_and_sources() -> None:
     of = study(rows={"full": {"targets": ["sts"]}, "sequential": {"sources": ["imdb"]}, "fusion": {"sources": ["sst"]}})
     cells = [cell for cell in plan(of) if cell.seed == 1]
-    assert [cell.target for cell in cells if cell.row == "full"] == ["sts"]
-    assert {(cell.source, cell.target) for cell in cells if cell.source} == {("imdb", "sst"), ("imdb", "sts")}
-    fused = job_of(of, Cell("fusion", "sts", 1))
+    assert [cell.target for cell in cells if cell.line.row == "full"] == ["sts"]
+    assert {(cell.line.source, cell.target) for cell in cells if cell.line.source} == {("imdb", "sst"), ("imdb", "sts")}
+    fused = job_of(of, cell("fusion", "sts"))
     assert [need.task for need in fused.needs] == ["sst", "sts"]
 
 
 def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
     rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
     of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
-    cells = [cell for cell in plan(of) if cell.row == "in-turn"]
-    assert [(cell.target, cell.source) for cell in cells] == [("sst", None), ("sts", None)]
+    cells = [cell for cell in plan(of) if cell.line.row == "in-turn"]
+    assert [(cell.target, cell.line.source) for cell in cells] == [("sst", ""), ("sts", "")]
     last, other = (job_of(of, cell) for cell in cells)
     assert last == other
     (before,) = last.needs
@@ -82,7 +87,7 @@ def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
 def test_joint_training_may_come_after_other_tasks() -> None:
     rows = {"later": {"method": "multitask", "after": ["imdb", "sts"], "sources": ["sts"], "targets": ["sst"]}}
     of = study(methods=["full", "later"], rows=rows, seeds=[1])
-    job = job_of(of, Cell("later", "sst", 1))
+    job = job_of(of, cell("later", "sst"))
     assert (job.kind, [part.task for part in job.parts]) == ("multitask", ["sst", "sts"])
     (before,) = job.needs
     (first,) = before.needs
@@ -91,18 +96,18 @@ def test_joint_training_may_come_after_other_tasks() -> None:
 
 def test_the_target_alone_is_limited_further() -> None:
     of = study(target_limit=50)
-    assert limits(job_of(of, Cell("full", "sst", 1))) == {"sst": 50}
-    sequential = job_of(of, Cell("sequential", "sst", 1, "imdb"))
+    assert limits(job_of(of, cell("full", "sst"))) == {"sst": 50}
+    sequential = job_of(of, cell("sequential:imdb", "sst"))
     assert (limits(sequential), limits(sequential.needs[0])) == ({"sst": 50}, {"imdb": 500})
-    fused = job_of(of, Cell("fusion", "sst", 1))
+    fused = job_of(of, cell("fusion", "sst"))
     assert [limits(need) for need in fused.needs] == [{"imdb": 500}, {"sst": 50}, {"sts": 500}]
-    assert limits(job_of(of, Cell("multitask", "sst", 1))) == {"imdb": 500, "sst": 50, "sts": 500}
+    assert limits(job_of(of, cell("multitask", "sst"))) == {"imdb": 500, "sst": 50, "sts": 500}
 
 
 def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> None:
     for changes, expected in (({}, 1), ({"target_limit": 50}, 2)):
         of = study(**changes, seeds=[1])
-        assert len({job_of(of, Cell("multitask", target, 1)) for target in of.targets}) == expected
+        assert len({job_of(of, cell("multitask", target)) for target in of.targets}) == expected
 
 
 def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> None:
@@ -110,15 +115,15 @@ def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> Non
     cells = [cell for cell in plan(of) if cell.rows is not None and cell.seed == 1]
     assert {cell.rows for cell in cells} == {30, 100}
     assert len(cells) == 2 * (4 * 2 + 2 * 2)
-    main, point = (job_of(of, Cell("fusion", "sst", 1, rows=rows)) for rows in (None, 30))
+    main, point = (job_of(of, cell("fusion", "sst", rows=rows)) for rows in (None, 30))
     own = {need.task: need for need in point.needs}
     assert limits(own["sst"]) == {"sst": 30}
     assert own["sst"].parts[0].recipe.min_steps == 70
     for source in ("imdb", "sts"):
         assert own[source] in main.needs
-    sequential = job_of(of, Cell("sequential", "sst", 1, "sts", rows=30))
-    assert sequential.needs == (job_of(of, Cell("full", "sts", 1)),)
-    joint = job_of(of, Cell("multitask", "sst", 1, rows=30))
+    sequential = job_of(of, cell("sequential:sts", "sst", rows=30))
+    assert sequential.needs == (job_of(of, cell("full", "sts")),)
+    joint = job_of(of, cell("multitask", "sst", rows=30))
     assert limits(joint) == {"imdb": 500, "sst": 30, "sts": 500}
     assert {part.recipe.min_steps for part in joint.parts} == {70}
 
@@ -155,9 +160,9 @@ def test_a_row_is_built_on_the_row_it_names() -> None:
         "sequential": {"of": "cls"},
     }
     of = study(methods=["full", "fusion", "sequential"], rows=rows)
-    fused = job_of(of, Cell("fusion", "sst", 1))
+    fused = job_of(of, cell("fusion", "sst"))
     assert {need.parts[0].recipe.bottleneck.width for need in fused.needs} == {4}
-    assert job_of(of, Cell("sequential", "sst", 1, "sts")).needs[0].parts[0].recipe.pooling == "cls"
+    assert job_of(of, cell("sequential:sts", "sst")).needs[0].parts[0].recipe.pooling == "cls"
 
 
 EVERY_ROW: dict[str, Any] = {
@@ -186,7 +191,7 @@ def test_equal_jobs_of_a_study_are_one_object() -> None:
 
 
 def test_the_hash_of_a_job_is_that_of_what_it_is_compared_by() -> None:
-    job = job_of(study(), Cell("fusion", "sst", 1))
+    job = job_of(study(), cell("fusion", "sst"))
     assert hash(job) == hash(replace(job, row="another"))
     for change in ({"seed": 2}, {"kind": "adapter"}, {"parts": ()}, {"needs": ()}, {"backbone": "other"}):
         assert hash(job) != hash(replace(job, **change))
@@ -194,7 +199,7 @@ def test_the_hash_of_a_job_is_that_of_what_it_is_compared_by() -> None:
 
 def test_a_job_is_the_same_job_in_another_process() -> None:
     """Processes that train together share what the ledger has, and each hashes texts in its own way."""
-    job = job_of(study(), Cell("fusion", "sst", 1))
+    job = job_of(study(), cell("fusion", "sst"))
     hash(job)
     code = (
         "import dataclasses, pickle, sys; known, job = pickle.load(sys.stdin.buffer);"
@@ -233,7 +238,7 @@ def test_planning_more_seeds_costs_no_more_than_their_runs(
         values = {"methods": ["frozen", "full", "sequential", "multitask", "adapter", "fusion"], "limit": 50}
         tasks = {"targets": ["films", "meals"], "sources": ["pairs"], "recipe": {"bottleneck": 8}}
         of = Study.parse({"name": "small", **values, **tasks, "seeds": range(seeds)}, "test")
-        assert sum(row.runs for row in dry_run(of, replace(workspace)).rows) == 15 * seeds
+        assert dry_run(of, replace(workspace)).summary()["runs"] == 15 * seeds
         return calls[0]
 
     assert needed(5) == needed(1) > 0
