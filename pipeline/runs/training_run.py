@@ -52,8 +52,9 @@ class TrainingRun:
     """
 
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
-        self.request, self.workspace, self.backbone = request, workspace, workspace.backbone
-        self.parts = resolve_parts(request, workspace)
+        self.request, self.workspace = request, workspace
+        self.parts = resolve_parts(request, workspace)  # before the backbone is opened: it finds an unknown task
+        self.backbone = workspace.backbone
         self.task, self.recipe, _ = next(iter(self.parts.values()))
 
     @cached_property

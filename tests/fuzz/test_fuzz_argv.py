@@ -135,9 +135,9 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     record = Ledger(stocked / "reports").find(RUNS[0])
     for method in (
         "pipeline.runs.training_run.TrainingRun.train",
-        "stages.prune.Pruning.make",
+        "stages.prune._pruned",
     ):
-        monkeypatch.setattr(method, lambda _: record)
+        monkeypatch.setattr(method, lambda *_: record)
     read = {"rows": {"films": 9}, "masked_accuracy": {"before": 0.1, "after": 0.2}, "best_epoch": 1, "seconds": 1.0}
     monkeypatch.setattr("stages.pretrain._Pretraining.train", lambda _: read | {"run": RUNS[0], "backbone": "new"})
     result = types.SimpleNamespace(entries=[types.SimpleNamespace(error="failed")])

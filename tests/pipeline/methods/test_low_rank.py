@@ -15,7 +15,7 @@ from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import hidden, randomise, stock_states, train_steps, trainable
 
 LORA, IA3 = Recipe(adapter="lora", lora_rank=4), Recipe(adapter="ia3")
-both = pytest.mark.parametrize("recipe", [LORA, IA3], ids=lambda recipe: recipe.adapter)
+both = pytest.mark.parametrize("recipe", [LORA, IA3], ids=lambda recipe: recipe.adapter.kind)
 TENSORS = {"lora": 2 * 2, "ia3": 3}
 """In a layer: two matrices for query and for value; a vector for key, for value and for the feed-forward layer."""
 
@@ -51,7 +51,7 @@ def test_saved_it_loads_the_same_here_and_in_stock_adapterhub(
     encoder = backbone.load()
     add_modules(encoder, ["films"], recipe)
     randomise(encoder, ".loras.films.", scale=scale)
-    METHODS[recipe.adapter].save(encoder, "films", tmp_path / "films")
+    METHODS[recipe.adapter.kind].save(encoder, "films", tmp_path / "films")
     loaded = backbone.load()
     load_modules(loaded, SavedModules("films", recipe, tmp_path / "films"))
     assert trainable(loaded) == 0
@@ -61,7 +61,7 @@ def test_saved_it_loads_the_same_here_and_in_stock_adapterhub(
 
 @both
 def test_it_cannot_be_fused(recipe: Recipe) -> None:
-    kind = recipe.adapter
+    kind = recipe.adapter.kind
     with pytest.raises(PipelineError, match=rf"adapter '{kind}' cannot be fused: .* \(houlsby or pfeiffer\)"):
         Recipe(trainable="fusion", adapter=kind).resolve(find_task("sts"), "fp32")
     why = why_recipe_not_fused(recipe, True, "cross", "houlsby")
