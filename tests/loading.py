@@ -1,9 +1,27 @@
-"""Load a task as a run does: every row, then a sample."""
+"""Two task files, and a task loaded as a run does: every row, then a sample."""
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.data.load import TaskData, check_limit, load_all_rows
 from pipeline.data.tasks import Task
+
+MOOD: dict[str, Any] = {
+    "name": "mood",
+    "kind": "classes",
+    "text": ["text"],
+    "label": "label",
+    "classes": ["bad", "good"],
+    "metric": "accuracy",
+}
+LIKENESS: dict[str, Any] = {
+    "name": "likeness",
+    "kind": "score",
+    "text": ["first", "second"],
+    "label": "score",
+    "range": [0.0, 5.0],
+    "metric": "pearson",
+}
 
 
 def load_task_data(

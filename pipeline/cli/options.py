@@ -31,9 +31,7 @@ StoreFolder = Annotated[FileOrFolder, Parameter(name="--store", help="Where trai
 ReportsFolder = Annotated[FileOrFolder, Parameter(help="Where runs, tables and pages are kept.")]
 TaskFolder = Annotated[FileOrFolder | None, Parameter(help="Folder that may hold <task>/task.toml.")]
 Flag = Annotated[bool, Parameter(negative=())]
-Force = Annotated[Flag, Parameter(help="Train even if the ledger has this run.")]
 Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on the last line.")]
-Seed = Annotated[int, Parameter(help="Determines initial weights, sample, order of rows and dropout.")]
 
 
 @Parameter(name="*", group="Training")
@@ -109,6 +107,17 @@ class Running:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
         names = ("drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
+
+
+@Parameter(name="*", group="Run")
+@dataclass(frozen=True, kw_only=True)
+class OneRun(Running):
+    """The same for a command that trains one run."""
+
+    seed: int = 0
+    "Determines initial weights, sample, order of rows and dropout."
+    force: Flag = False
+    "Train even if the ledger has this run."
 
 
 @Parameter(name="*", group="Where")

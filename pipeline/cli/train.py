@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pipeline.cli.options import FileOrFolder, Flag, Force, Json, Places, Running, Seed, Training, names_in
+from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import AdapterKind
 
@@ -16,11 +16,9 @@ def extract(
     drop_layers: str | None = None,
     train_layernorm: Flag = False,
     start_from: str | None = None,
-    seed: Seed = 0,
-    force: Force = False,
     places: Places = Places(),
     training: Training = Training(),
-    running: Running = Running(),
+    running: OneRun = OneRun(),
 ) -> None:
     """Stage one: train an adapter for a task on the frozen backbone.
 
@@ -42,7 +40,9 @@ def extract(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
     workspace = places.workspace(running)
-    record = stage.extract(task, recipe, workspace, seed=seed, limit=running.limit, start_from=start_from, force=force)
+    record = stage.extract(
+        task, recipe, workspace, seed=running.seed, limit=running.limit, start_from=start_from, force=running.force
+    )
     print_run(record, running.json)
 
 
@@ -54,11 +54,9 @@ def fuse(
     drop_layers: str | None = None,
     fusion: Literal["anchored", "standard"] | None = None,
     fusion_impl: Literal["fast", "stock"] | None = None,
-    seed: Seed = 0,
-    force: Force = False,
     places: Places = Places(),
     training: Training = Training(),
-    running: Running = Running(),
+    running: OneRun = OneRun(),
 ) -> None:
     """Stage two: train fusion layers over the adapters of several tasks for one target.
 
@@ -75,7 +73,9 @@ def fuse(
 
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     workspace = places.workspace(running)
-    record = stage.fuse(target, recipe, workspace, seed=seed, limit=running.limit, adapters=adapters, force=force)
+    record = stage.fuse(
+        target, recipe, workspace, seed=running.seed, limit=running.limit, adapters=adapters, force=running.force
+    )
     print_run(record, running.json)
 
 

@@ -13,25 +13,9 @@ import pytest
 from pipeline.data.load import canonical_rows, fingerprint, load_split, read_test_texts
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
-from tests.loading import load_task_data
+from tests.loading import LIKENESS, MOOD, load_task_data
 
-CLASSES: dict[str, Any] = {
-    "name": "mood",
-    "aliases": ["temper"],
-    "kind": "classes",
-    "text": ["text"],
-    "label": "label",
-    "classes": ["bad", "good"],
-    "metric": "accuracy",
-}
-SCORE: dict[str, Any] = {
-    "name": "likeness",
-    "kind": "score",
-    "text": ["first", "second"],
-    "label": "score",
-    "range": [0.0, 5.0],
-    "metric": "pearson",
-}
+CLASSES: dict[str, Any] = {**MOOD, "aliases": ["temper"]}
 GOOD = "text,label\nfine,1\npoor,0\n"
 
 
@@ -40,7 +24,7 @@ def task(**changes: Any) -> Task:
 
 
 def pair_task(**changes: Any) -> Task:
-    return Task.parse(SCORE | changes, "test")
+    return Task.parse(LIKENESS | changes, "test")
 
 
 def write(data: Path, name: str, splits: dict[str, pd.DataFrame]) -> Path:

@@ -8,26 +8,11 @@ import pytest
 
 from pipeline.data.tasks import BUILT_IN, Task, built_in_tasks, find_task
 from pipeline.system.errors import PipelineError
+from tests.loading import LIKENESS, MOOD
 
 SHIPPED = sorted(BUILT_IN.glob("*.toml"))
 EXPECTED = ["cfimdb", "imdb", "quora", "rotten15k", "sick", "sst", "sts"]
 
-MOOD: dict[str, Any] = {
-    "name": "mood",
-    "kind": "classes",
-    "text": ["text"],
-    "label": "label",
-    "classes": ["bad", "good"],
-    "metric": "accuracy",
-}
-LIKENESS: dict[str, Any] = {
-    "name": "likeness",
-    "kind": "score",
-    "text": ["first", "second"],
-    "label": "score",
-    "range": [0.0, 5.0],
-    "metric": "pearson",
-}
 HUB: dict[str, Any] = {"dataset": "owner/set", "text": ["a", "b"], "label": "y", "splits": {"train": "train"}}
 
 

@@ -52,6 +52,18 @@ def squared_error(model: nn.Module, piece: Piece) -> Tensor:
     return F.mse_loss(model(X[rows]).squeeze(-1), Y[rows])
 
 
+def stopping(stop_at: int) -> Callable[[nn.Module, Piece], Tensor]:
+    """The squared error, which is :class:`Stopped` at one of its calls, counted from 1."""
+    steps = itertools.count(1)
+
+    def loss(model: nn.Module, piece: Piece) -> Tensor:
+        if next(steps) == stop_at:
+            raise Stopped
+        return squared_error(model, piece)
+
+    return loss
+
+
 def negative_error(model: nn.Module) -> float:
     with torch.no_grad():
         return -F.mse_loss(model(X).squeeze(-1), Y).item()
@@ -93,18 +105,9 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 def test_a_run_stopped_at_any_step_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_path: Path) -> None:
     whole = make_model()
     expected = train(whole)
-    steps = 0
-
-    def stopping(model: nn.Module, piece: Piece) -> Tensor:
-        nonlocal steps
-        steps += 1
-        if steps == stop_at:
-            raise Stopped
-        return squared_error(model, piece)
-
     file = tmp_path / "checkpoint" / "state.safetensors"
     with pytest.raises(Stopped):
-        train(make_model(), loss=stopping, checkpoint_file=file, checkpoint_seconds=0.0)
+        train(make_model(), loss=stopping(stop_at), checkpoint_file=file, checkpoint_seconds=0.0)
     resumed = make_model()
     found = train(resumed, checkpoint_file=file)
     assert equal(weights(resumed), weights(whole))
@@ -421,18 +424,9 @@ def test_a_start_counts_for_early_stopping() -> None:
 
 @pytest.mark.parametrize("stop_at", [1, 2, 8])
 def test_a_resumed_run_does_not_score_its_start_again(stop_at: int, tmp_path: Path) -> None:
-    steps = 0
-
-    def stopping(model: nn.Module, piece: Piece) -> Tensor:
-        nonlocal steps
-        steps += 1
-        if steps == stop_at:
-            raise Stopped
-        return squared_error(model, piece)
-
     settings: dict[str, Any] = {"checkpoint_file": tmp_path / "state.safetensors", "score_start": True}
     with pytest.raises(Stopped):
-        train(make_model(), loss=stopping, checkpoint_seconds=0.0, **settings)
+        train(make_model(), loss=stopping(stop_at), checkpoint_seconds=0.0, **settings)
     whole, resumed = make_model(), make_model()
     expected, found = train(whole, score_start=True), train(resumed, **settings)
     assert comparable(found.curve) == comparable(expected.curve)
