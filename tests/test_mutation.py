@@ -108,6 +108,12 @@ def test_the_files_and_their_tests_exist(file: str) -> None:
         assert (ROOT / path).is_file(), path
 
 
+@pytest.mark.parametrize("file", tomllib.loads((ROOT / "tests/mutation/equivalent.toml").read_text()))
+def test_what_is_named_as_equivalent_is_a_mutant_of_today(file: str) -> None:
+    assert file in TARGETS
+    assert mutation._mutants(file)
+
+
 PROJECT = {
     "benchmarks/__init__.py": "",
     "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['.']\n",
