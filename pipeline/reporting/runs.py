@@ -169,7 +169,7 @@ class StudyRuns:
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
         epochs = int(self.curve(record.run)["epoch"].max())
-        batches = [(score.recipe or record.recipe).steps_over(score.train_rows) for score in trained(record)]
+        batches = [record.recipe_of(task).steps_over(record.score(task).train_rows) for task in record.trained_on]
         return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[0])
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:

@@ -56,8 +56,8 @@ class Scoring:
 
     def scored(self, prediction: Prediction) -> tuple[TaskScore, pd.DataFrame]:
         """The score of ``prediction``, and its table."""
-        score = TaskScore(metric=self.task.metric, dev=self.value(prediction), rows=len(self.rows))
-        return score, prediction_table(self.rows, prediction)
+        reached = TaskScore(metric=self.task.metric, dev=self.value(prediction), rows=len(self.rows))
+        return reached, prediction_table(self.rows, prediction)
 
     def inputs(self) -> Iterator[dict[str, Tensor]]:
         """What a backbone reads of all rows, in batches of like length on its device."""

@@ -1,4 +1,4 @@
-"""(IA)^3 rescales keys, values and the feed-forward layer; what it shares with LoRA is in test_low_rank.py."""
+"""(IA)^3 rescales keys, values and the feed-forward layer; what it shares with LoRA is in test_lora_and_ia3.py."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""LoRA computes its paper's equation at any rank that fits; what it shares with (IA)^3 is in test_low_rank.py."""
+"""LoRA computes its paper's equation at any rank that fits; what it shares with (IA)^3 is in test_lora_and_ia3.py."""
 
 from pathlib import Path
 

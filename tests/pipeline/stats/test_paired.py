@@ -151,11 +151,11 @@ def drawn_systems(metric: Metric, shape: str, rows: int, seeds: int, generator: 
 def test_verdict_interval_and_p_agree(parts: Any, seeds: int, family: int, seed: int) -> None:
     """On one task or the mean over several, with ties, one example or all alike, in numbers and as they are printed."""
     generator = np.random.default_rng(seed)
-    resampled = []
+    differences = []
     for metric, shape, rows in parts:
         ours, theirs, labels = drawn_systems(metric, shape, rows, seeds, generator)
-        resampled.append(paired_difference(metric, list(ours), list(theirs), labels))
-    mean = mean_difference(resampled) if len(parts) > 1 else resampled[0]
+        differences.append(paired_difference(metric, list(ours), list(theirs), labels))
+    mean = mean_difference(differences) if len(parts) > 1 else differences[0]
     comparison = mean.comparison(family)
     low, high = comparison.interval
     assert low <= comparison.difference <= high
@@ -228,7 +228,7 @@ def test_all_intervals_of_a_family_hold_in_95_of_100_studies(qualities: list[flo
                 for number, task in enumerate(tasks)
             ]  # fmt: skip
             family += [*parts, (mean_difference([part for part, _ in parts]), np.mean([truth for _, truth in parts]))]
-        intervals = [(resampled.comparison(len(family)).interval, truth) for resampled, truth in family]
+        intervals = [(difference.comparison(len(family)).interval, truth) for difference, truth in family]
         missed += any(not low <= truth <= high for (low, high), truth in intervals)
     assert 1 <= missed <= 16
 
