@@ -34,7 +34,7 @@ fuzz: $(INSTALLED)
 	OMP_NUM_THREADS=1 FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -n auto --timeout 3600 --hypothesis-seed $(FUZZ_SEED) $(or $(FUZZ),tests/fuzz)
 
 # Single faults in the files that matter, of which the tests must notice nine in ten: a sample of so many MUTANTS with
-# that SEED, in all the files or in some (FILES="pipeline/stats/paired.py stages/fuse.py").
+# that SEED, in all the files or in some (FILES="pipeline/stats/paired.py pipeline/runs/sources.py").
 mutants: $(INSTALLED)
 	$(BIN)/python -m tests.mutation $(FILES) --count $(MUTANTS) --seed $(SEED)
 

@@ -39,7 +39,9 @@ def make_run(
     workspace = Workspace(str(backbone), setting.data, setting.scratch / "store" / backbone.name, setting.scratch)
     values = {"trainable": kind, "bottleneck": setting.bottleneck, "precision": "fp32", **recipe}
     sources = random_adapters(setting, workspace.backbone, workspace.store, adapters)
-    return TrainingRun(RunRequest.single(kind, task, Recipe.parse(values, kind), 0, adapters=sources), workspace)
+    return TrainingRun(
+        RunRequest.single(kind, workspace.task(task), Recipe.parse(values, kind), 0, adapters=sources), workspace
+    )
 
 
 def random_adapters(setting: Setting, backbone: Backbone, store: Store, count: int) -> tuple[Artifact, ...]:

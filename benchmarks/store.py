@@ -4,7 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store, why_not_fused
+from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store
+from pipeline.runs.sources import why_other_backbone, why_recipe_not_fused
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_text
 
@@ -83,6 +84,7 @@ def _row(setting: Setting, count: int) -> Row:
 def _choose(store: Store) -> list[Artifact]:
     fitting: dict[str, list[Artifact]] = {}
     for each in store.artifacts():
-        if why_not_fused(each.manifest, "hash", "cross", "houlsby") is None:
-            fitting.setdefault(each.manifest.task, []).append(each)
+        made = each.manifest
+        if not (why_other_backbone(made, "hash") or why_recipe_not_fused(made.recipe, made.pair, "cross", "houlsby")):
+            fitting.setdefault(made.task, []).append(each)
     return [store.current(max(artifacts, key=lambda each: each.manifest.dev)) for artifacts in fitting.values()]

@@ -39,11 +39,11 @@ def extract(
     recipe = training.parse(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
-    workspace = places.workspace(running)
-    record = stage.extract(
-        task, recipe, workspace, seed=running.seed, limit=running.limit, start_from=start_from, force=running.force
+    workspace, seed, limit = places.workspace(running), running.seed, running.limit
+    print_run(
+        stage.extract(task, recipe, workspace, seed=seed, limit=limit, start_from=start_from, force=running.force),
+        running.json,
     )
-    print_run(record, running.json)
 
 
 def fuse(
@@ -72,11 +72,11 @@ def fuse(
     from stages import fuse as stage
 
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
-    workspace = places.workspace(running)
-    record = stage.fuse(
-        target, recipe, workspace, seed=running.seed, limit=running.limit, adapters=adapters, force=running.force
+    workspace, seed, limit = places.workspace(running), running.seed, running.limit
+    print_run(
+        stage.fuse(target, recipe, workspace, seed=seed, limit=limit, adapters=adapters, force=running.force),
+        running.json,
     )
-    print_run(record, running.json)
 
 
 def prune(

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name
-from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, noted, printable, raise_all, writing
@@ -281,37 +280,6 @@ class Store:
     def missing(self, run: str) -> PipelineError:
         """The error that there is no artifact of ``run``."""
         return PipelineError(f"no artifact {run} in {self.root}: see python -m pipeline store list")
-
-
-def why_not_fused(manifest: Manifest, backbone_weights: str, encoding: str, sites: str) -> str | None:
-    """Why an adapter cannot be fused on this backbone, or None if it can.
-
-    The backbone is known by the hash of its weights, never by name. A task with one text is encoded alike either way,
-    so its adapters fit any encoding.
-    """
-    return why_other_backbone(manifest, backbone_weights) or why_recipe_not_fused(
-        manifest.recipe, manifest.pair, encoding, sites
-    )
-
-
-def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
-    """Why an artifact is none of the backbone with these weights, or None if it is."""
-    if manifest.backbone_weights == backbone_weights:
-        return None
-    return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
-
-
-def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
-    """The same for an adapter that is yet to be trained by ``recipe``, on a task with pairs of texts or without."""
-    if recipe.adapter.kind not in BOTTLENECKS:
-        return f"is of kind {recipe.adapter.kind}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
-    if recipe.bottleneck.train_layernorm:
-        return "trained its own LayerNorms, which fusion cannot share"
-    if recipe.adapter.kind != sites:
-        return f"is of kind {recipe.adapter.kind}, not {sites} (--adapter)"
-    if pair and recipe.encoding != encoding:
-        return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
-    return None
 
 
 def _artifact(folder: Path, manifest: Manifest | PipelineError) -> Artifact:

@@ -19,13 +19,13 @@ from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.request import ResolvedPart, RunRequest
+from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
-Parts = Mapping[str, ResolvedPart]
+Parts = Mapping[str, Part]
 """By task. In what concerns the encoder, their recipes agree."""
 
 _HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
@@ -68,7 +68,7 @@ def build_for_training(
 def _build_fusion(
     encoder: PreTrainedModel,
     adapters: Sequence[Artifact],
-    part: ResolvedPart,
+    part: Part,
     backbone: Backbone,
     anchor: Artifact | None,
 ) -> Built:

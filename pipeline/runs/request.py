@@ -20,11 +20,10 @@ _OWN = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Part:
-    """A task to train on."""
+class Part(NamedTuple):
+    """A task to train on. In a request its recipe is as it was given, in a run resolved for the task."""
 
-    task: str
+    task: Task
     recipe: Recipe
     limit: int | None = None
     """Training rows; None is all."""
@@ -49,20 +48,12 @@ class RunRequest:
         check_seed(self.seed)
 
     @classmethod
-    def single(cls, kind: Kind, task: str, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:
+    def single(cls, kind: Kind, task: Task, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:
         """The request to train for one task."""
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 
 
-class ResolvedPart(NamedTuple):
-    """A task and the resolved recipe that it is trained by."""
-
-    task: Task
-    recipe: Recipe
-    limit: int | None = None
-
-
-def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, ResolvedPart]:
+def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part]:
     """The parts of ``request`` by name of their task, in order; one model can be trained for all of them.
 
     Raises:
@@ -71,8 +62,8 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Resolv
             several processes.
     """
     joint = request.kind == "multitask"
-    named = sorted(((workspace.task(part.task), part) for part in request.parts), key=lambda pair: pair[0].name)
-    parts = [ResolvedPart(task, workspace.resolve(part.recipe, task, joint), part.limit) for task, part in named]
+    ordered = sorted(request.parts, key=lambda part: part.task.name)
+    parts = [part._replace(recipe=workspace.resolve(part.recipe, part.task, joint)) for part in ordered]
     if joint:
         if len(parts) == 1:
             # There is nothing to mix, to combine or to split.
@@ -82,7 +73,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Resolv
     return {part.task.name: part for part in parts}
 
 
-def _joint_problems(parts: Sequence[ResolvedPart]) -> Iterator[str]:
+def _joint_problems(parts: Sequence[Part]) -> Iterator[str]:
     names, recipes = [part.task.name for part in parts], [part.recipe for part in parts]
     for name in sorted(set(names)):
         if names.count(name) > 1:

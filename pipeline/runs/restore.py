@@ -14,7 +14,7 @@ from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitMode
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Store
 from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of
-from pipeline.runs.request import ResolvedPart
+from pipeline.runs.request import Part
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import check_layers
@@ -102,7 +102,7 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
         then = task_of(record, name, workspace.store)
         task = wanted.get(name, then)
         check_meaning(then.meaning, task.is_pair, task, record.run)
-        parts[name] = ResolvedPart(task, record.recipe_of(name))
+        parts[name] = Part(task, record.recipe_of(name))
     model = assemble_all(workspace.backbone.load(), parts, workspace.backbone)
     load_weights(model, record, workspace.ledger)
     return model.requires_grad_(False).eval()

@@ -14,12 +14,11 @@ from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.store import Artifact, why_recipe_not_fused
+from pipeline.records.store import Artifact
 from pipeline.runs.build import modules_of, same_head
 from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.layers import layers_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.stats.probe import LEAST, most_fitting, probe
@@ -119,19 +118,3 @@ def _probe(
     )
     classes = task.outputs if task.kind == "classes" else None
     return probe(vectors.numpy(), rows["label"].to_numpy(), classes)
-
-
-def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | None:
-    """Why an adapter of ``recipe`` cannot begin as one that ``source`` makes, or None if it can; both resolved.
-
-    Args:
-        pair: whether the source's task has two texts.
-    """
-    assert recipe.encoding is not None
-    if why := why_recipe_not_fused(source, pair, recipe.encoding, recipe.adapter.kind):
-        return why
-    if source.bottleneck.width != recipe.bottleneck.width:
-        return f"is {source.bottleneck.width} wide, not {recipe.bottleneck.width} (--bottleneck)"
-    if missing := layers_text(tuple(sorted({*source.adapter.drop_layers} - {*recipe.adapter.drop_layers}))):
-        return f"leaves out layers {missing} (--drop-layers)"
-    return None

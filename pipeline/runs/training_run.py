@@ -53,7 +53,7 @@ class TrainingRun:
 
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
         self.request, self.workspace = request, workspace
-        self.parts = resolve_parts(request, workspace)  # before the backbone is opened: it finds an unknown task
+        self.parts = resolve_parts(request, workspace)
         self.backbone = workspace.backbone
         self.task, self.recipe, _ = next(iter(self.parts.values()))
 
@@ -165,16 +165,8 @@ class TrainingRun:
         if self.workspace.track:
             accelerator.end_training()
         if accelerator.is_main_process:
-            self._finish(
-                model,
-                fitted,
-                scored | {name: self._scored(scorings[name], prediction) for name, prediction in best.items()},
-                scorings[self.task.name],
-                sources=[each.model_copy(update={"tensors": adapters.get(each.task)}) for each in self.sources],
-                unchanged=unchanged,
-                anchor=initial.manifest.task if initial is not None else None,
-                anchor_candidates=candidates,
-            )
+            scored |= {name: self._scored(scorings[name], prediction) for name, prediction in best.items()}
+            self._finish(model, fitted, scored, scorings[self.task.name], initial, candidates, adapters, unchanged)
         accelerator.wait_for_everyone()
         record = self.finished()
         assert record is not None
@@ -301,49 +293,39 @@ class TrainingRun:
         fitted: Progress,
         scored: Mapping[str, tuple[TaskScore, pd.DataFrame]],
         scoring: Scoring,
-        **measured: Any,
+        initial: Artifact | None,
+        candidates: dict[str, float],
+        adapters: Mapping[str, str],
+        unchanged: dict[str, str],
     ) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears.
 
-        ``scored`` has all tasks, also those that sequential tuning went through before; ``measured`` is of the record.
+        Args:
+            scored: all tasks, also those that sequential tuning went through before.
+            adapters: the hash of each source's tensors before training.
         """
-        request, ledger, task, backbone = self.request, self.workspace.ledger, self.task, self.backbone
-        is_fusion, attention = request.kind == "fusion", None
-        names = [adapter.manifest.task for adapter in request.adapters]
-        if is_fusion:
-            weights = site_attention(model.of(task.name).backbone.eval(), names, scoring.inputs())
+        request, ledger, attention = self.request, self.workspace.ledger, None
+        if request.kind == "fusion":
+            names = [adapter.manifest.task for adapter in request.adapters]
+            weights = site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs())
             attention = attention_table(weights, names)
-        if request.kind in ARTIFACT_KINDS:
-            manifest = Manifest(
-                kind="fusion" if is_fusion else "adapter",
-                task=task.name,
-                run=self.name,
-                seed=request.seed,
-                limit=self.parts[task.name].limit,
-                recipe=self.recipe,
-                train_rows=self.data[task.name].fingerprint["train"],
-                pair=task.is_pair,
-                meaning=task.meaning,
-                metric=task.metric,
-                dev=fitted.best_score,
-                backbone=backbone.name,
-                backbone_weights=backbone.weights_hash,
-                # An adapter needs none of those that it may have been warm-started from.
-                sources=self.sources if is_fusion else (),
-            )
-            artifact = save_artifact(self.workspace.store, manifest, model.of(task.name), names)
-            measured |= {"artifact": str(artifact.folder), "artifact_digest": artifact.manifest.digest}
+        artifact = self._artifact(model, fitted.best_score) if request.kind in ARTIFACT_KINDS else None
+        weights_sha256 = None
         if request.keep_weights or request.kind in _KEEPS_WEIGHTS:
             file = ledger.weights_file(self.name)
-            measured["weights_sha256"] = save_weights(model, file, from_pretrained=request.start is None)
+            weights_sha256 = save_weights(model, file, from_pretrained=request.start is None)
         record = RunRecord(
             run=self.name,
             kind=request.kind,
             seed=request.seed,
             identity=self.identity,
-            backbone=backbone.name,
+            sources=tuple(each.model_copy(update={"tensors": adapters.get(each.task)}) for each in self.sources),
+            anchor=None if initial is None else initial.manifest.task,
+            anchor_candidates=candidates,
+            backbone=self.backbone.name,
             best_epoch=fitted.best_epoch,
             scores={name: score for name, (score, _) in scored.items()},
+            unchanged=unchanged,
             cost=Cost(
                 trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
                 seconds=round(fitted.seconds, 3),
@@ -351,13 +333,38 @@ class TrainingRun:
                 peak_memory_mb=fitted.peak_memory_mb,
             ),
             parameters=Parameters(
-                backbone=backbone.parameters,
+                backbone=self.backbone.parameters,
                 head=sum(p.numel() for name in self.parts for p in model.of(name).head.parameters()),
             ),
+            artifact=None if artifact is None else str(artifact.folder),
+            artifact_digest=None if artifact is None else artifact.manifest.digest,
+            weights_sha256=weights_sha256,
             provenance=provenance(),
-            **measured,
         )
         ledger.finish(record, fitted.curve, {name: table for name, (_, table) in scored.items()}, attention)
+
+    def _artifact(self, model: MultitaskModel, dev: float) -> Artifact:
+        """What trained, put into the store."""
+        request, task, backbone, is_fusion = self.request, self.task, self.backbone, self.request.kind == "fusion"
+        manifest = Manifest(
+            kind="fusion" if is_fusion else "adapter",
+            task=task.name,
+            run=self.name,
+            seed=request.seed,
+            limit=self.parts[task.name].limit,
+            recipe=self.recipe,
+            train_rows=self.data[task.name].fingerprint["train"],
+            pair=task.is_pair,
+            meaning=task.meaning,
+            metric=task.metric,
+            dev=dev,
+            backbone=backbone.name,
+            backbone_weights=backbone.weights_hash,
+            # An adapter needs none of those that it may have been warm-started from.
+            sources=self.sources if is_fusion else (),
+        )
+        sources = [adapter.manifest.task for adapter in request.adapters]
+        return save_artifact(self.workspace.store, manifest, model.of(task.name), sources)
 
 
 def _tell_overlap(name: str, data: TaskData) -> None:

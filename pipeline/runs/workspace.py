@@ -79,15 +79,14 @@ class Workspace:
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
         """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
+        key = recipe, task.model_dump_json(), joint
+        return self._once(key, lambda: self._resolved(recipe, task, joint))
 
-        def resolved() -> Recipe:
-            named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
-            extra = tuple(sorted(named, key=lambda source: source.task))
-            precision, backbone = resolve_precision(recipe.precision), self.backbone
-            own = recipe.model_copy(update={"extra": extra})
-            return own.resolve(task, precision, backbone.max_length, backbone.layers, joint)
-
-        return self._once((recipe, task.model_dump_json(), joint), resolved)
+    def _resolved(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
+        named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
+        own = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
+        precision, backbone = resolve_precision(recipe.precision), self.backbone
+        return own.resolve(task, precision, backbone.max_length, backbone.layers, joint)
 
     def finished(self, run: str, keep_weights: bool = False) -> RunRecord | None:
         """The ledger's record of ``run``, if everything the run leaves behind, or is asked to keep, is still there."""

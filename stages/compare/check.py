@@ -4,18 +4,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pipeline.data.tasks import Task
-from pipeline.records.store import why_recipe_not_fused
 from pipeline.reporting.published import published_mistakes
 from pipeline.runs.request import RunRequest
-from pipeline.runs.starting import why_not_started_from
+from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
 from stages.compare.plan import Job, in_order, jobs_of, plan
-from stages.fuse import Fusion, dropped_layers
 
 
 def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
@@ -59,34 +56,35 @@ def _name_of(alias: str, workspace: Workspace) -> str:
 
 
 def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
-    for part in job.parts:
+    parts = job.parts_in(workspace)
+    for part in parts:
         with noted(problems):
-            workspace.task_data(workspace.task(part.task), part.limit, job.seed)
+            workspace.task_data(part.task, part.limit, job.seed)
     where = f"{job.row} on {job.task}: "
     with noted(problems, where):
         # Making a run resolves its recipes for their tasks and the backbone, and trains nothing.
-        run = TrainingRun(RunRequest(job.kind, job.parts, job.seed), workspace)
+        run = TrainingRun(RunRequest(job.kind, parts, job.seed), workspace)
         for resolved in run.parts.values():
             if resolved.recipe.extra:
                 workspace.task_data(resolved.task, resolved.limit, job.seed, resolved.recipe.extra)
-        problems.extend(f"{where}{misfit}" for misfit in _misfits(job, run.recipe, workspace))
+        problems.extend(f"{where}{misfit}" for misfit in _misfits(job, run))
 
 
-def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
+def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     """An adapter wider than the backbone, and those that a fusion cannot take or an adapter cannot begin as."""
-    width = workspace.backbone.hidden_size
+    recipe, workspace, width = run.recipe, run.workspace, run.backbone.hidden_size
     if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
         yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
     if job.kind not in ("adapter", "fusion"):
         return
     adapters = {}
     for need in job.needs:
-        task = workspace.task(need.task)
-        source = adapters[task.name] = workspace.resolve(need.parts[0].recipe, task)
+        ((task, unresolved, _),) = need.parts_in(workspace)
+        source = adapters[task.name] = workspace.resolve(unresolved, task)
         if job.kind == "adapter":
             why = why_not_started_from(source, task.is_pair, recipe)
         else:
-            encoding = Fusion(job.task, job.parts[0].recipe, workspace).encoding
+            encoding = Fusion(run.task, job.parts[0].recipe, workspace).encoding
             why = why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)
         if why:
             yield f"the adapter of {task.name} (row {need.row}) {why}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.records.ledger import RunBusy, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import RunRequest
+from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import METHODS
@@ -15,7 +16,6 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, on_main_process
 from stages.compare.estimate import Estimate
 from stages.compare.plan import Job, in_order
-from stages.fuse import Fusion
 from stages.pretrain import pretraining_seconds
 
 _POLL_SECONDS = 0.5
@@ -102,13 +102,15 @@ class Jobs:
     def _run(self, job: Job) -> TrainingRun:
         traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
         sources = [self.get(need) for need in job.needs]
-        adapters = self._adapters(sources) if traits.takes_adapters else ()
+        parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()
         if traits.fuses:
-            (part,) = job.parts
-            return Fusion(part.task, part.recipe, workspace).run(adapters, seed=job.seed, limit=part.limit)
-        # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
-        start = sources[0] if sources and not traits.takes_adapters else None
-        return TrainingRun(RunRequest(job.kind, job.parts, job.seed, adapters, start, job in self._kept), workspace)
+            ((task, recipe, limit),) = parts
+            request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
+        else:
+            # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
+            start = sources[0] if sources and not traits.takes_adapters else None
+            request = RunRequest(job.kind, parts, job.seed, adapters, start, job in self._kept)
+        return TrainingRun(request, workspace)
 
     def _adapters(self, sources: Iterable[RunRecord]) -> tuple[Artifact, ...]:
         """The sources' adapters, one a task: the best on dev, of equal ones the first."""

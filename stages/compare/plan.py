@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.records.ledger import Kind
 from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
+
+
+class JobPart(NamedTuple):
+    """A :class:`Part` whose task is known by its name."""
+
+    task: str
+    recipe: Recipe
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -22,7 +32,7 @@ class Job:
     """
 
     kind: Kind
-    parts: tuple[Part, ...]
+    parts: tuple[JobPart, ...]
     """The one task, or for joint training all of them by name."""
     seed: int
     needs: tuple[Job, ...] = ()
@@ -47,6 +57,10 @@ class Job:
     @property
     def task(self) -> str:
         return "+".join(part.task for part in self.parts)
+
+    def parts_in(self, workspace: Workspace) -> tuple[Part, ...]:
+        """Its parts with their tasks, as the workspace has them."""
+        return tuple(Part(workspace.task(part.task), part.recipe, part.limit) for part in self.parts)
 
     @property
     def title(self) -> str:
@@ -97,11 +111,11 @@ def job_of(study: Study, cell: Entry) -> Job:
     traits = METHODS[row.method]
 
     def job(name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None) -> Job:
-        def part(task: str) -> Part:
+        def part(task: str) -> JobPart:
             own, on_curve = task == target, cell.rows is not None
             # A source is trained as in the main table, whichever point of the curve it serves.
             recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint))
-            return Part(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
+            return JobPart(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
 
         asked = study.row(name)
         return Job(kind or asked.method, tuple(map(part, tasks)), cell.seed, tuple(needs), asked.backbone, name)

@@ -7,8 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.runs.request import RunRequest
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -16,6 +14,7 @@ from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import save_backbone
+from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
 
@@ -30,7 +29,7 @@ def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object
 
 def test_dropped_layers_are_part_of_a_run_that_has_adapters(workspace: Workspace, quick: Quick) -> None:
     def name(kind: str, trainable: str, **values: object) -> str:
-        return TrainingRun(RunRequest.single(kind, "films", quick(trainable, **values), seed=0), workspace).name  # type: ignore[arg-type]
+        return single_run(workspace, kind, "films", quick(trainable, **values), seed=0).name
 
     assert name("adapter", "adapter", drop_layers="0") != name("adapter", "adapter")
     assert name("frozen", "head", drop_layers="0") == name("frozen", "head")
@@ -87,6 +86,6 @@ def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, 
         assert not whole.equals(dropped)
     with pytest.raises(PipelineError, match="all layers"):
         predicted(workspace, rows, tmp_path, drop_layers="0,1")
-    full = TrainingRun(RunRequest.single("full", "films", quick("full"), seed=0), workspace).get()
+    full = single_run(workspace, "full", "films", quick("full"), seed=0).get()
     with pytest.raises(PipelineError, match=r"run .* \(full\) has no adapters to leave out"):
         predicted(workspace, rows, tmp_path, using=full.run, drop_layers="0")

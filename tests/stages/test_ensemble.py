@@ -19,6 +19,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.ensemble import ensemble
+from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
 ROWS = 60
@@ -249,13 +250,11 @@ def test_the_command_prints_members_weights_and_drop(ledger: Ledger, reports: Pa
 
 @pytest.fixture
 def trained(workspace: Workspace, quick: Quick) -> list[RunRecord]:
-    from pipeline.runs.request import RunRequest
-    from pipeline.runs.training_run import TrainingRun
     from stages.extract import extract
 
     recipe = quick("adapter", epochs=1)
     adapter = extract("films", recipe, workspace, seed=0)
-    full = TrainingRun(RunRequest.single("full", "films", quick("full", epochs=1), seed=0), workspace).get()
+    full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=0).get()
     return [adapter, full]
 
 

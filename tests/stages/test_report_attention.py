@@ -14,8 +14,6 @@ from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.reporting.figures.attention import attention_drawing, attention_maps
 from pipeline.reporting.figures.drawing import drawing_style, write
 from pipeline.reporting.runs import AttentionMap, StudyRuns
-from pipeline.runs.request import RunRequest
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -23,6 +21,7 @@ from pipeline.system.atomic import write_json
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.report import maps_of, parse_sentences, report
+from tests.runs import single_run
 
 HOSTILE = 'good <script>alert(1)</script> $x_1$ --> "film" &amp;'
 
@@ -38,8 +37,8 @@ def records(place: Workspace, quick: Callable[..., Recipe]) -> dict[str, RunReco
     recipe = quick("full", epochs=1)
     apart = quick("full", epochs=1, encoding="siamese", head="cosine", pooling="cls")
     return {
-        "full": TrainingRun(RunRequest.single("full", "pairs", recipe, seed=1), place).get(),
-        "apart": TrainingRun(RunRequest.single("full", "pairs", apart, seed=1), place).get(),
+        "full": single_run(place, "full", "pairs", recipe, seed=1).get(),
+        "apart": single_run(place, "full", "pairs", apart, seed=1).get(),
         "adapter": extract("pairs", quick("adapter", epochs=1), place, seed=1),
     }
 

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,16 +14,17 @@ from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
 from pipeline.runs import training_run
-from pipeline.runs.request import ResolvedPart, RunRequest
-from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.request import Part, RunRequest
+from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
-from stages.fuse import Fusion, fuse, parse_sources
+from stages.fuse import fuse
 from stages.predict import predict
 from tests.nano import save_backbone
+from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
@@ -89,7 +91,7 @@ def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Works
 )
 def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Workspace, quick: Quick) -> None:
     def name(**values: object) -> str:
-        return TrainingRun(RunRequest.single("adapter", "films", quick("adapter", **values), seed=0), workspace).name
+        return single_run(workspace, "adapter", "films", quick("adapter", **values), seed=0).name
 
     assert name(**changes) != name()
     assert name(fusion_regularization=0.5, encoding="siamese") == name()
@@ -129,12 +131,12 @@ def test_fusion_starts_its_head_from_stage_one(
 ) -> None:
     from pipeline.runs.build import build_for_training
 
-    chosen = Fusion("films", quick("fusion"), workspace).choose(None, seed=1)
+    chosen = Fusion(workspace.task("films"), quick("fusion"), workspace).choose(None, seed=1)
     own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
     for head_start, form in product((True, False), ("standard", "anchored")):
         recipe = quick("fusion", head_start=head_start, fusion=form).resolve(workspace.task("films"), "fp32")
-        request = RunRequest.single("fusion", "films", recipe, 1, adapters=chosen)
-        parts = {"films": ResolvedPart(workspace.task("films"), recipe)}
+        request = RunRequest.single("fusion", workspace.task("films"), recipe, 1, adapters=chosen)
+        parts = {"films": Part(workspace.task("films"), recipe)}
         built = build_for_training(request, parts, workspace.backbone, workspace.ledger, own)
         head = load_file(Path(adapters["films"].artifact or "") / "head.safetensors")
         assert torch.equal(built.model.of("films").head.out.weight, head["out.weight"]) == head_start
@@ -143,22 +145,26 @@ def test_fusion_starts_its_head_from_stage_one(
 
 def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
     recipe = quick("fusion")
-    assert [a.manifest.task for a in Fusion("pairs", recipe, workspace).choose(None, 1)] == list(TASKS)
+
+    def chosen(place: Workspace, recipe: Recipe, target: str, seed: int = 1, names: Any = None) -> dict[str, str]:
+        artifacts = Fusion(place.task(target), recipe, place).choose(names, seed)
+        return {artifact.manifest.task: artifact.manifest.run for artifact in artifacts}
+
+    assert list(chosen(workspace, recipe, "pairs")) == list(TASKS)
     better = extract("films", quick("adapter", epochs=6), workspace, seed=2)
     for seed, record in ((1, adapters["films"]), (2, better)):
-        by_seed = {a.manifest.task: a.manifest.run for a in Fusion("pairs", recipe, workspace).choose(None, seed)}
-        assert by_seed["films"] == record.run  # whichever scored better
-    by_score = {a.manifest.task: a.manifest.run for a in Fusion("pairs", recipe, again(workspace)).choose(None, 9)}
-    assert by_score["films"] == max(adapters["films"], better, key=lambda r: (r.dev, r.run)).run
+        assert chosen(workspace, recipe, "pairs", seed)["films"] == record.run  # whichever scored better
+    best = max(adapters["films"], better, key=lambda r: (r.dev, r.run))
+    assert chosen(again(workspace), recipe, "pairs", 9)["films"] == best.run
     named = parse_sources(f"pairs, films@{better.run}", workspace)
-    assert Fusion("pairs", recipe, again(workspace)).choose(named, 1)[0].manifest.run == better.run
+    assert chosen(again(workspace), recipe, "pairs", names=named)["films"] == better.run
     with pytest.raises(PipelineError, match="encodes pairs as cross, not siamese .*extract --task pairs .*siamese"):
-        Fusion("pairs", quick("fusion", encoding="siamese"), workspace).choose(None, 1)
+        chosen(workspace, quick("fusion", encoding="siamese"), "pairs")
     with pytest.raises(PipelineError, match="houlsby, not pfeiffer .*--adapter pfeiffer"):
-        Fusion("films", quick("fusion", adapter="pfeiffer"), workspace).choose(None, 1)
+        chosen(workspace, quick("fusion", adapter="pfeiffer"), "films")
     other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
     with pytest.raises(PipelineError, match="trained on another backbone .*extract --task films"):
-        Fusion("films", recipe, other).choose(None, 1)
+        chosen(other, recipe, "films")
     for text, message in (("films,films", "more than once"), (",", "names no task"), ("nope", "unknown task")):
         with pytest.raises(PipelineError, match=message):
             parse_sources(text, workspace)
@@ -207,7 +213,7 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
 
 def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     fused = fuse("films", quick("fusion"), workspace, seed=1)
-    full = TrainingRun(RunRequest.single("full", "films", quick("full"), seed=1), workspace).get()
+    full = single_run(workspace, "full", "films", quick("full"), seed=1).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     for using, run in (("auto", fused.run), ("adapter", adapters["films"].run), (full.run, full.run)):
         result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")

@@ -9,7 +9,7 @@ from pipeline.data.tasks import find_task
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from pipeline.records.store import why_recipe_not_fused
+from pipeline.runs.sources import why_recipe_not_fused
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import hidden, randomise, stock_states, train_steps, trainable

@@ -15,9 +15,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from pipeline.records.packing import export_artifact
-from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store, why_not_fused
+from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Store
 from pipeline.runs.weights import load_head
-from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import write_text
 from pipeline.system.errors import PipelineError
 from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, contents, manifest, save, save_fusion
@@ -422,45 +421,3 @@ def test_an_adapter_that_a_fusion_uses_is_not_replaced_by_another(store: Store) 
     store.remove(FUSED)
     save(store, SST, width=7)
     assert [artifact.manifest.run for artifact in store.artifacts()] == [SST, STS]
-
-
-# What can be fused.
-
-FITS = {"backbone_weights": "hash of nano", "encoding": "siamese", "sites": "houlsby"}
-SIAMESE = Recipe(encoding="siamese")
-
-
-@pytest.mark.parametrize(
-    ("changes", "fits"),
-    [
-        ({"task": "sts", "recipe": SIAMESE}, True),
-        ({"task": "sts", "recipe": SIAMESE, "backbone": "the same under another name"}, True),
-        ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, False),
-        ({"task": "sts", "recipe": Recipe(encoding="cross")}, False),
-        ({"task": "sst", "recipe": Recipe(encoding="cross")}, True),
-        ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, False),
-        ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, False),
-        ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, True),
-    ],
-)
-def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(
-    changes: dict[str, Any], fits: bool, store: Store
-) -> None:
-    assert (why_not_fused(save(store, SST, **changes).manifest, **FITS) is None) == fits
-
-
-def test_every_reason_not_to_fuse_an_adapter_is_told() -> None:
-    reasons = [
-        why_not_fused(manifest(SST, "sts", recipe=recipe, backbone_weights=weights), **FITS)
-        for recipe, weights in (
-            (SIAMESE, "hash of nano"),
-            (SIAMESE, "another hash"),
-            (Recipe(encoding="cross"), "hash of nano"),
-            (Recipe(encoding="siamese", adapter="pfeiffer"), "hash of nano"),
-            (Recipe(encoding="siamese", train_layernorm=True), "hash of nano"),
-        )
-    ]
-    assert reasons[0] is None
-    for reason, said in zip(reasons[1:], ["backbone", "--encoding", "--adapter", "LayerNorms"], strict=True):
-        assert reason is not None
-        assert said in reason

@@ -6,20 +6,19 @@ from pathlib import Path
 import pytest
 
 from pipeline.data.load import Added
-from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
-from tests.joint import joint_request
+from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 EXTRA = {"meals": {}}
 
 
 def single(workspace: Workspace, recipe: Recipe, limit: int | None = None) -> TrainingRun:
-    return TrainingRun(RunRequest.single("full", "films", recipe, seed=1, limit=limit), workspace)
+    return single_run(workspace, "full", "films", recipe, seed=1, limit=limit)
 
 
 def test_a_run_says_how_many_rows_came_from_where(workspace: Workspace, quick: Quick) -> None:
@@ -44,7 +43,7 @@ def test_extra_data_makes_another_run_and_its_labels_too(workspace: Workspace, q
 
 def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace, quick: Quick) -> None:
     recipes = {"films": quick("full", epochs=1, extra=EXTRA), "pairs": quick("full", epochs=1)}
-    joint = TrainingRun(joint_request(tuple(recipes), recipes, seed=1, limits={"films": 40, "pairs": 30}), workspace)
+    joint = joint_run(workspace, tuple(recipes), recipes, seed=1, limits={"films": 40, "pairs": 30})
     alone = single(workspace, recipes["films"], limit=40)
     assert joint.data["films"].fingerprint == alone.data["films"].fingerprint
     assert joint.data["pairs"].added == {}
@@ -53,9 +52,7 @@ def test_a_joint_run_reads_the_rows_that_a_single_one_reads(workspace: Workspace
     assert record.scores["films"].added == alone.data["films"].added
     assert record.scores["pairs"].added == {}
     recipes = {"meals": quick("full", epochs=1), "pairs": quick("full", epochs=1), "films": recipes["films"]}
-    swapped = TrainingRun(
-        joint_request(("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}), workspace
-    ).get()
+    swapped = joint_run(workspace, ("meals", "films"), recipes, seed=1, limits={"films": 40, "meals": 40}).get()
     assert swapped.scores["meals"].added == {}
     assert swapped.scores["films"].added == alone.data["films"].added
 

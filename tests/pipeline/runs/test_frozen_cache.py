@@ -10,11 +10,10 @@ from torch import Tensor
 
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.records.ledger import RunRecord
-from pipeline.runs.request import RunRequest
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.training.objectives import Objective
+from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
 MODELS = {
@@ -37,7 +36,7 @@ def train(request: Any, workspace: Workspace, quick: Quick, tmp_path: Path) -> C
             workspace, store_root=tmp_path / name / "store", reports=tmp_path / name / "reports", **settings
         )
         recipe = quick(trainable, epochs=3, batch_size=8, **values)
-        return TrainingRun(RunRequest.single(kind, task, recipe, seed=0), places).get()
+        return single_run(places, kind, task, recipe, seed=0).get()
 
     return run
 

@@ -11,8 +11,6 @@ import pytest
 
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Entry, StudyResult
-from pipeline.runs.request import RunRequest
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -20,7 +18,7 @@ from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare
 from stages.predict import predict
 from stages.report import maps_of
-from tests.joint import joint_request
+from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 
@@ -30,7 +28,7 @@ def trained(workspace: Workspace, quick: Quick, tasks: Any, **settings: Any) -> 
     start = settings.pop("start", None)
     recipes = {task: quick(**({"trainable": "full", "epochs": 1} | settings | own.get(task, {}))) for task in tasks}
     limits = dict.fromkeys(tasks, 40)
-    run = TrainingRun(joint_request(tasks, recipes, seed=1, limits=limits, start=start, keep_weights=True), workspace)
+    run = joint_run(workspace, tasks, recipes, seed=1, limits=limits, start=start, keep_weights=True)
     return run.get()
 
 
@@ -85,7 +83,7 @@ def test_it_predicts_what_it_predicted_on_dev(settings, passes, workspace, quick
 
 def test_one_that_went_on_from_another_task_is_kept_whole(workspace: Workspace, quick: Quick, says) -> None:  # type: ignore[no-untyped-def]
     """What is frozen in it is not as it was pretrained."""
-    start = TrainingRun(RunRequest.single("full", "pairs", quick("full"), seed=1), workspace).get()
+    start = single_run(workspace, "full", "pairs", quick("full"), seed=1).get()
     record = trained(workspace, quick, ["films", "meals"], trainable="head", start=start)
     dev = workspace.ledger.predictions(record.run, "films").drop(columns="label")
     pd.testing.assert_frame_equal(says("films", record.run, "films")[0], dev, check_dtype=False, atol=1e-5)
@@ -166,9 +164,9 @@ def test_its_attention_reads_a_pair_as_the_task_does(workspace: Workspace, quick
 
 def test_attention_of_what_was_tuned_in_turn_is_that_of_its_encoder(workspace: Workspace, quick: Quick) -> None:
     apart = quick("full", epochs=1, encoding="siamese", head="cosine")
-    first = TrainingRun(RunRequest.single("full", "pairs", apart, seed=1), workspace).get()
-    request = RunRequest.single("sequential", "films", quick("full", epochs=1), seed=1, start=first, keep_weights=True)
-    record = TrainingRun(request, workspace).get()
+    first = single_run(workspace, "full", "pairs", apart, seed=1).get()
+    tuned = quick("full", epochs=1)
+    record = single_run(workspace, "sequential", "films", tuned, seed=1, start=first, keep_weights=True).get()
     result = study_of(record, ["pairs", "films"], workspace)
     maps = maps_of("the film is good ||| the meal", None, result, workspace.ledger)
     assert [len(drawn.tokens) for drawn in maps] == [6, 4]

@@ -10,26 +10,23 @@ from safetensors.torch import load_file
 
 from pipeline.models.backbone import hash_tensors
 from pipeline.records.ledger import RunRecord
-from pipeline.runs.request import RunRequest
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
+from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
 
 
 def full(workspace: Workspace, quick: Quick, task: str, **settings: object) -> RunRecord:
-    return TrainingRun(RunRequest.single("full", task, quick("full", **settings), seed=1), workspace).get()
+    return single_run(workspace, "full", task, quick("full", **settings), seed=1).get()
 
 
 def sequential(workspace: Workspace, quick: Quick, task: str, start: RunRecord, **settings: object) -> RunRecord:
-    return TrainingRun(
-        RunRequest.single("sequential", task, quick("full", **settings), seed=1, start=start), workspace
-    ).get()
+    return single_run(workspace, "sequential", task, quick("full", **settings), seed=1, start=start).get()
 
 
 @pytest.mark.parametrize("source_settings", [{"pooling": "mean"}, {"pooling": "cls"}, {"encoding": "siamese"}])
@@ -81,7 +78,7 @@ def test_adapter_and_fusion_runs_prove_what_they_left_unchanged(workspace: Works
     }
     assert fused.unchanged == backbone | files
     assert {source.task: source.tensors for source in fused.sources} == files
-    head = TrainingRun(RunRequest.single("frozen", "films", quick("head"), seed=1), workspace).get()
+    head = single_run(workspace, "frozen", "films", quick("head"), seed=1).get()
     assert head.unchanged == backbone
     assert full(workspace, quick, "films").unchanged == {}
     norms = extract("films", quick("adapter", train_layernorm=True), workspace, seed=1)
@@ -117,9 +114,7 @@ def test_a_scored_start_is_the_first_point_of_the_curve(settings, workspace: Wor
 
 
 def test_a_cosine_over_a_frozen_backbone_is_scored_as_it_is(workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    run = TrainingRun(
-        RunRequest.single("frozen", "pairs", quick("head", head="cosine", pooling="mean"), seed=1), workspace
-    )
+    run = single_run(workspace, "frozen", "pairs", quick("head", head="cosine", pooling="mean"), seed=1)
     record = run.get()
     assert run.finished() == record
     assert (record.cost.trainable_parameters, record.best_epoch, record.cost.examples_per_second) == (0, 0, 0.0)

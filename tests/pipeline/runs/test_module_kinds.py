@@ -20,9 +20,9 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
-from stages.fuse import Fusion, parse_sources
+from stages.fuse import fuse
 from stages.predict import predict
-from tests.joint import joint_request
+from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
@@ -76,7 +76,7 @@ def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, q
     record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0)
     extract("meals", quick("adapter", epochs=1), workspace, seed=0)
     with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
-        Fusion("meals", quick("fusion"), workspace).choose(parse_sources(f"meals,films@{record.run}", workspace), 0)
+        fuse("meals", quick("fusion"), workspace, seed=0, adapters=f"meals,films@{record.run}")
     with pytest.raises(PipelineError, match=r"adapter 'pal' cannot be fused: .* \(houlsby or pfeiffer\)"):
         quick("fusion", adapter="pal").resolve(workspace.task("films"), "fp32")
 
@@ -98,13 +98,11 @@ def test_modules_train_with_the_backbone_and_are_kept_with_it(
     kind: str, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
 ) -> None:
     recipe = quick("full+adapter", adapter=kind, epochs=1, **SIZES)
-    record = TrainingRun(RunRequest.single("full", "films", recipe, seed=0), workspace).get()
+    record = single_run(workspace, "full", "films", recipe, seed=0).get()
     assert record.cost.trainable_parameters > workspace.backbone.parameters + 66
     agree(workspace, "films", record.run, data_folder, tmp_path)
     with pytest.raises(PipelineError, match="only full fine-tuning of one encoder without modules"):
-        TrainingRun(
-            RunRequest.single("sequential", "meals", quick("full", epochs=1), seed=0, start=record), workspace
-        ).get()
+        single_run(workspace, "sequential", "meals", quick("full", epochs=1), seed=0, start=record).get()
 
 
 # Joint training.
@@ -112,7 +110,7 @@ def test_modules_train_with_the_backbone_and_are_kept_with_it(
 
 def joint(workspace: Workspace, quick: Quick, tasks: tuple[str, ...], trainable: str, **values: Any) -> TrainingRun:
     recipes = dict.fromkeys(tasks, quick(trainable, **{"epochs": 1, **SIZES, **values}))
-    return TrainingRun(joint_request(tasks, recipes, seed=1, limits=dict.fromkeys(tasks)), workspace)
+    return joint_run(workspace, tasks, recipes, seed=1, limits=dict.fromkeys(tasks))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ def test_a_task_alone_begins_as_without_joint_training(
     """The same names, numbers and flags, bit for bit."""
     run = joint(workspace, quick, ("films",), trainable, **settings)
     together = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
-    request = RunRequest.single("adapter", "films", run.recipe, seed=1)
+    request = RunRequest.single("adapter", workspace.task("films"), run.recipe, seed=1)
     alone = build_for_training(request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
     found, expected = (dict(model.named_parameters()) for model in (together, alone))
     assert found.keys() == expected.keys()

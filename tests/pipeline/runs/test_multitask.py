@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 
 from pipeline.records.ledger import Ledger
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest
 from pipeline.runs.restore import restore_weights
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
@@ -24,8 +23,8 @@ from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
-from tests.joint import joint_request
 from tests.nano import save_backbone
+from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
@@ -36,9 +35,7 @@ def make(workspace: Workspace, quick: Quick, tasks: Any = TASKS, own: Any = None
     limits = settings.pop("limits", {})
     seed = settings.pop("seed", 1)
     recipes = {task: quick(**({"trainable": "full"} | settings | (own or {}).get(task, {}))) for task in tasks}
-    return TrainingRun(
-        joint_request(tasks, recipes, seed=seed, limits={task: limits.get(task) for task in tasks}), workspace
-    )
+    return joint_run(workspace, tasks, recipes, seed=seed, limits={task: limits.get(task) for task in tasks})
 
 
 def scores(frame: pd.DataFrame) -> pd.DataFrame:
@@ -57,7 +54,7 @@ def scores(frame: pd.DataFrame) -> pd.DataFrame:
 )
 def test_one_task_alone_is_plain_training_bit_for_bit(task, settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
     recipe = quick(**{"trainable": "full"} | settings)
-    plain = TrainingRun(RunRequest.single("full", task, recipe, seed=1, limit=50), workspace).get()
+    plain = single_run(workspace, "full", task, recipe, seed=1, limit=50).get()
     alone = make(workspace, quick, [task], limits={task: 50}, **settings).get()
     ledger = workspace.ledger
     assert alone.kind == "multitask"
@@ -316,11 +313,9 @@ def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, wo
 
 def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Workspace, quick: Quick) -> None:
     ledger, settings = workspace.ledger, {"epochs": 1}
-    first = TrainingRun(RunRequest.single("full", "films", quick("full", **settings), seed=1), workspace).get()
+    first = single_run(workspace, "full", "films", quick("full", **settings), seed=1).get()
     frozen = quick("full", freeze_embeddings=True, **settings)
-    second = TrainingRun(
-        RunRequest.single("sequential", "meals", frozen, seed=1, start=first, keep_weights=True), workspace
-    ).get()
+    second = single_run(workspace, "sequential", "meals", frozen, seed=1, start=first, keep_weights=True).get()
     before, after = (load_file(ledger.weights_file(record.run)) for record in (first, second))
     assert {name for name in before if name.startswith("backbone.")} == {n for n in after if n.startswith("backbone.")}
     embeddings = [name for name in before if ".embeddings." in name]
@@ -337,12 +332,12 @@ from pathlib import Path
 from pipeline.settings.recipe import Recipe
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
-from tests.joint import joint_request
+from tests.runs import joint_run, single_run
 
 backbone, data, folder, recipe = sys.argv[1:]
 workspace = Workspace(backbone, Path(data), Path(folder) / "store", Path(folder) / "reports")
 recipes = dict.fromkeys(("films", "pairs"), Recipe.model_validate_json(recipe))
-TrainingRun(joint_request(tuple(recipes), recipes, seed=1, limits={"films": None, "pairs": 35}), workspace).get()
+joint_run(workspace, tuple(recipes), recipes, seed=1, limits={"films": None, "pairs": 35}).get()
 """
 
 
@@ -352,7 +347,7 @@ def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, 
     """The halves of each task's batch add up, though a process may end its step with either task."""
     recipe = Recipe(trainable="full", epochs=2, batch_size=10, learning_rate=1e-3, head_dropout=0.0)
     recipes, limits = dict.fromkeys(("films", "pairs"), recipe), {"films": None, "pairs": 35}
-    alone = TrainingRun(joint_request(tuple(recipes), recipes, seed=1, limits=limits), workspace).get()
+    alone = joint_run(workspace, tuple(recipes), recipes, seed=1, limits=limits).get()
     script = tmp_path / "train.py"
     script.write_text(_TOGETHER)
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
@@ -393,10 +388,7 @@ def test_more_layers_than_the_backbone_has_cannot_be_split(workspace: Workspace,
 
 def test_a_second_encoder_is_kept_with_the_model(workspace: Workspace, quick: Quick) -> None:
     for second in ("static", "tuned"):
-        run = TrainingRun(
-            RunRequest.single("full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32),
-            workspace,
-        )
+        run = single_run(workspace, "full", "films", quick("full", second_encoder=second, epochs=1), seed=1, limit=32)
         record = run.get()
         model = restore_weights(record, [run.task], workspace).of(run.task.name)
         found = Scoring(run.task, run.data[run.task.name].dev, run.recipe, workspace.backbone, make_accelerator("fp32"))
@@ -408,9 +400,7 @@ def test_a_task_that_trains_nothing_leaves_the_others_to_train(mixing: str, work
     """A cosine has no weights, and on a frozen backbone nothing else of its task has: its score stays."""
     cosine = {"pairs": {"encoding": "siamese", "head": "cosine"}}
     record = make(workspace, quick, own=cosine, trainable="head", mixing=mixing, epochs=8, learning_rate=3e-2).get()
-    alone = TrainingRun(
-        RunRequest.single("frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1), workspace
-    ).get()
+    alone = single_run(workspace, "frozen", "pairs", quick("head", encoding="siamese", head="cosine"), seed=1).get()
     assert record.score("pairs").dev == pytest.approx(alone.dev)
     curve = workspace.ledger.curve(record.run)
     assert curve["loss"].iloc[-1] < curve["loss"].iloc[0]

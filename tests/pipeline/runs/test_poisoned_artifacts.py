@@ -16,7 +16,7 @@ from pipeline.records.ledger import Ledger, SourceRun
 from pipeline.records.store import MANIFEST, Artifact, Manifest, Store
 from pipeline.runs import restore as build
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import ResolvedPart, RunRequest
+from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.restore import restore, restore_together
 from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace
@@ -92,8 +92,8 @@ def make(
     recipe = Recipe.parse({**SIZES, **settings}, "test").resolve(TASKS[task], "fp32", depth=backbone.layers)
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
-    request = RunRequest.single(kind, task, recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
-    parts = {task: ResolvedPart(TASKS[task], recipe)}
+    request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
+    parts = {task: Part(TASKS[task], recipe)}
     model = randomised(build_for_training(request, parts, backbone, Ledger(store.root)).model.of(task))
     manifest = Manifest(
         kind=kind,  # type: ignore[arg-type]

@@ -10,15 +10,14 @@ from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import ResolvedPart, RunRequest
+from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.restore import restore_weights
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file
 from pipeline.system.errors import PipelineError
-from tests.joint import joint_request
 from tests.poison import POISONS, WORDS, rewritten
+from tests.runs import joint_run, single_run
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +29,11 @@ def runs(
 
     def run(kind: str, trainable: str, start: RunRecord | None = None, **settings: Any) -> RunRecord:
         recipe = quick(trainable, epochs=1, min_steps=1, **settings)
-        request = RunRequest.single(kind, "films", recipe, seed=1, limit=16, start=start, keep_weights=True)  # type: ignore[arg-type]
-        return TrainingRun(request, workspace).get()
+        return single_run(workspace, kind, "films", recipe, seed=1, limit=16, start=start, keep_weights=True).get()
 
     full = run("full", "full", freeze_embeddings=True)
     both = {name: quick("adapter", epochs=1, adapter="pal", pal_size=12, pal_heads=3) for name in ("films", "meals")}
-    joint = TrainingRun(
-        joint_request(list(both), both, seed=1, limits=dict.fromkeys(both, 16), keep_weights=True), workspace
-    ).get()
+    joint = joint_run(workspace, list(both), both, seed=1, limits=dict.fromkeys(both, 16), keep_weights=True).get()
     return workspace, {
         "full": full,
         "frozen": run("frozen", "head"),
@@ -88,8 +84,8 @@ def test_fine_tuning_does_not_go_on_from_poisoned_weights(poison: str, runs: Any
         POISONS[poison](file)
         start = records["full"].model_copy(update={"weights_sha256": sha256_file(file)})
         recipe = quick("full").resolve(workspace.task("meals"), "fp32")
-        request = RunRequest.single("sequential", "meals", recipe, seed=1, start=start)
-        parts = {"meals": ResolvedPart(workspace.task("meals"), recipe)}
+        request = RunRequest.single("sequential", workspace.task("meals"), recipe, seed=1, start=start)
+        parts = {"meals": Part(workspace.task("meals"), recipe)}
         with pytest.raises(PipelineError, match="the run is made again"):
             build_for_training(request, parts, workspace.backbone, workspace.ledger)
     finally:

@@ -11,7 +11,6 @@ import torch
 
 from pipeline.data.tokens import swapped
 from pipeline.runs.build import build_for_training
-from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -21,7 +20,7 @@ from pipeline.training.terms import Terms, terms_of
 from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
 from stages.predict import predict
-from tests.joint import joint_request
+from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 BOTH = {"smart": 1.0, "bregman": 1.0}
@@ -30,7 +29,7 @@ BOTH = {"smart": 1.0, "bregman": 1.0}
 def make(workspace: Workspace, quick: Quick, trainable: str, task: str, **settings: Any) -> TrainingRun:
     kind = {"head": "frozen"}.get(trainable, trainable)
     recipe = quick(trainable, **{"epochs": 1, "learning_rate": 1e-2, **settings})
-    return TrainingRun(RunRequest.single(kind, task, recipe, seed=1, limit=40), workspace)  # type: ignore[arg-type]
+    return single_run(workspace, kind, task, recipe, seed=1, limit=40)
 
 
 def test_lambda_zero_and_mu_zero_are_plain_training(workspace: Workspace, quick: Quick) -> None:
@@ -109,8 +108,8 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, t
 
 def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Workspace, quick: Quick) -> None:
     recipe = quick("full", epochs=1, **BOTH)
-    alone = TrainingRun(RunRequest.single("full", "films", recipe, seed=1, limit=40), workspace).get()
-    jointly = TrainingRun(joint_request(["films"], {"films": recipe}, seed=1, limits={"films": 40}), workspace).get()
+    alone = single_run(workspace, "full", "films", recipe, seed=1, limit=40).get()
+    jointly = joint_run(workspace, ["films"], {"films": recipe}, seed=1, limits={"films": 40}).get()
     ledger = workspace.ledger
     pd.testing.assert_frame_equal(ledger.predictions(alone.run), ledger.predictions(jointly.run), check_exact=True)
     curves = [ledger.curve(record.run)[["loss", "smart_cosine"]] for record in (alone, jointly)]
@@ -120,9 +119,7 @@ def test_one_task_trained_jointly_under_both_is_that_task_alone(workspace: Works
 def test_joint_training_takes_all_of_it_each_task_with_its_own_inputs(workspace: Workspace, quick: Quick) -> None:
     tasks = ["films", "pairs"]
     recipe = quick("full", epochs=1, pair_order="random", average_orders=True, truncation="head-and-tail", **BOTH)
-    run = TrainingRun(
-        joint_request(tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40)), workspace
-    )
+    run = joint_run(workspace, tasks, dict.fromkeys(tasks, recipe), seed=1, limits=dict.fromkeys(tasks, 40))
     curve = workspace.ledger.curve(run.get().run)
     assert curve["smart_cosine"].notna().all()
 

@@ -12,8 +12,6 @@ import pytest
 
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import RunRecord
-from pipeline.runs.request import RunRequest
-from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -21,6 +19,7 @@ from pipeline.stats.metrics import Prediction, score
 from stages.compare.compare import compare
 from stages.compare.cross_task import read_on, reading_of, score_across
 from stages.report import report
+from tests.runs import single_run
 
 Quick = Callable[..., Recipe]
 
@@ -85,7 +84,7 @@ def place(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Workspace:
 
 
 def trained(place: Workspace, kind: Any, task: str, recipe: Recipe) -> RunRecord:
-    return TrainingRun(RunRequest.single(kind, task, recipe, seed=1), place).get()
+    return single_run(place, kind, task, recipe, seed=1).get()
 
 
 def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: Workspace, quick: Quick) -> None:

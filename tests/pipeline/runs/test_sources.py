@@ -1,4 +1,4 @@
-"""Which adapters fuse takes out of a store, and what it says where they are not there; nothing is trained."""
+"""Which adapters fuse takes out of a store, and what it says where none fits; nothing is trained."""
 
 import itertools
 import json
@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest
+from pipeline.runs import sources
+from pipeline.runs.sources import Fusion, SourceName, dropped_layers, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_text
 from pipeline.system.errors import PipelineError
-from stages.fuse import Fusion, SourceName, dropped_layers, fuse, parse_sources
+from stages.fuse import fuse
+from tests.pipeline.records.artifacts import manifest
 
 FUSION = Recipe(trainable="fusion")
 
@@ -38,9 +41,13 @@ def named(run: str) -> str:
     return run.ljust(12, "0")
 
 
+def fusion(workspace: Workspace, recipe: Recipe = FUSION, target: str = "films") -> Fusion:
+    return Fusion(workspace.task(target), recipe, workspace)
+
+
 def chosen(workspace: Workspace, text: str | None, recipe: Recipe = FUSION, seed: int = 1) -> list[Manifest]:
     names = None if text is None else parse_sources(text, workspace)
-    return [each.manifest for each in Fusion("films", recipe, workspace).choose(names, seed)]
+    return [each.manifest for each in fusion(workspace, recipe).choose(names, seed)]
 
 
 def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_path: Path) -> None:
@@ -113,7 +120,7 @@ def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None
 def problems(workspace: Workspace, text: str, recipe: Recipe = FUSION, target: str = "films") -> list[str]:
     """What fuse finds missing, the command that makes it cut down to what follows the backbone."""
     with pytest.raises(PipelineError) as raised:
-        Fusion(target, recipe, workspace).choose(parse_sources(text, workspace), 1)
+        fusion(workspace, recipe, target).choose(parse_sources(text, workspace), 1)
     first, *found = str(raised.value).replace(f" --backbone {workspace.backbone_name}", "").splitlines()
     assert first == f"fuse: {len(found)} mistake{'s' * (len(found) > 1)}"
     return [line.strip() for line in found]
@@ -164,8 +171,8 @@ def test_one_adapter_is_too_few(workspace: Workspace) -> None:
 def test_pairs_are_encoded_as_the_target_does_and_else_as_the_recipe_says(workspace: Workspace) -> None:
     siamese = FUSION.model_copy(update={"encoding": "siamese"})
     for task in ("films", "pairs"):
-        assert [Fusion(task, recipe, workspace).encoding for recipe in (FUSION, siamese)] == ["cross", "siamese"]
-    assert Fusion("pairs", FUSION.model_copy(update={"head": "cosine"}), workspace).encoding == "siamese"
+        assert [fusion(workspace, recipe, task).encoding for recipe in (FUSION, siamese)] == ["cross", "siamese"]
+    assert fusion(workspace, FUSION.model_copy(update={"head": "cosine"}), "pairs").encoding == "siamese"
 
 
 def leaving_out(*layers: int) -> Recipe:
@@ -188,22 +195,21 @@ def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters()
 
 
 def artifacts(workspace: Workspace) -> list[Artifact]:
-    return list(Fusion("films", FUSION, workspace).choose(None, 1))
+    return list(fusion(workspace).choose(None, 1))
 
 
 def test_a_fusion_is_not_in_the_layers_its_adapters_leave_out(workspace: Workspace) -> None:
     for task, run in (("films", "a"), ("meals", "b")):
         keep(workspace, run, task, recipe={"drop_layers": (1,)})
     listed = artifacts(workspace)
-    run = Fusion("films", FUSION, workspace).run(listed, seed=3, limit=7)
-    assert run.recipe.adapter.drop_layers == (1,)
-    request = run.request
+    request = fusion(workspace).request(listed, seed=3, limit=7)
+    assert TrainingRun(request, workspace).recipe.adapter.drop_layers == (1,)
     (part,) = request.parts
-    assert (request.kind, part.task, request.seed, part.limit) == ("fusion", "films", 3, 7)
-    assert request == Fusion("films", FUSION, workspace).run(tuple(listed), seed=3, limit=7).request
+    assert (request.kind, part.task, request.seed, part.limit) == ("fusion", workspace.task("films"), 3, 7)
+    assert request == fusion(workspace).request(tuple(listed), seed=3, limit=7)
     assert list(request.adapters) == listed
     with pytest.raises(PipelineError) as raised:
-        Fusion("films", FUSION.changed({"adapter": "pfeiffer"}), workspace).run(listed, seed=3, limit=7)
+        fusion(workspace, FUSION.changed({"adapter": "pfeiffer"})).request(listed, seed=3, limit=7)
     assert str(raised.value) == f"fuse: adapter {named('a')} of films is of kind houlsby, not pfeiffer (--adapter)"
 
 
@@ -218,7 +224,7 @@ def test_every_adapter_must_fit(recipe: dict[str, Any], message: str, workspace:
     manifests = [keep(workspace, "a"), keep(workspace, "b", "meals", recipe=recipe)]
     both = [each for manifest in manifests if (each := workspace.store.find(manifest.run)) is not None]
     with pytest.raises(PipelineError, match=message):
-        Fusion("films", FUSION, workspace).run(both, seed=1, limit=None)
+        fusion(workspace).request(both, seed=1, limit=None)
 
 
 def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,3 +262,48 @@ def test_other_rows_than_stage_ones_are_said(
     keep(workspace, "c", "films", limit=limit, train_rows=read)  # of two, the one whose name comes last
     fuse("films", FUSION, workspace, seed=1)
     assert capsys.readouterr().err == ""
+
+
+# What can be fused.
+
+
+def why_not_fused(made: Manifest) -> str | None:
+    other = sources.why_other_backbone(made, "hash of nano")
+    return other or sources.why_recipe_not_fused(made.recipe, made.pair, "siamese", "houlsby")
+
+
+SIAMESE = Recipe(encoding="siamese")
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"task": "sts", "recipe": SIAMESE}, True),
+        ({"task": "sts", "recipe": SIAMESE, "backbone": "the same under another name"}, True),
+        ({"task": "sts", "recipe": SIAMESE, "backbone_weights": "others under the same name"}, False),
+        ({"task": "sts", "recipe": Recipe(encoding="cross")}, False),
+        ({"task": "sst", "recipe": Recipe(encoding="cross")}, True),
+        ({"task": "sts", "recipe": SIAMESE.changed({"adapter": "pfeiffer"})}, False),
+        ({"task": "sts", "recipe": SIAMESE.changed({"train_layernorm": True})}, False),
+        ({"task": "sts", "recipe": SIAMESE.changed({"bottleneck": 8})}, True),
+    ],
+)
+def test_an_adapter_fits_by_backbone_weights_encoding_sites_and_layernorms(changes: dict[str, Any], fits: bool) -> None:
+    assert (why_not_fused(manifest("a" * 12, **changes)) is None) == fits
+
+
+def test_every_reason_not_to_fuse_an_adapter_is_told() -> None:
+    reasons = [
+        why_not_fused(manifest("a" * 12, "sts", recipe=recipe, backbone_weights=weights))
+        for recipe, weights in (
+            (SIAMESE, "hash of nano"),
+            (SIAMESE, "another hash"),
+            (Recipe(encoding="cross"), "hash of nano"),
+            (Recipe(encoding="siamese", adapter="pfeiffer"), "hash of nano"),
+            (Recipe(encoding="siamese", train_layernorm=True), "hash of nano"),
+        )
+    ]
+    assert reasons[0] is None
+    for reason, said in zip(reasons[1:], ["backbone", "--encoding", "--adapter", "LayerNorms"], strict=True):
+        assert reason is not None
+        assert said in reason

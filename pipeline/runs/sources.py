@@ -1,0 +1,244 @@
+"""Which adapters of the store a fusion is made of, and which ones a new adapter may be warm-started from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.data.tasks import Task
+from pipeline.records.store import Artifact, Manifest
+from pipeline.runs.request import RunRequest
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.layers import layers_text
+from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError, raise_all
+
+BEST = "best"
+
+Verdict = tuple[Artifact, str | None]
+"""An adapter, and why it cannot be used; None if it can."""
+
+
+@dataclass(frozen=True)
+class SourceName:
+    """``sst``, or ``sst@RUN`` for one adapter among several of a task."""
+
+    task: str
+    run: str | None = None
+
+    def means(self, adapter: Manifest) -> bool:
+        """Whether ``adapter`` is the one, or one of those that it may stand for."""
+        return adapter.task == self.task and self.run in (None, adapter.run)
+
+    def missing_in(self, workspace: Workspace) -> str:
+        """The problem that the store has no such adapter."""
+        return f"no adapter {f'{self.run} ' if self.run else ''}in {workspace.store_root}"
+
+
+def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -> list[SourceName]:
+    """The names in ``sst,quora@3f2a...,sts``, aliases resolved.
+
+    Raises:
+        PipelineError: an unknown task, or one named twice.
+    """
+    parts = [part.strip().partition("@") for part in text.split(",") if part.strip()]
+    names = [SourceName(workspace.task(task).name, run or None) for task, _, run in parts]
+    if not names:
+        raise PipelineError(f"{option} names no task: write for example {option} sst,quora,sts")
+    tasks = [name.task for name in names]
+    twice = sorted({task for task in tasks if tasks.count(task) > 1})
+    if twice:
+        raise PipelineError(f"{option} names {', '.join(twice)} more than once: one adapter a task can be used")
+    return names
+
+
+class Fusion:
+    """A fusion for ``task`` whose adapters are yet to be chosen.
+
+    ``encoding`` is how its adapters must encode pairs: as the target does. A target with one text says nothing about
+    its partners' pairs; then the recipe does, or cross.
+    """
+
+    def __init__(self, task: Task, recipe: Recipe, workspace: Workspace) -> None:
+        self.task, self.recipe, self.workspace = task, recipe, workspace
+        resolved = workspace.resolve(recipe, task) if task.is_pair else recipe
+        self.encoding = resolved.encoding or "cross"
+
+    def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
+        """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
+
+        Of several adapters of a task: the one named, else one that leaves out the recipe's layers and no more, then the
+        same seed, then the best dev score. Without ``names`` every task with an adapter that fits takes part.
+
+        Raises:
+            PipelineError: one is missing or does not fit, with the command that makes it.
+        """
+        store = self.workspace.store
+        verdicts = [(a, self._why_not(a.manifest)) for a in store.artifacts() if a.manifest.kind == "adapter"]
+        names = names or [SourceName(task) for task in sorted({*_fitting(verdicts), self.task.name})]
+        chosen = _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
+        if len(chosen) < 2:
+            raise PipelineError(
+                f"fuse needs adapters of at least two tasks, but only '{chosen[0].manifest.task}' is here: train"
+                f" another, for example {self._extract_command('TASK', 'cross')}"
+            )
+        return tuple(map(store.current, chosen))
+
+    def request(self, chosen: Sequence[Artifact], *, seed: int, limit: int | None) -> RunRequest:
+        """The request to fuse ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
+
+        Raises:
+            PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
+        """
+        for manifest in (artifact.manifest for artifact in chosen):
+            if why := self._why_not(manifest):
+                raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")
+        adapters = {artifact.manifest.task: artifact.manifest.recipe for artifact in chosen}
+        recipe = self.recipe.changed({"drop_layers": dropped_layers(self.recipe, adapters)})
+        return RunRequest.single("fusion", self.task, recipe, seed, limit, adapters=tuple(chosen))
+
+    def _why_not(self, adapter: Manifest) -> str | None:
+        return why_other_backbone(adapter, self.workspace.backbone.weights_hash) or why_recipe_not_fused(
+            adapter.recipe, adapter.pair, self.encoding, self.recipe.adapter.kind
+        )
+
+    def _preference(self, manifest: Manifest, seed: int) -> tuple[Any, ...]:
+        own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
+        # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
+        return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
+
+    def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
+        command, kind = self._extract_command(name.task), self.recipe.adapter.kind
+        if not meant:
+            return f"{name.missing_in(self.workspace)}: {'see python -m pipeline store list' if name.run else command}"
+        manifest, why = meant[0][0].manifest, meant[0][1]
+        other = f" --adapter {kind}" if manifest.recipe.adapter.kind != kind else ""
+        return f"adapter {manifest.run} {why}: {command}{other}"
+
+    def _extract_command(self, task: str, encoding: str | None = None) -> str:
+        place = self.workspace
+        data = f" --data {place.data}" if place.data else ""
+        store = f" --store {place.store_root}" if str(place.store_root) != "adapters_store" else ""
+        siamese = " --encoding siamese" if (encoding or self.encoding) == "siamese" else ""
+        return f"python -m pipeline extract --task {task} --backbone {place.backbone_name}{data}{store}{siamese}"
+
+
+def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspace, seed: int) -> tuple[Artifact, ...]:
+    """The adapters that ``text`` names: ``sick``, ``sick,quora@RUN``, or ``best`` for those of all tasks that fit.
+
+    Of several of a task the one with the same seed, then the best dev score.
+
+    Raises:
+        PipelineError: none fits, or one named does not; with the reason.
+    """
+    recipe = workspace.resolve(recipe, task)
+    if recipe.adapter.kind not in BOTTLENECKS:
+        raise PipelineError(
+            f"--start-from: an adapter of kind {recipe.adapter.kind} begins fresh (--adapter houlsby does not)"
+        )
+    weights, verdicts = workspace.backbone.weights_hash, list[Verdict]()
+    for artifact in workspace.store.artifacts():
+        manifest = artifact.manifest
+        if manifest.kind == "adapter" and manifest.task != task.name:
+            why = why_other_backbone(manifest, weights) or why_not_started_from(manifest.recipe, manifest.pair, recipe)
+            verdicts.append((artifact, why))
+
+    def problem(name: SourceName, meant: Sequence[Verdict]) -> str:
+        if name.task == task.name:
+            return "that is the task itself"
+        return f"adapter {meant[-1][0].manifest.run} {meant[-1][1]}" if meant else name.missing_in(workspace)
+
+    names = map(SourceName, _fitting(verdicts)) if text == BEST else parse_sources(text, workspace, "--start-from")
+    chosen = _choose("--start-from", names, verdicts, lambda each: (each.seed == seed, each.dev, each.run), problem)
+    if not chosen:
+        raise PipelineError(
+            f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"
+            " (python -m pipeline extract --task TASK)"
+        )
+    return tuple(map(workspace.store.current, chosen))
+
+
+def _fitting(verdicts: Iterable[Verdict]) -> set[str]:
+    """The tasks with an adapter that can be used."""
+    return {artifact.manifest.task for artifact, why in verdicts if why is None}
+
+
+def _choose(
+    what: str,
+    names: Iterable[SourceName],
+    verdicts: Sequence[Verdict],
+    preference: Callable[[Manifest], tuple[Any, ...]],
+    problem: Callable[[SourceName, Sequence[Verdict]], str],
+) -> list[Artifact]:
+    """For each name the preferred adapter of those that it may stand for and that can be used, in order of task.
+
+    Raises:
+        PipelineError: there is none; for every such name its ``problem``, which is told by what the name may stand for.
+    """
+    chosen, problems = [], []
+    for name in names:
+        meant = [verdict for verdict in verdicts if name.means(verdict[0].manifest)]
+        if usable := [artifact for artifact, why in meant if why is None]:
+            chosen.append(max(usable, key=lambda artifact: preference(artifact.manifest)))
+        else:
+            problems.append(f"{name.task}: {problem(name, meant)}")
+    raise_all(what, problems)
+    return sorted(chosen, key=lambda artifact: artifact.manifest.task)
+
+
+def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
+    """Why an artifact is none of the backbone with these weights, or None if it is; names of backbones do not count."""
+    if manifest.backbone_weights == backbone_weights:
+        return None
+    return f"was trained on another backbone ('{manifest.backbone}', {manifest.backbone_weights[:8]})"
+
+
+def why_recipe_not_fused(recipe: Recipe, pair: bool, encoding: str, sites: str) -> str | None:
+    """Why an adapter that ``recipe`` makes cannot be fused at ``sites``, or None if it can.
+
+    Args:
+        pair: whether its task has two texts. One text is encoded alike either way, so its adapters fit any encoding.
+    """
+    if recipe.adapter.kind not in BOTTLENECKS:
+        return f"is of kind {recipe.adapter.kind}: fusion mixes bottlenecks only ({' or '.join(sorted(BOTTLENECKS))})"
+    if recipe.bottleneck.train_layernorm:
+        return "trained its own LayerNorms, which fusion cannot share"
+    if recipe.adapter.kind != sites:
+        return f"is of kind {recipe.adapter.kind}, not {sites} (--adapter)"
+    if pair and recipe.encoding != encoding:
+        return f"encodes pairs as {recipe.encoding}, not {encoding} (--encoding)"
+    return None
+
+
+def why_not_started_from(source: Recipe, pair: bool, recipe: Recipe) -> str | None:
+    """Why an adapter of ``recipe`` cannot begin as one that ``source`` makes, or None if it can; both resolved.
+
+    Args:
+        pair: whether the source's task has two texts.
+    """
+    assert recipe.encoding is not None
+    if why := why_recipe_not_fused(source, pair, recipe.encoding, recipe.adapter.kind):
+        return why
+    if source.bottleneck.width != recipe.bottleneck.width:
+        return f"is {source.bottleneck.width} wide, not {recipe.bottleneck.width} (--bottleneck)"
+    if missing := layers_text(tuple(sorted({*source.adapter.drop_layers} - {*recipe.adapter.drop_layers}))):
+        return f"leaves out layers {missing} (--drop-layers)"
+    return None
+
+
+def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int, ...]:
+    """The layers without fusion: those of the recipe and of the adapters (by task), which must agree in the rest.
+
+    AdapterHub takes the order of residual and LayerNorm from the last adapter of a fusion, and fails where that one
+    is left out.
+    """
+    dropped = {*recipe.adapter.drop_layers}
+    found = {task: tuple(sorted(dropped.union(own.adapter.drop_layers))) for task, own in adapters.items()}
+    if len(set(found.values())) > 1:
+        listed = ", ".join(f"{task}: {layers_text(layers) or 'none'}" for task, layers in found.items())
+        every = layers_text(tuple({layer for layers in found.values() for layer in layers}))
+        raise PipelineError(
+            f"fuse: the adapters leave out different layers ({listed}): give --drop-layers {every}, or name adapters"
+            " that agree (--adapters TASK@RUN)"
+        )
+    return next(iter(found.values()))
