@@ -124,10 +124,7 @@ def fit(
             take_score(0, None)
         while not progress.done:
             model.train()
-            # Summed on the device and rarely read: reading makes the host wait for a GPU.
-            loss_sum = torch.tensor(progress.loss_sum, device=accelerator.device)
-            broken_at = torch.full((), -1, dtype=torch.int64, device=accelerator.device)
-            started = time.perf_counter()
+            stretch = _Stretch(progress, accelerator.device)
             batches = data.batches(progress.epoch, progress.batch)
             for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
                 torch.manual_seed(_step_seed(seed, progress.step, accelerator.process_index))
@@ -138,30 +135,20 @@ def fit(
                 norm = accelerator.clip_grad_norm_(plain.parameters(), recipe.max_grad_norm)
                 prepared.step()
                 prepared.zero_grad()
-                loss_sum += step_loss
                 # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
                 fine = torch.isfinite(step_loss) & (torch.isfinite(norm) if accelerator.scaler is None else True)
-                broken_at = torch.where((broken_at < 0) & ~fine, progress.step, broken_at)
-                progress.step += 1
+                stretch.add(step_loss, fine, sum(map(len, pieces)))
                 for companion in companions:
                     companion.after_step(progress.step, total)
-                progress.batch += 1
-                progress.loss_count += 1
-                progress.examples += sum(map(len, pieces))
                 if shown.due():
-                    spent = progress.train_seconds + time.perf_counter() - started
-                    mean = loss_sum.item() / progress.loss_count
-                    shown.step(progress.step, total, progress.epoch, mean, progress.examples / spent)
+                    shown.step(progress.step, total, progress.epoch, *stretch.so_far())
                 if state.due:
-                    _check_finite(broken_at, data.batches_per_epoch, title)
-                    progress.train_seconds += time.perf_counter() - started
-                    progress.loss_sum = loss_sum.item()
+                    stretch.end(data.batches_per_epoch, title)
                     state.keep()
-                    started = time.perf_counter()
-            _check_finite(broken_at, data.batches_per_epoch, title)
-            progress.train_seconds += time.perf_counter() - started
+                    stretch = _Stretch(progress, accelerator.device)
+            stretch.end(data.batches_per_epoch, title)
             if recipe.scored(progress.epoch, data.epochs):
-                take_score(progress.epoch, loss_sum.item() / progress.loss_count)
+                take_score(progress.epoch, progress.loss_sum / progress.loss_count)
             progress.epoch += 1
             progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
             if progress.done or state.due:
@@ -169,6 +156,46 @@ def fit(
     state.restore_best()
     accelerator.free_memory()
     return progress
+
+
+class _Stretch:
+    """Steps of an epoch, each counted into ``progress``, to which the stretch adds their losses and seconds at its end.
+
+    Losses are summed on the device and rarely read: reading makes the host wait for a GPU.
+    """
+
+    def __init__(self, progress: Progress, device: torch.device) -> None:
+        self._progress, self._started = progress, time.perf_counter()
+        self._loss_sum = torch.tensor(progress.loss_sum, device=device)
+        self._broken_at = torch.full((), -1, dtype=torch.int64, device=device)
+
+    def add(self, loss: Tensor, fine: Tensor, rows: int) -> None:
+        """Count a step; ``fine`` says whether its loss and gradient are finite."""
+        progress = self._progress
+        self._loss_sum += loss
+        self._broken_at = torch.where((self._broken_at < 0) & ~fine, progress.step, self._broken_at)
+        progress.step += 1
+        progress.batch += 1
+        progress.loss_count += 1
+        progress.examples += rows
+
+    def so_far(self) -> tuple[float, float]:
+        """The mean loss of the epoch's steps, and the examples a second of all."""
+        progress, seconds = self._progress, self._progress.train_seconds + time.perf_counter() - self._started
+        return self._loss_sum.item() / progress.loss_count, progress.examples / seconds
+
+    def end(self, batches_per_epoch: int, title: str) -> None:
+        """Bring the progress up to date; raises where a step's loss or gradient was not finite."""
+        step = int(self._broken_at.item())
+        if step >= 0:
+            epoch, batch = divmod(step, batches_per_epoch)
+            raise PipelineError(
+                f"{title}: loss or gradient is no longer a finite number at step {step + 1}"
+                f" (epoch {epoch + 1}, batch {batch + 1}); lower --learning-rate or use --precision fp32."
+                " Finished runs are kept"
+            )
+        self._progress.train_seconds += time.perf_counter() - self._started
+        self._progress.loss_sum = self._loss_sum.item()
 
 
 def _backward(
@@ -216,17 +243,6 @@ def _backward(
 
 def _sum_of(penalties: Sequence[Penalty], device: torch.device) -> Tensor:
     return sum((penalty() for penalty in penalties), torch.zeros((), device=device))
-
-
-def _check_finite(broken_at: Tensor, batches_per_epoch: int, title: str) -> None:
-    step = int(broken_at.item())
-    if step >= 0:
-        epoch, batch = divmod(step, batches_per_epoch)
-        raise PipelineError(
-            f"{title}: loss or gradient is no longer a finite number at step {step + 1}"
-            f" (epoch {epoch + 1}, batch {batch + 1}); lower --learning-rate or use --precision fp32."
-            " Finished runs are kept"
-        )
 
 
 def _step_seed(seed: int, step: int, process: int) -> int:
