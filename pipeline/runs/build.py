@@ -25,7 +25,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
-Parts = Mapping[str, Part]
+Parts = Mapping[str, Part[Task]]
 """By task. In what concerns the encoder, their recipes agree."""
 
 _HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
@@ -68,7 +68,7 @@ def build_for_training(
 def _build_fusion(
     encoder: PreTrainedModel,
     adapters: Sequence[Artifact],
-    part: Part,
+    part: Part[Task],
     backbone: Backbone,
     anchor: Artifact | None,
 ) -> Built:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Kind, RunRecord
@@ -13,6 +13,8 @@ from pipeline.settings.rows import METHODS
 from pipeline.system.errors import raise_all
 from pipeline.training.devices import process_count
 
+Key = TypeVar("Key", str, Task)
+
 # The settings that each task has of its own; the others concern the one model and its training.
 _OWN = frozenset(
     {"encoding", "pooling", "head", "cosine_scale", "one_logit", "extra", "head_dropout", "max_length", "batch_size"}
@@ -20,10 +22,10 @@ _OWN = frozenset(
 )
 
 
-class Part(NamedTuple):
-    """A task to train on. In a request its recipe is as it was given, in a run resolved for the task."""
+class Part(NamedTuple, Generic[Key]):
+    """A task to train on, or its name. In a request its recipe is as it was given, in a run resolved for the task."""
 
-    task: Task
+    task: Key
     recipe: Recipe
     limit: int | None = None
     """Training rows; None is all."""
@@ -34,7 +36,7 @@ class RunRequest:
     """What is to be trained. Equal requests on equal data and backbone are one run."""
 
     kind: Kind
-    parts: tuple[Part, ...]
+    parts: tuple[Part[Task], ...]
     """One task, or for joint training several."""
     seed: int
     adapters: tuple[Artifact, ...] = ()
@@ -53,7 +55,7 @@ class RunRequest:
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 
 
-def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part]:
+def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part[Task]]:
     """The parts of ``request`` by name of their task, in order; one model can be trained for all of them.
 
     Raises:
@@ -73,7 +75,7 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part]:
     return {part.task.name: part for part in parts}
 
 
-def _joint_problems(parts: Sequence[Part]) -> Iterator[str]:
+def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
     names, recipes = [part.task.name for part in parts], [part.recipe for part in parts]
     for name in sorted(set(names)):
         if names.count(name) > 1:

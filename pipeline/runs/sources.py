@@ -75,7 +75,8 @@ class Fusion:
         """
         store = self.workspace.store
         verdicts = [(a, self._why_not(a.manifest)) for a in store.artifacts() if a.manifest.kind == "adapter"]
-        names = names or [SourceName(task) for task in sorted({*_fitting(verdicts), self.task.name})]
+        fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
+        names = names or [SourceName(task) for task in sorted({*fitting, self.task.name})]
         chosen = _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
         if len(chosen) < 2:
             raise PipelineError(
@@ -148,7 +149,8 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
             return "that is the task itself"
         return f"adapter {meant[-1][0].manifest.run} {meant[-1][1]}" if meant else name.missing_in(workspace)
 
-    names = map(SourceName, _fitting(verdicts)) if text == BEST else parse_sources(text, workspace, "--start-from")
+    fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
+    names = map(SourceName, fitting) if text == BEST else parse_sources(text, workspace, "--start-from")
     chosen = _choose("--start-from", names, verdicts, lambda each: (each.seed == seed, each.dev, each.run), problem)
     if not chosen:
         raise PipelineError(
@@ -156,11 +158,6 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
             " (python -m pipeline extract --task TASK)"
         )
     return tuple(map(workspace.store.current, chosen))
-
-
-def _fitting(verdicts: Iterable[Verdict]) -> set[str]:
-    """The tasks with an adapter that can be used."""
-    return {artifact.manifest.task for artifact, why in verdicts if why is None}
 
 
 def _choose(

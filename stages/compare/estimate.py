@@ -90,8 +90,7 @@ class Estimate:
 
     def _work_of(self, job: Job) -> _Work:
         workspace, recipe = self.workspace, job.parts[0].recipe
-        parts = job.parts_in(workspace)
-        data = [workspace.task_data(task, limit, job.seed, own.extra) for task, own, limit in parts]
+        data = [workspace.task_data(task, limit, job.seed, own.extra) for task, own, limit in job.parts_in(workspace)]
         recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
         return _work(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
 

@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
+from pipeline.data.tasks import Task
 from pipeline.records.ledger import Kind
 from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
-
-
-class JobPart(NamedTuple):
-    """A :class:`Part` whose task is known by its name."""
-
-    task: str
-    recipe: Recipe
-    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,7 +24,7 @@ class Job:
     """
 
     kind: Kind
-    parts: tuple[JobPart, ...]
+    parts: tuple[Part[str], ...]
     """The one task, or for joint training all of them by name."""
     seed: int
     needs: tuple[Job, ...] = ()
@@ -58,7 +50,7 @@ class Job:
     def task(self) -> str:
         return "+".join(part.task for part in self.parts)
 
-    def parts_in(self, workspace: Workspace) -> tuple[Part, ...]:
+    def parts_in(self, workspace: Workspace) -> tuple[Part[Task], ...]:
         """Its parts with their tasks, as the workspace has them."""
         return tuple(Part(workspace.task(part.task), part.recipe, part.limit) for part in self.parts)
 
@@ -111,11 +103,11 @@ def job_of(study: Study, cell: Entry) -> Job:
     traits = METHODS[row.method]
 
     def job(name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None) -> Job:
-        def part(task: str) -> JobPart:
+        def part(task: str) -> Part[str]:
             own, on_curve = task == target, cell.rows is not None
             # A source is trained as in the main table, whichever point of the curve it serves.
             recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint))
-            return JobPart(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
+            return Part(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
 
         asked = study.row(name)
         return Job(kind or asked.method, tuple(map(part, tasks)), cell.seed, tuple(needs), asked.backbone, name)

@@ -8,7 +8,7 @@ from pipeline.records.ledger import Cost, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.estimate import Duration, Estimate
-from stages.compare.plan import Job, JobPart
+from stages.compare.plan import Job, Part
 
 
 def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:
@@ -32,7 +32,7 @@ def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunR
 
 def job(kind: Any, *tasks: str, limit: int | None = None, **recipe: Any) -> Job:
     found = Recipe(trainable="adapter" if kind == "adapter" else "full", **recipe)
-    return Job(kind, tuple(JobPart(task, found, limit) for task in tasks), seed=0)
+    return Job(kind, tuple(Part(task, found, limit) for task in tasks), seed=0)
 
 
 @pytest.fixture
