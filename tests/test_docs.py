@@ -8,6 +8,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
+from pipeline.stats.names import METRICS_OF
 
 FILE = Path(__file__).parents[1] / "docs/settings.md"
 _HEAD = """# Settings
@@ -41,6 +42,8 @@ def reference() -> str:
             "| --- | --- | --- | --- |",
         ]
         text += _rows(part.model_fields, flat)
+    text += ["", "## Metrics", "", "What the `metric` of a task may be:", "", "| kind | metrics |", "| --- | --- |"]
+    text += [f"| {kind} | {', '.join(f'`{name}`' for name in names)} |" for kind, names in METRICS_OF.items()]
     return "\n".join(text) + "\n"
 
 

@@ -87,12 +87,13 @@ def _jackknifed(
     return whole + lost - lost.mean(axis=-1, keepdims=True)
 
 
-def macro_f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return float(_macro_f1_of(_class_counts(predictions, labels).sum(axis=-1)))
+def _of_counts(score_of: Callable[[np.ndarray], np.ndarray], worst: float = 0.0) -> Measure:
+    """The measure that is a function of class counts."""
 
+    def score(predictions: np.ndarray, labels: np.ndarray) -> float:
+        return float(score_of(_class_counts(predictions, labels).sum(axis=-1)))
 
-def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return float(_matthews_of(_class_counts(predictions, labels).sum(axis=-1)))
+    return Measure(score, partial(_jackknifed, score_of), worst)
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -151,8 +152,8 @@ def _moved(ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 METRICS: Mapping[Metric, Measure] = {
     "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels).astype(float)),
-    "macro-f1": Measure(macro_f1, partial(_jackknifed, _macro_f1_of)),
-    "matthews": Measure(matthews, partial(_jackknifed, _matthews_of), worst=-1.0),
+    "macro-f1": _of_counts(_macro_f1_of),
+    "matthews": _of_counts(_matthews_of, worst=-1.0),
     "pearson": Measure(pearson, _pearson_rows, worst=-1.0),
     "spearman": Measure(spearman, _spearman_rows, worst=-1.0),
 }
