@@ -53,6 +53,12 @@ def _class_counts(predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.concatenate([predicted & true, predicted, true]).astype(float)
 
 
+def _balanced_accuracy_of(sums: np.ndarray) -> np.ndarray:
+    """Mean recall over the classes that occur in the labels (Brodersen et al. 2010), from sums (3C, ...) of counts."""
+    right, _, true = np.split(sums, 3)
+    return (right / np.maximum(true, 1)).sum(axis=0) / np.maximum((true > 0).sum(axis=0), 1)
+
+
 def _macro_f1_of(sums: np.ndarray) -> np.ndarray:
     """Mean over classes of F1 = 2 right / (predicted + true), from sums (3C, ...) of class counts.
 
@@ -152,6 +158,7 @@ def _moved(ranks: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 METRICS: Mapping[Metric, Measure] = {
     "accuracy": Measure(accuracy, lambda predictions, labels: (predictions == labels).astype(float)),
+    "balanced-accuracy": _of_counts(_balanced_accuracy_of),
     "macro-f1": _of_counts(_macro_f1_of),
     "matthews": _of_counts(_matthews_of, worst=-1.0),
     "pearson": Measure(pearson, _pearson_rows, worst=-1.0),

@@ -1,19 +1,20 @@
-"""Macro F1, Matthews and Spearman agree with scikit-learn and SciPy, and their tests seldom find what is not there."""
+"""Further metrics agree with scikit-learn and SciPy, and their tests seldom find what is not there."""
 
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from sklearn.metrics import f1_score, matthews_corrcoef
+from sklearn.metrics import balanced_accuracy_score, f1_score, matthews_corrcoef
 
 from pipeline.data.tasks import Task
-from pipeline.stats.metrics import score
+from pipeline.stats.metrics import METRICS, score
 from pipeline.stats.names import METRICS_OF, Metric
 from pipeline.stats.paired import paired_difference
 from pipeline.system.errors import PipelineError
 
-ADDED: list[Metric] = ["macro-f1", "matthews", "spearman"]
+ADDED: list[Metric] = ["balanced-accuracy", "macro-f1", "matthews", "spearman"]
 
 
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @pytest.mark.parametrize("classes", [2, 3, 9])
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
@@ -22,13 +23,44 @@ def test_scores_of_classes_agree_with_sklearn(seed: int, classes: int) -> None:
     predictions = np.where(generator.random(40) < 0.6, labels, drawn)
     assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
     assert score("matthews", predictions, labels) == pytest.approx(matthews_corrcoef(labels, predictions))
+    assert score("balanced-accuracy", predictions, labels) == pytest.approx(
+        balanced_accuracy_score(labels, predictions)
+    )
 
 
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
 @pytest.mark.parametrize(("predicted", "label"), [(0, [0, 1, 2]), (2, [0, 1, 1]), (1, [1, 1, 1])])
 def test_a_system_with_one_answer_is_scored_as_sklearn_does(predicted: int, label: list[int]) -> None:
     labels, predictions = np.array(label), np.full(3, predicted)
     assert score("macro-f1", predictions, labels) == pytest.approx(f1_score(labels, predictions, average="macro"))
     assert score("matthews", predictions, labels) == 0
+    assert score("balanced-accuracy", predictions, labels) == pytest.approx(
+        balanced_accuracy_score(labels, predictions)
+    )
+
+
+@pytest.mark.parametrize("metric", [metric for metric in ADDED if metric in METRICS_OF["classes"]])
+def test_what_rows_add_is_the_jackknifes_and_its_error_the_bootstraps(metric: Metric) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.choice(3, 300, p=[0.6, 0.3, 0.1])
+    systems = np.where(generator.random((2, 300)) < 0.7, labels, generator.integers(0, 3, (2, 300)))
+    score_of, rows = METRICS[metric].score, METRICS[metric].rows(systems, labels)
+    for system, own in zip(systems, rows, strict=True):
+        left = [score_of(np.delete(system, row), np.delete(labels, row)) for row in range(300)]
+        pseudovalues = 300 * score_of(system, labels) - 299 * np.array(left)
+        np.testing.assert_allclose(own - own.mean(), pseudovalues - pseudovalues.mean(), atol=1e-9)
+    samples = generator.integers(0, 300, (1000, 300))
+    differences = [np.subtract(*(score_of(system[drawn], labels[drawn]) for system in systems)) for drawn in samples]
+    assert np.subtract(*rows).std(ddof=1) / np.sqrt(300) == pytest.approx(np.std(differences), rel=0.08)
+
+
+def test_the_only_row_of_a_class_proves_no_difference() -> None:
+    labels = np.array([0] * 50 + [1] * 50 + [2])
+    wrong = np.where(labels == 2, 0, labels)
+    assert score("balanced-accuracy", wrong, labels) == pytest.approx(2 / 3)
+    test = paired_difference("balanced-accuracy", [labels], [wrong], labels)
+    assert test.value == pytest.approx(1 / 3)
+    assert not test.comparison().significant
 
 
 @pytest.mark.parametrize("decimals", [9, 0])
