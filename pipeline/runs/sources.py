@@ -139,9 +139,9 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
         )
     weights, verdicts = workspace.backbone.weights_hash, list[Verdict]()
     for artifact in workspace.store.artifacts():
-        manifest = artifact.manifest
-        if manifest.kind == "adapter" and manifest.task != task.name:
-            why = why_other_backbone(manifest, weights) or why_not_started_from(manifest.recipe, manifest.pair, recipe)
+        made = artifact.manifest
+        if made.kind == "adapter" and made.task != task.name:
+            why = why_other_backbone(made, weights) or why_not_started_from(made.recipe, made.pair, recipe)
             verdicts.append((artifact, why))
 
     def problem(name: SourceName, meant: Sequence[Verdict]) -> str:
@@ -167,10 +167,9 @@ def _choose(
     preference: Callable[[Manifest], tuple[Any, ...]],
     problem: Callable[[SourceName, Sequence[Verdict]], str],
 ) -> list[Artifact]:
-    """For each name the preferred adapter of those that it may stand for and that can be used, in order of task.
+    """The adapters by task, for each name the preferred one of those that can be used; raises where there is none.
 
-    Raises:
-        PipelineError: there is none; for every such name its ``problem``, which is told by what the name may stand for.
+    A name's ``problem`` is told by the adapters that it may stand for.
     """
     chosen, problems = [], []
     for name in names:

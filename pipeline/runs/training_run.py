@@ -300,9 +300,7 @@ class TrainingRun:
     ) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears.
 
-        Args:
-            scored: all tasks, also those that sequential tuning went through before.
-            adapters: the hash of each source's tensors before training.
+        ``scored`` has all tasks, also those that sequential tuning went through before; ``adapters`` their hashes.
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         if request.kind == "fusion":

@@ -95,11 +95,11 @@ def _jackknifed(
 
 def _of_counts(score_of: Callable[[np.ndarray], np.ndarray], worst: float = 0.0) -> Measure:
     """The measure that is a function of class counts."""
-
-    def score(predictions: np.ndarray, labels: np.ndarray) -> float:
-        return float(score_of(_class_counts(predictions, labels).sum(axis=-1)))
-
-    return Measure(score, partial(_jackknifed, score_of), worst)
+    return Measure(
+        lambda predictions, labels: float(score_of(_class_counts(predictions, labels).sum(axis=-1))),
+        partial(_jackknifed, score_of),
+        worst,
+    )
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
