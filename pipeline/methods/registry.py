@@ -6,6 +6,7 @@ from typing import Protocol
 
 from transformers import PreTrainedModel
 
+from pipeline.methods.bitfit import BITFIT
 from pipeline.methods.houlsby import HOULSBY, PFEIFFER
 from pipeline.methods.ia3 import IA3
 from pipeline.methods.layernorms import add_layernorms, replaced_norms, train_layernorms
@@ -47,6 +48,7 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "prefix-tuning": PREFIX_TUNING,
     "lora": LORA,
     "ia3": IA3,
+    "bitfit": BITFIT,
 }
 
 

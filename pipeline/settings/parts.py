@@ -20,7 +20,7 @@ PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
-AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit"]
 
 
 class Part(BaseModel):
@@ -79,6 +79,7 @@ ADAPTER_KINDS: dict[AdapterKind, str] = {
     "prefix-tuning": "prefix",
     "lora": "lora",
     "ia3": "",
+    "bitfit": "",
 }
 """The part of a recipe that holds the settings of each kind alone, if any. Its method is in ``pipeline/methods``."""
 

@@ -41,6 +41,8 @@ def recipe(**values: Any) -> Recipe:
         ({"adapter": "prefix"}, 1, 92_160),
         ({"adapter": "prefix"}, 3, 276_480),
         ({"adapter": "prefix-tuning"}, 1, 184_320),
+        ({"adapter": "bitfit"}, 1, 12 * (7 * 768 + 3072) + 768),
+        ({"adapter": "bitfit", "drop_layers": [0]}, 3, 3 * 11 * (7 * 768 + 3072)),
         ({"adapter": "pal", "drop_layers": [0, 1]}, 1, 1_819_836 - 2 * 125_460),
         ({"adapter": "prefix", "drop_layers": [0]}, 3, 276_480 - 3 * 7_680),
     ],
