@@ -15,6 +15,7 @@ from pipeline.methods.pal import PAL
 from pipeline.methods.prefix import PREFIX
 from pipeline.methods.prefix_tuning import PREFIX_TUNING
 from pipeline.methods.saved import SavedModules
+from pipeline.methods.unipelt import UNIPELT
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import AdapterKind
 from pipeline.settings.recipe import Recipe
@@ -49,6 +50,7 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "lora": LORA,
     "ia3": IA3,
     "bitfit": BITFIT,
+    "unipelt": UNIPELT,
 }
 
 

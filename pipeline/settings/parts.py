@@ -20,7 +20,7 @@ PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
-AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit", "unipelt"]
 
 
 class Part(BaseModel):
@@ -71,6 +71,12 @@ class Lora(Part):
     rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
 
 
+class Unipelt(Part):
+    bottleneck: Width = Field(48, ge=1, description="width m of its bottlenecks")
+    prefix: Tokens = Field(10, ge=1, description="length of its prefixes")
+    rank: Width = Field(8, ge=1, description="rank r of its LoRA")
+
+
 ADAPTER_KINDS: dict[AdapterKind, str] = {
     "houlsby": "bottleneck",
     "pfeiffer": "bottleneck",
@@ -80,6 +86,7 @@ ADAPTER_KINDS: dict[AdapterKind, str] = {
     "lora": "lora",
     "ia3": "",
     "bitfit": "",
+    "unipelt": "unipelt",
 }
 """The part of a recipe that holds the settings of each kind alone, if any. Its method is in ``pipeline/methods``."""
 

@@ -68,6 +68,7 @@ class Recipe(Part):
     pal: parts.Pal = parts.Pal()
     prefix: parts.Prefix = parts.Prefix()
     lora: parts.Lora = parts.Lora()
+    unipelt: parts.Unipelt = parts.Unipelt()
     fusion: parts.Fusion = parts.Fusion()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()

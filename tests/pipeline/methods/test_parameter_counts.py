@@ -43,6 +43,7 @@ def recipe(**values: Any) -> Recipe:
         ({"adapter": "prefix-tuning"}, 1, 184_320),
         ({"adapter": "bitfit"}, 1, 12 * (7 * 768 + 3072) + 768),
         ({"adapter": "bitfit", "drop_layers": [0]}, 3, 3 * 11 * (7 * 768 + 3072)),
+        ({"adapter": "unipelt"}, 1, 894_528 + 184_320 + 294_912 + 12 * 4 * 769),
         ({"adapter": "pal", "drop_layers": [0, 1]}, 1, 1_819_836 - 2 * 125_460),
         ({"adapter": "prefix", "drop_layers": [0]}, 3, 276_480 - 3 * 7_680),
     ],

@@ -26,7 +26,7 @@ from tests.joint import joint_request
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
-SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4}
+SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4, "unipelt_bottleneck": 8}
 
 
 def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, **settings: Any) -> None:
@@ -53,6 +53,8 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
         ("lora", "pairs", {"drop_layers": [0]}),
         ("ia3", "films", {"pooling": "cls"}),
         ("bitfit", "films", {"pooling": "cls"}),
+        ("unipelt", "films", {"pooling": "cls"}),
+        ("unipelt", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
         ("bitfit", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
     ],
 )
