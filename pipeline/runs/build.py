@@ -54,11 +54,15 @@ def build_for_training(
     recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
-    if request.start is not None:
+    # LP-FT (Kumar et al. 2022) takes a probe's head over; sequential tuning (Phang et al. 2019) all but the head.
+    probe = request.start if request.start is not None and request.start.kind == "frozen" else None
+    if request.start is not None and probe is None:
         _load_start(encoder, request.start, ledger)
     if recipe.trainable == "fusion":
         return _build_fusion(encoder, request.adapters, first, backbone, initial)
     model = assemble_all(encoder, parts, backbone)
+    if probe is not None:
+        load_weights(model.of(first.task.name).head, probe, ledger, part="head.")
     if initial is not None:
         initial.verify()
         begin_as(encoder, first.task.name, modules_of(initial))

@@ -41,7 +41,8 @@ class RunRequest:
     adapters: tuple[Artifact, ...] = ()
     """The sources of a fusion, in its order; for an adapter those of other tasks that it may be warm-started from."""
     start: RunRecord | None = None
-    """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training."""
+    """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training. For full
+    fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
     keep_weights: bool = False
     """Keep the trained weights even of a kind that does not: another run starts from them, or they are to predict."""
 

@@ -98,7 +98,8 @@ class TrainingRun:
 
     @property
     def title(self) -> str:
-        source = f" from {self.request.start.task}" if self.request.start else ""
+        start = self.request.start
+        source = "" if start is None else " after linear probing" if start.kind == "frozen" else f" from {start.task}"
         return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}"
 
     def finished(self) -> RunRecord | None:

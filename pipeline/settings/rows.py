@@ -73,7 +73,9 @@ class Row(BaseModel):
     method: Method
     title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
     of: RowName | None = Field(
-        None, description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters"
+        None,
+        description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters;"
+        " full: its head starts as that of a row of frozen (LP-FT)",
     )
     own: tuple[RowName, ...] = Field(
         (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
@@ -107,8 +109,8 @@ class Row(BaseModel):
     @property
     def built_on(self) -> Method | None:
         """The method whose finished runs this row's runs start from."""
-        if self.method == "adapter" and self.of is not None:
-            return "adapter"
+        if self.of is not None and self.method in ("adapter", "full"):
+            return "adapter" if self.method == "adapter" else "frozen"
         return "full" if self.after else METHODS[self.method].built_on
 
     @property

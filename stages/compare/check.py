@@ -6,6 +6,7 @@ from contextlib import suppress
 from pipeline.data.tasks import Task
 from pipeline.records.store import why_recipe_not_fused
 from pipeline.reporting.published import published_mistakes
+from pipeline.runs.build import same_head
 from pipeline.runs.request import RunRequest
 from pipeline.runs.starting import why_not_started_from
 from pipeline.runs.training_run import TrainingRun
@@ -73,10 +74,17 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
 
 
 def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
-    """An adapter wider than the backbone, and those that a fusion cannot take or an adapter cannot begin as."""
+    """An adapter wider than the backbone, and what a fusion cannot take or a run cannot begin as."""
     width = workspace.backbone.hidden_size
     if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
         yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
+    for probe in job.needs if job.kind == "full" else ():
+        head = workspace.resolve(probe.parts[0].recipe, workspace.task(job.task))
+        if not same_head(head, recipe) or recipe.pretrained.second_encoder != "none":
+            yield (
+                f"it cannot start with the head of row {probe.row}: give both the same head, encoding and pooling, and"
+                " no second_encoder"
+            )
     if job.kind not in ("adapter", "fusion"):
         return
     adapters = {}

@@ -106,7 +106,6 @@ class Jobs:
         if traits.fuses:
             (part,) = job.parts
             return Fusion(part.task, part.recipe, workspace).run(adapters, seed=job.seed, limit=part.limit)
-        # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
         start = sources[0] if sources and not traits.takes_adapters else None
         return TrainingRun(RunRequest(job.kind, job.parts, job.seed, adapters, start, job in self._kept), workspace)
 
