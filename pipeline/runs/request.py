@@ -10,7 +10,7 @@ from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.settings.rows import METHODS
-from pipeline.system.errors import raise_all
+from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.devices import process_count
 
 # The settings that each task has of its own; the others concern the one model and its training.
@@ -39,7 +39,8 @@ class RunRequest:
     """One task, or for joint training several."""
     seed: int
     adapters: tuple[Artifact, ...] = ()
-    """The sources of a fusion, in its order; for an adapter those of other tasks that it may be warm-started from."""
+    """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that it may be
+    warm-started from."""
     start: RunRecord | None = None
     """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training. For full
     fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
@@ -74,6 +75,8 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Resolv
     joint = request.kind == "multitask"
     named = sorted(((workspace.task(part.task), part) for part in request.parts), key=lambda pair: pair[0].name)
     parts = [ResolvedPart(task, workspace.resolve(part.recipe, task, joint), part.limit) for task, part in named]
+    if request.kind != "merge" and any(part.recipe.merge.rule != "none" for part in parts):
+        raise PipelineError("merge: only a row of method merge in a study merges adapters: leave it out")
     if joint:
         if len(parts) == 1:
             # There is nothing to mix, to combine or to split.

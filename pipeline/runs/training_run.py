@@ -121,7 +121,8 @@ class TrainingRun:
                 _tell_overlap(name, rows)
             if self.request.kind in ARTIFACT_KINDS:
                 # Now rather than after hours.
-                check_writable(self.workspace.store.root / f"{self.request.kind}s" / self.task.name / self.name)
+                kind = "fusion" if self.request.kind == "fusion" else "adapter"
+                check_writable(self.workspace.store.root / f"{kind}s" / self.task.name / self.name)
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         scorings = {
@@ -329,7 +330,7 @@ class TrainingRun:
                 dev=fitted.best_score,
                 backbone=backbone.name,
                 backbone_weights=backbone.weights_hash,
-                # An adapter needs none of those that it may have been warm-started from.
+                # An adapter needs none of those that it was merged from or may have been warm-started from.
                 sources=self.sources if is_fusion else (),
             )
             artifact = save_artifact(self.workspace.store, manifest, model.of(task.name), names)

@@ -20,6 +20,7 @@ PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
+MergeRule = Literal["none", "mean", "ties"]
 AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit", "unipelt"]
 
 
@@ -92,6 +93,17 @@ ADAPTER_KINDS: dict[AdapterKind, str] = {
 
 BOTTLENECKS = frozenset(kind for kind, part in ADAPTER_KINDS.items() if part == "bottleneck")
 """The kinds that fusion can mix."""
+
+
+class Merge(Part):
+    """Of an adapter that is merged from those of its target and of other tasks: a row of method ``merge``."""
+
+    flags = {"rule": "merge", "density": "ties_density", "scale": "ties_scale", "train": "train_merged"}
+
+    rule: MergeRule = Field("none", description="mean: of weights; ties: of what training changed (Yadav et al. 2023)")
+    density: float = Field(0.2, gt=0, le=1, description="share of each adapter's changes, the largest, that is merged")
+    scale: Number = Field(1.0, gt=0, description="lambda, the factor of the merged changes")
+    train: bool = Field(False, description="train the merged adapter and its head further")
 
 
 class Fusion(Part):

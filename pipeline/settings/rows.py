@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Trainable
 
-Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion"]
+Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion"]
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
@@ -44,7 +44,7 @@ class Traits:
     by_source: bool = False  # it has a run for each source of a target
     is_joint: bool = False  # it trains on a target and its sources at once
     takes_adapters: bool = False  # its runs take the adapters of those they are built on; others continue the weights
-    fuses: bool = False  # it takes an adapter of each of its tasks
+    fuses: bool = False  # it takes an adapter of each of its tasks, the target's own among them
 
 
 METHODS: dict[Method, Traits] = {
@@ -55,6 +55,9 @@ METHODS: dict[Method, Traits] = {
         ("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training", is_joint=True
     ),
     "adapter": Traits(("adapter",), "adapter", takes_adapters=True),
+    "merge": Traits(
+        ("adapter",), "merged adapters", built_on="adapter", joins="merging", takes_adapters=True, fuses=True
+    ),
     "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
 }
 _ONLY: dict[str, tuple[Method, str]] = {
@@ -135,7 +138,7 @@ class Row(BaseModel):
             yield f"of: there is no row '{self.of}'"
         elif base is not None and base.method != self.built_on:
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif base is not None and self.method == "adapter" and base.of is not None:
+        elif base is not None and self.method in ("adapter", "merge") and base.of is not None:
             yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
         for own in self.own if self.method == "fusion" else ():
             if own not in rows or rows[own].method != "adapter":

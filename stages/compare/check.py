@@ -85,14 +85,18 @@ def _misfits(job: Job, recipe: Recipe, workspace: Workspace) -> Iterator[str]:
                 f"it cannot start with the head of row {probe.row}: give both the same head, encoding and pooling, and"
                 " no second_encoder"
             )
-    if job.kind not in ("adapter", "fusion"):
+    if job.kind not in ("adapter", "merge", "fusion"):
         return
     adapters = {}
     for need in job.needs:
         task = workspace.task(need.task)
         source = adapters[task.name] = workspace.resolve(need.parts[0].recipe, task)
-        if job.kind == "adapter":
+        if job.kind != "fusion":
             why = why_not_started_from(source, task.is_pair, recipe)
+            if job.kind == "merge" and not why and source.adapter.drop_layers != recipe.adapter.drop_layers:
+                why = "leaves out other layers (--drop-layers)"
+            if job.kind == "merge" and not why and task.name == job.task and not same_head(source, recipe):
+                why = "has another head, encoding or pooling"
         else:
             encoding = Fusion(job.task, job.parts[0].recipe, workspace).encoding
             why = why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)

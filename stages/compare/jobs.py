@@ -103,7 +103,7 @@ class Jobs:
         traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
         sources = [self.get(need) for need in job.needs]
         adapters = self._adapters(sources) if traits.takes_adapters else ()
-        if traits.fuses:
+        if job.kind == "fusion":
             (part,) = job.parts
             return Fusion(part.task, part.recipe, workspace).run(adapters, seed=job.seed, limit=part.limit)
         start = sources[0] if sources and not traits.takes_adapters else None
