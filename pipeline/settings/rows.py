@@ -44,7 +44,7 @@ class Traits:
     by_source: bool = False  # it has a run for each source of a target
     is_joint: bool = False  # it trains on a target and its sources at once
     takes_adapters: bool = False  # its runs take the adapters of those they are built on; others continue the weights
-    fuses: bool = False  # it takes an adapter of each of its tasks, the target's own among them
+    fuses: bool = False  # it takes an adapter of each of its tasks
 
 
 METHODS: dict[Method, Traits] = {
