@@ -169,3 +169,18 @@ def test_only_a_row_merges(workspace: Workspace) -> None:
     shared = study(recipe={**QUICK, "merge": "ties"})
     assert shared.recipe_for("adapter", "films").merge.rule == "none"
     assert shared.recipe_for("merge", "films").merge.rule == "ties"
+
+
+def test_it_stands_beside_the_other_single_task_rows(workspace: Workspace) -> None:
+    """A study is checked with all of them, and they share the adapters and the probe that they are built on."""
+    rows = {
+        "lp-ft": {"method": "full", "of": "frozen"},
+        "bitfit": {"method": "adapter", "recipe": {"adapter": "bitfit"}},
+        "unipelt": {"method": "adapter", "recipe": {"adapter": "unipelt", "unipelt_bottleneck": 8}},
+        "merge": {},
+        "ties": {"method": "merge", "recipe": {"merge": "ties"}},
+    }
+    plan = dry_run(study(rows, targets=["films", "pairs"], sources=["meals"]), workspace)
+    alone = dict.fromkeys(("head only", "lp-ft", "bitfit", "unipelt", "merged adapters", "ties"), 2)
+    # A third adapter, of meals, is merged only.
+    assert {row.title: row.runs for row in plan.rows} == {"adapter": 3, **alone}
