@@ -27,7 +27,8 @@ def extract(
         adapter: houlsby: bottlenecks after attention and FFN; pfeiffer: after the FFN only; pal: a narrow attention
             layer beside each layer; prefix: vectors in front of each layer's input; prefix-tuning: keys and values in
             front of each layer's own; lora: low-rank terms on query and value; ia3: vectors that rescale keys, values
-            and the feed-forward layer (houlsby). Only bottlenecks can be fused.
+            and the feed-forward layer; bitfit: biases; unipelt: gated bottlenecks, prefixes and LoRA (houlsby). Only
+            bottlenecks can be fused.
         bottleneck: Width of the adapter (64).
         drop_layers: Layers without an adapter, such as 0-4 or 0,1,3: faster; the lowest layers cost least score (none).
         train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.

@@ -5,32 +5,43 @@ backbone's projections. In this flat form the numbers themselves are trained, wi
 from while training, so that what is trained is what is kept.
 """
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 from adapters import PrefixTuningConfig
+from adapters.methods.adapter_layer_base import AdapterLayerBase
 from adapters.methods.prefix_tuning import PrefixTuningLayer
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pipeline.methods.saved import ADAPTER_FILE, SavedModules, StockAdapter, check_saved_config
+from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, SavedModules, StockAdapter, check_config
 from pipeline.models.layout import layers_of
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
+_BESIDE = "prefix_gates|adapters|loras"
+"""Where AdapterHub holds what may stand beside prefixes."""
+
 
 def _config(recipe: Recipe, backbone: PretrainedConfig) -> PrefixTuningConfig:
-    # On a DistilBERT AdapterHub adds one to the prefix's scores in batches with padding.
-    if backbone.model_type == "distilbert":
-        raise PipelineError(
-            "prefix-tuning on a DistilBERT: AdapterHub's depends on how much padding a batch has there: use --adapter"
-            " prefix"
-        )
+    refuse_distilbert("prefix-tuning", backbone)
     return PrefixTuningConfig(flat=True, prefix_length=recipe.prefix.length)
 
 
+def refuse_distilbert(kind: str, backbone: PretrainedConfig) -> None:
+    """On a DistilBERT AdapterHub adds one to the prefix's scores in batches with padding."""
+    if backbone.model_type == "distilbert":
+        raise PipelineError(
+            f"{kind} on a DistilBERT: AdapterHub's depends on how much padding a batch has there: use --adapter prefix"
+        )
+
+
 class PrefixTuning(StockAdapter):
-    """AdapterHub's prefixes of all layers are one pool, of which every layer holds a reference."""
+    """AdapterHub's prefixes of all layers are one pool, of which every layer holds a reference.
+
+    There may be other modules of AdapterHub's with them (ConfigUnion).
+    """
 
     def save(self, backbone: PreTrainedModel, task: str, folder: Path) -> None:
         """Write the files that stock AdapterHub loads but cannot write.
@@ -51,16 +62,16 @@ class PrefixTuning(StockAdapter):
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
         recipe, task = saved.recipe, saved.task
         self.put_in(backbone, task, recipe, recipe.adapter.drop_layers)
-        check_saved_config(backbone, task, saved)
+        check_config(saved.folder / ADAPTER_CONFIG, task, backbone.adapters_config.get(task).to_dict(), saved.remedy)
         # In the file the pool has the name that it has as a child of the backbone.
-        pool = f"prefix_tuning.prefix_tunings.{task}."
-        own = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if name.startswith(pool)}
+        mark = re.compile(rf"^prefix_tuning\.prefix_tunings\.{re.escape(task)}\.|\.({_BESIDE})\.{re.escape(task)}\.")
+        own = {name: tensor for name, tensor in backbone.state_dict(keep_vars=True).items() if mark.search(name)}
         fill(own, read_tensors(saved.folder / ADAPTER_FILE, own, saved.remedy))
         # Only now: the file holds the numbers of all layers in one tensor.
         for index in set(drop_layers) - set(recipe.adapter.drop_layers):
             for module in layers_of(backbone)[index].modules():
-                if isinstance(module, PrefixTuningLayer):
-                    module.prefixes.pop(task)
+                if isinstance(module, AdapterLayerBase) and task in module.adapter_modules:
+                    module.adapter_modules.pop(task)
 
 
 PREFIX_TUNING = PrefixTuning(_config)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from transformers import PreTrainedModel
 
+from pipeline.methods.bitfit import BITFIT
 from pipeline.methods.houlsby import HOULSBY, PFEIFFER
 from pipeline.methods.ia3 import IA3
 from pipeline.methods.layernorms import add_layernorms, replaced_norms, train_layernorms
@@ -14,6 +15,7 @@ from pipeline.methods.pal import PAL
 from pipeline.methods.prefix import PREFIX
 from pipeline.methods.prefix_tuning import PREFIX_TUNING
 from pipeline.methods.saved import SavedModules
+from pipeline.methods.unipelt import UNIPELT
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import AdapterKind
 from pipeline.settings.recipe import Recipe
@@ -47,6 +49,8 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
     "prefix-tuning": PREFIX_TUNING,
     "lora": LORA,
     "ia3": IA3,
+    "bitfit": BITFIT,
+    "unipelt": UNIPELT,
 }
 
 

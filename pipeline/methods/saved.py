@@ -123,9 +123,10 @@ class SiteAdapter:
         fill(own, read_tensors(saved.folder / MODULES_FILE, own, saved.remedy))
         # Only now: a tensor that layers share may be in the file under its name in a layer that is left out.
         for index in set(drop_layers) - set(saved.recipe.adapter.drop_layers):
-            for module in layers_of(backbone)[index].modules():
-                if isinstance(module, TaskSite):
-                    module.tasks.pop(saved.task)
+            for part in (layers_of(backbone)[index], *([backbone.embeddings] if index == 0 else [])):
+                for module in part.modules():
+                    if isinstance(module, TaskSite):
+                        module.tasks.pop(saved.task)
 
 
 def _site_tensors(backbone: PreTrainedModel, task: str) -> dict[str, Tensor]:

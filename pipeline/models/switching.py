@@ -53,7 +53,7 @@ def module_parameter_names(model: nn.Module) -> set[str]:
         if isinstance(module, TaskSite | PrefixTuningPool):
             added.append(module)
         elif isinstance(module, AdapterLayerBase):
-            names = (module.adapter_modules_name, "adapter_fusion_layer")
+            names = (module.adapter_modules_name, "adapter_fusion_layer", "prefix_gates")
             added += [child for name, child in module.named_children() if name in names]
     ours = {id(parameter) for module in added for parameter in module.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in ours}

@@ -27,12 +27,12 @@ class Contrast:
 
 @once
 def contrasts(runs: StudyRuns) -> list[Contrast]:
-    """Every line that is built on another row, and joint training beside fine-tuning on the target alone."""
+    """Every line that is built on another row and on other tasks, and joint training beside full fine-tuning."""
     bases = {}
     for line in runs.lines:
         row = runs.study.row(line.row)
         base = "full" if row.method == "multitask" else row.of
-        if base is not None:
+        if base is not None and row.joins:
             bases[line] = Line(base)
     family = {
         (line, target): runs.difference(runs.cell(line, target), runs.cell(base, target), target)

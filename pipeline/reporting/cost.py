@@ -25,7 +25,13 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     if recipe.trainable in ("full", "full+adapter"):
         # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
         parts[own] = max(trained, backbone + record.parameters.head)
-    elif record.sources and record.kind not in ("adapter", "fusion"):
+    elif record.kind == "merge" and not trained:
+        # As large as what it is merged from, and with the head of the target's own.
+        adapter = next((ledger.find(source.run) for source in record.sources if source.task == record.task), None)
+        if adapter is None:
+            return None
+        parts |= {"backbone": backbone, own: adapter.cost.trainable_parameters}
+    elif record.sources and record.kind not in ("adapter", "merge", "fusion"):
         parts[own] = backbone + trained
     else:
         parts |= {"backbone": backbone, own: trained}

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from pipeline.data.tasks import Task
 from pipeline.methods.anchored import anchor_fusion
 from pipeline.methods.fusion import add_fusion, use_fusion_implementation, value_names, value_regularisation
+from pipeline.methods.merging import merge_into
 from pipeline.methods.registry import add_modules
 from pipeline.methods.saved import SavedModules, begin_as
 from pipeline.models.backbone import Backbone
@@ -54,15 +55,36 @@ def build_for_training(
     recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
-    if request.start is not None:
+    # LP-FT (Kumar et al. 2022) takes a probe's head over; sequential tuning (Phang et al. 2019) all but the head.
+    probe = request.start if request.start is not None and request.start.kind == "frozen" else None
+    if request.start is not None and probe is None:
         _load_start(encoder, request.start, ledger)
     if recipe.trainable == "fusion":
         return _build_fusion(encoder, request.adapters, first, backbone, initial)
     model = assemble_all(encoder, parts, backbone)
+    if probe is not None:
+        load_weights(model.of(first.task.name).head, probe, ledger, part="head.")
+    if request.kind == "merge":
+        _merge(request, first, model, encoder)
     if initial is not None:
         initial.verify()
         begin_as(encoder, first.task.name, modules_of(initial))
     return Built(model)
+
+
+def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder: PreTrainedModel) -> None:
+    """Merge the request's adapters into the fresh one, beside the head of the target's own."""
+    task, recipe, _ = part
+    for artifact in request.adapters:
+        artifact.verify()
+        # What is fresh here is what they started from.
+        assert artifact.manifest.seed == request.seed
+    own = next(artifact for artifact in request.adapters if artifact.manifest.task == task.name)
+    check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
+    merge_into(encoder, task.name, [modules_of(artifact) for artifact in request.adapters], recipe.merge)
+    load_head(own, model.of(task.name).head)
+    if recipe.is_merged_only:
+        model.requires_grad_(False)
 
 
 def _build_fusion(

@@ -10,7 +10,7 @@ from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.settings.rows import METHODS
-from pipeline.system.errors import raise_all
+from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.devices import process_count
 
 Key = TypeVar("Key", str, Task)
@@ -40,9 +40,11 @@ class RunRequest:
     """One task, or for joint training several."""
     seed: int
     adapters: tuple[Artifact, ...] = ()
-    """The sources of a fusion, in its order; for an adapter those of other tasks that it may be warm-started from."""
+    """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that it may be
+    warm-started from."""
     start: RunRecord | None = None
-    """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training."""
+    """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training. For full
+    fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
     keep_weights: bool = False
     """Keep the trained weights even of a kind that does not: another run starts from them, or they are to predict."""
 
@@ -66,6 +68,8 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part[T
     joint = request.kind == "multitask"
     ordered = sorted(request.parts, key=lambda part: part.task.name)
     parts = [part._replace(recipe=workspace.resolve(part.recipe, part.task, joint)) for part in ordered]
+    if request.kind != "merge" and any(part.recipe.merge.rule != "none" for part in parts):
+        raise PipelineError("merge: only a row of method merge in a study merges adapters: leave it out")
     if joint:
         if len(parts) == 1:
             # There is nothing to mix, to combine or to split.

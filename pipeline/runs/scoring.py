@@ -99,7 +99,8 @@ def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
     steps: list[RunRecord] = []
     while start is not None:
         steps.insert(0, start)
-        source = start.sources[0].run if start.sources else None
+        # Fine-tuning may have a linear probe for its source, which only gave its head.
+        source = start.sources[0].run if start.sources and start.kind != "full" else None
         start = ledger.find(source) if source is not None else None
         if source is not None and start is None:
             raise PipelineError(f"run {source}, which run {steps[0].run} started from, is no longer in {ledger.root}")

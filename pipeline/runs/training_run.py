@@ -98,7 +98,8 @@ class TrainingRun:
 
     @property
     def title(self) -> str:
-        source = f" from {self.request.start.task}" if self.request.start else ""
+        start = self.request.start
+        source = "" if start is None else " after linear probing" if start.kind == "frozen" else f" from {start.task}"
         return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}"
 
     def finished(self) -> RunRecord | None:
@@ -120,7 +121,8 @@ class TrainingRun:
                 _tell_overlap(name, rows)
             if self.request.kind in ARTIFACT_KINDS:
                 # Now rather than after hours.
-                check_writable(self.workspace.store.root / f"{self.request.kind}s" / self.task.name / self.name)
+                kind = "fusion" if self.request.kind == "fusion" else "adapter"
+                check_writable(self.workspace.store.root / f"{kind}s" / self.task.name / self.name)
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         scorings = {

@@ -15,8 +15,8 @@ from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
 
-ARTIFACT_KINDS: frozenset[Kind] = frozenset({"adapter", "fusion"})
-"""Kinds of runs that put what they trained into the store."""
+ARTIFACT_KINDS: frozenset[Kind] = frozenset({"adapter", "merge", "fusion"})
+"""Kinds of runs that put what they made, an adapter or a fusion, into the store."""
 
 
 def save_artifact(store: Store, manifest: Manifest, model: TransferModel, sources: Sequence[str] = ()) -> Artifact:

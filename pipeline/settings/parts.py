@@ -20,7 +20,8 @@ PairOrder = Literal["given", "random"]
 SecondEncoder = Literal["none", "static", "tuned"]
 Mixing = Literal["simultaneous", "round-robin", "proportional", "square-root", "annealed", "shuffled", "temperature"]
 GradientSurgery = Literal["none", "pcgrad", "upgrad"]
-AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3"]
+MergeRule = Literal["none", "mean", "ties"]
+AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit", "unipelt"]
 
 
 class Part(BaseModel):
@@ -71,6 +72,12 @@ class Lora(Part):
     rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
 
 
+class Unipelt(Part):
+    bottleneck: Width = Field(48, ge=1, description="width m of its bottlenecks")
+    prefix: Tokens = Field(10, ge=1, description="length of its prefixes")
+    rank: Width = Field(8, ge=1, description="rank r of its LoRA")
+
+
 ADAPTER_KINDS: dict[AdapterKind, str] = {
     "houlsby": "bottleneck",
     "pfeiffer": "bottleneck",
@@ -79,11 +86,24 @@ ADAPTER_KINDS: dict[AdapterKind, str] = {
     "prefix-tuning": "prefix",
     "lora": "lora",
     "ia3": "",
+    "bitfit": "",
+    "unipelt": "unipelt",
 }
 """The part of a recipe that holds the settings of each kind alone, if any. Its method is in ``pipeline/methods``."""
 
 BOTTLENECKS = frozenset(kind for kind, part in ADAPTER_KINDS.items() if part == "bottleneck")
 """The kinds that fusion can mix."""
+
+
+class Merge(Part):
+    """Of an adapter that is merged from those of its target and of other tasks: a row of method ``merge``."""
+
+    flags = {"rule": "merge", "density": "ties_density", "scale": "ties_scale", "train": "train_merged"}
+
+    rule: MergeRule = Field("none", description="mean: of weights; ties: of what training changed (Yadav et al. 2023)")
+    density: float = Field(0.2, gt=0, le=1, description="share of each adapter's changes, the largest, that is merged")
+    scale: Number = Field(1.0, gt=0, description="lambda, the factor of the merged changes")
+    train: bool = Field(False, description="train the merged adapter and its head further")
 
 
 class Fusion(Part):

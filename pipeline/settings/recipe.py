@@ -32,11 +32,12 @@ LEARNING_RATES: dict[Trainable, float] = {
 EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4, "full+adapter": 4}
 STANDARD_FUSION_LEARNING_RATE, STANDARD_FUSION_EPOCHS = 5e-4, 2  # many weights, each with little to do
 
-# All that a model is scored by which has nothing to train.
+# All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
 _SCORING = frozenset(
     {"trainable", "encoding", "pooling", "head", "cosine_scale", "one_logit", "max_length", "truncation", "pairs"}
     | {"batch_size", "precision"}
 )
+_MERGED = frozenset({"adapter", "bottleneck", "merge"})
 
 
 def check_seed(seed: int) -> None:
@@ -68,6 +69,8 @@ class Recipe(Part):
     pal: parts.Pal = parts.Pal()
     prefix: parts.Prefix = parts.Prefix()
     lora: parts.Lora = parts.Lora()
+    unipelt: parts.Unipelt = parts.Unipelt()
+    merge: parts.Merge = parts.Merge()
     fusion: parts.Fusion = parts.Fusion()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()
@@ -89,7 +92,7 @@ class Recipe(Part):
     max_grad_norm: Number = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: Count | None = Field(None, ge=1, description="stop after so many epochs without gain")
     evaluations: Count | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
-    score_start: bool | None = Field(None, description="score the start too: it may be what is kept (anchored: yes)")
+    score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
     precision: Precision = Field("auto", description="auto: bf16 if it is clearly faster here, else fp32")
 
     smart: parts.Smart = parts.Smart()
@@ -196,6 +199,11 @@ class Recipe(Part):
         return self.trainable in ("adapter", "full+adapter")
 
     @property
+    def is_merged_only(self) -> bool:
+        """Whether it makes an adapter from others and trains nothing."""
+        return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
+
+    @property
     def _kind_part(self) -> str:
         """The part with the settings of the modules that are trained; empty: it has none."""
         return ADAPTER_KINDS[self.adapter.kind] if self.has_modules else ""
@@ -211,6 +219,10 @@ class Recipe(Part):
         has_effect = {
             "adapter": self.has_modules or fuses,
             **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
+            "merge": self.trainable == "adapter",
+            "ties_density": self.merge.rule == "ties",
+            "ties_scale": self.merge.rule == "ties",
+            "train_merged": self.merge.rule != "none",
             "fusion": fuses,
             "anchor": fuses and self.fusion.form == "anchored",
             "standard": self._is_standard_fusion,
@@ -231,6 +243,8 @@ class Recipe(Part):
         }
         if self.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains
             has_effect |= dict.fromkeys(type(self).model_fields.keys() - _SCORING, False)
+        elif self.is_merged_only:
+            has_effect |= dict.fromkeys(type(self).model_fields.keys() - _SCORING - _MERGED, False)
         usual = type(self)()
         defaults = usual.flat() | usual.model_dump()
         return self.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})
@@ -257,8 +271,9 @@ class Recipe(Part):
         own_backbone = backbone if "full" in self.trainable and backbone != modules else None
         rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
         anchored = self.trainable == "fusion" and self.fusion.form == "anchored"
+        merges = self.trainable == "adapter" and self.merge.rule != "none"
         # Where nothing trains, the start is all there is to score.
-        usual_start = anchored or (self.trainable == "head" and not has_weights)
+        usual_start = anchored or merges or (self.trainable == "head" and not has_weights)
         return {
             "epochs": self.epochs or self.usual_epochs,
             "learning_rate": modules,

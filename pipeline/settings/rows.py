@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Trainable
 
-Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "fusion"]
+Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion"]
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
@@ -55,6 +55,9 @@ METHODS: dict[Method, Traits] = {
         ("full", "full+adapter", "adapter", "head"), "multitask", joins="joint training", is_joint=True
     ),
     "adapter": Traits(("adapter",), "adapter", takes_adapters=True),
+    "merge": Traits(
+        ("adapter",), "merged adapters", built_on="adapter", joins="merging", takes_adapters=True, fuses=True
+    ),
     "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
 }
 _ONLY: dict[str, tuple[Method, str]] = {
@@ -73,7 +76,9 @@ class Row(BaseModel):
     method: Method
     title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
     of: RowName | None = Field(
-        None, description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters"
+        None,
+        description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters;"
+        " full: its head starts as that of a row of frozen (LP-FT)",
     )
     own: tuple[RowName, ...] = Field(
         (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
@@ -107,8 +112,8 @@ class Row(BaseModel):
     @property
     def built_on(self) -> Method | None:
         """The method whose finished runs this row's runs start from."""
-        if self.method == "adapter" and self.of is not None:
-            return "adapter"
+        if self.of is not None and self.method in ("adapter", "full"):
+            return "adapter" if self.method == "adapter" else "frozen"
         return "full" if self.after else METHODS[self.method].built_on
 
     @property
@@ -133,7 +138,7 @@ class Row(BaseModel):
             yield f"of: there is no row '{self.of}'"
         elif base is not None and base.method != self.built_on:
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif base is not None and self.method == "adapter" and base.of is not None:
+        elif base is not None and self.method in ("adapter", "merge") and base.of is not None:
             yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
         for own in self.own if self.method == "fusion" else ():
             if own not in rows or rows[own].method != "adapter":

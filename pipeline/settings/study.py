@@ -159,6 +159,10 @@ class Study(BaseModel):
         values = layered(self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve)
         if values.get("trainable") not in trains[1:]:
             values["trainable"] = trains[0]
+        if own.method != "merge":
+            values.pop("merge", None)
+        elif table(values.get("merge")).get("rule", "none") == "none":
+            values = layered(values, {"merge": "mean"})
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
     def with_recipe(self, **values: Any) -> Self:

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 from pipeline.data.tasks import Task
 from pipeline.reporting.published import published_mistakes
+from pipeline.runs.build import same_head
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, why_recipe_not_fused
 from pipeline.runs.training_run import TrainingRun
@@ -71,18 +72,29 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
 
 
 def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    """An adapter wider than the backbone, and those that a fusion cannot take or an adapter cannot begin as."""
+    """An adapter wider than the backbone, and what a fusion cannot take or a run cannot begin as."""
     recipe, workspace, width = run.recipe, run.workspace, run.backbone.hidden_size
     if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
         yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
-    if job.kind not in ("adapter", "fusion"):
+    for probe in job.needs if job.kind == "full" else ():
+        head = workspace.resolve(probe.parts[0].recipe, run.task)
+        if not same_head(head, recipe) or recipe.pretrained.second_encoder != "none":
+            yield (
+                f"it cannot start with the head of row {probe.row}: give both the same head, encoding and pooling, and"
+                " no second_encoder"
+            )
+    if job.kind not in ("adapter", "merge", "fusion"):
         return
     adapters = {}
     for need in job.needs:
         ((task, unresolved, _),) = need.parts_in(workspace)
         source = adapters[task.name] = workspace.resolve(unresolved, task)
-        if job.kind == "adapter":
+        if job.kind != "fusion":
             why = why_not_started_from(source, task.is_pair, recipe)
+            if job.kind == "merge" and not why and source.adapter.drop_layers != recipe.adapter.drop_layers:
+                why = "leaves out other layers (--drop-layers)"
+            if job.kind == "merge" and not why and task.name == job.task and not same_head(source, recipe):
+                why = "has another head, encoding or pooling"
         else:
             encoding = Fusion(run.task, job.parts[0].recipe, workspace).encoding
             why = why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)

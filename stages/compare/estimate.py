@@ -98,8 +98,9 @@ class Estimate:
 def _work(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
     steps = recipe.joint_steps([recipe.steps_over(rows) for rows in train])
     batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
-    epochs = recipe.epochs_of(steps)
-    scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(recipe.score_start)
+    epochs = 0 if recipe.is_merged_only else recipe.epochs_of(steps)
+    scores_start = recipe.score_start or recipe.is_merged_only
+    scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(scores_start)
     # Batches are full but for a pass's last one.
     share = sum(train) / sum(recipe.steps_over(rows) for rows in train)
     trained = batches * share * epochs

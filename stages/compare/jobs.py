@@ -103,7 +103,7 @@ class Jobs:
         traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
         sources = [self.get(need) for need in job.needs]
         parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()
-        if traits.fuses:
+        if job.kind == "fusion":
             ((task, recipe, limit),) = parts
             request = Fusion(task, recipe, workspace).request(adapters, seed=job.seed, limit=limit)
         else:

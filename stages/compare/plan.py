@@ -113,11 +113,11 @@ def job_of(study: Study, cell: Entry) -> Job:
         return Job(kind or asked.method, tuple(map(part, tasks)), cell.seed, tuple(needs), asked.backbone, name)
 
     def alone(name: str | None, task: str) -> Job:
-        """One task by row ``name``. If that is built on another row, its adapter may begin as any source's there."""
+        """One task by row ``name``. What that is built on: for an adapter the sources' there, else the task itself."""
         assert name is not None
-        of = study.row(name).of
-        sources = sorted(study.partners(name, task)) if of is not None else []
-        return job(name, [task], (alone(of, source) for source in sources))
+        row = study.row(name)
+        sources = sorted(study.partners(name, task)) if row.method == "adapter" else [task]
+        return job(name, [task], (alone(row.of, source) for source in sources) if row.of is not None else ())
 
     def in_turn(tasks: Sequence[str], name: str | None) -> Job:
         """Full fine-tuning on the first task, then on each of the others, by the recipes of row ``name``."""

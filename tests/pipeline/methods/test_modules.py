@@ -24,8 +24,16 @@ from tests.pipeline.methods.adapted import IDS, hidden, trainable
 
 KINDS = list(METHODS)
 FAMILIES = ["bert", "roberta", "distilbert"]
-PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) != ("prefix-tuning", "distilbert")]
-SIZES = {"bottleneck": 8, "pal_size": 12, "pal_heads": 3, "prefix_length": 4}
+STOCK_PREFIX = ("prefix-tuning", "unipelt")
+PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if family != "distilbert" or kind not in STOCK_PREFIX]
+SIZES = {
+    "bottleneck": 8,
+    "pal_size": 12,
+    "pal_heads": 3,
+    "prefix_length": 4,
+    "unipelt_bottleneck": 8,
+    "unipelt_prefix": 4,
+}
 PADDED = torch.ones_like(IDS)
 PADDED[1, 5:] = 0
 
@@ -113,10 +121,12 @@ def test_layers_can_be_left_out_of_what_was_trained_whole(
     loaded, plain = backbone.load(), backbone.load()
     load_modules(loaded, SavedModules("films", recipe(kind), tmp_path / "films"), (dropped,))
     encoder.eval().encoder.layer[dropped] = plain.encoder.layer[dropped].eval()
+    if dropped == 0:  # the embeddings go with the lowest layer
+        encoder.embeddings = plain.embeddings.eval()
     torch.testing.assert_close(hidden(loaded), hidden(encoder), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "prefix-tuning"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in STOCK_PREFIX])
 def test_what_is_below_the_lowest_modules_is_frozen(kind: str, backbone: Backbone) -> None:
     assert frozen_depth(adapted(backbone, kind, drop_layers=[0])) == 1
 
@@ -251,6 +261,7 @@ def test_a_name_inside_torchs_modules_is_no_tasks(kind: str, encoder: PreTrained
         add_modules(encoder, ["keys"], recipe(kind))
 
 
-def test_prefix_tuning_that_would_depend_on_padding_is_refused(families: dict[str, Backbone]) -> None:
-    with pytest.raises(PipelineError, match="prefix-tuning on a DistilBERT: .* use --adapter prefix"):
-        adapted(families["distilbert"], "prefix-tuning")
+@pytest.mark.parametrize("kind", STOCK_PREFIX)
+def test_prefix_tuning_that_would_depend_on_padding_is_refused(kind: str, families: dict[str, Backbone]) -> None:
+    with pytest.raises(PipelineError, match=f"{kind} on a DistilBERT: .* use --adapter prefix"):
+        adapted(families["distilbert"], kind)

@@ -26,7 +26,7 @@ from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
 KINDS = list(METHODS)
-SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4}
+SIZES: dict[str, Any] = {"pal_size": 12, "pal_heads": 3, "prefix_length": 4, "unipelt_bottleneck": 8}
 
 
 def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, **settings: Any) -> None:
@@ -52,6 +52,10 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
         ("prefix-tuning", "pairs", {"drop_layers": [0]}),
         ("lora", "pairs", {"drop_layers": [0]}),
         ("ia3", "films", {"pooling": "cls"}),
+        ("bitfit", "films", {"pooling": "cls"}),
+        ("unipelt", "films", {"pooling": "cls"}),
+        ("unipelt", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
+        ("bitfit", "pairs", {"encoding": "siamese", "drop_layers": [0]}),
     ],
 )
 def test_from_extract_to_predict_and_through_an_export(
@@ -63,7 +67,8 @@ def test_from_extract_to_predict_and_through_an_export(
     assert artifact is not None
     artifact.verify()
     names = {file.name for file in artifact.folder.iterdir()} - {"manifest.json", "head.safetensors"}
-    own = {"modules.safetensors"} if kind in ("pal", "prefix") else {"adapter_config.json", "adapter.safetensors"}
+    ours = kind in ("pal", "prefix", "bitfit")
+    own = {"modules.safetensors"} if ours else {"adapter_config.json", "adapter.safetensors"}
     assert names == own
     agree(workspace, task, record.run, data_folder, tmp_path, using="adapter")
     export_artifact(workspace.store, record.run, tmp_path / "out.zip")

@@ -595,6 +595,10 @@ DEFAULTS = {
     "loss_weight": 1.0,
     "split_layers": 0,
     "gradient_surgery": "none",
+    "merge": "none",
+    "ties_density": 0.2,
+    "ties_scale": 1.0,
+    "train_merged": False,
 }
 
 

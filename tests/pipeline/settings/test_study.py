@@ -319,7 +319,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         [
             "rows.fusion.of: there is no row 'nothing'",
             "rows.sequential.of: 'adapter' is a row of adapter, but sequential is built on full",
-            "rows.full.of: full is built on no other row",
+            "rows.full.of: 'adapter' is a row of adapter, but full is built on frozen",
         ],
     ),
     "adapters that begin as what is none, or as what began as others": (

@@ -1,0 +1,47 @@
+"""BitFit (Ben Zaken et al. 2022): of the encoder the biases train, those of linear layers and of LayerNorms.
+
+Each bias b is trained as ``b + o`` with an offset o that starts at zero. AdamW does not depend on where a parameter
+starts, and vectors do not decay, so this trains the biases themselves. But the backbone stays bit for bit as it was,
+each of several tasks has offsets of its own, and they are all that is kept: 7d + d_ff numbers per
+layer, and d for the LayerNorm of the embeddings.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.methods.saved import SiteAdapter
+from pipeline.models.layout import kept_layers
+from pipeline.models.switching import TaskSite, check_task_name
+from pipeline.settings.recipe import Recipe
+
+
+class OffsetSite(TaskSite):
+    """Adds the active task's offset to what ``module``, which has a bias, returns."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        module.register_forward_hook(self._add)
+
+    def _add(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return None if self.current is None else output + self.current.offset.to(output.dtype)
+
+
+def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
+    dropped = recipe.adapter.drop_layers
+    # Below the lowest layer with modules nothing trains, so the embeddings go with layer 0.
+    parts: list[nn.Module] = [*([] if 0 in dropped else [backbone.embeddings]), *kept_layers(backbone, dropped)]
+    modules = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear | nn.LayerNorm)]
+    for task in tasks:
+        check_task_name(task)
+        for module in (module for module in modules if module.bias is not None):
+            if not hasattr(module, "bitfit"):
+                module.bitfit = OffsetSite(module)
+            site: Any = module.bitfit
+            site.tasks[task] = nn.ParameterDict({"offset": torch.zeros_like(module.bias)})
+
+
+BITFIT = SiteAdapter(_add)

@@ -1,0 +1,59 @@
+"""One adapter from the weights of several: their mean, or their trimmed and elected updates (TIES).
+
+The adapters of a study that share a seed start from the same weights, whatever their tasks, so that unit i of one is
+comparable with unit i of another, and what a task changed is the difference from that start: the *task vector* of Yadav
+et al. (2023), who subtract the pretrained model. Adapters of different seeds are permuted against each other, and their
+mean says nothing.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.methods.saved import SavedModules, begin_as
+from pipeline.models.switching import module_parameter_names
+from pipeline.settings.parts import Merge
+
+
+def ties(vectors: Tensor, density: float) -> Tensor:
+    """Merge task vectors (N, P) into one (P) as Yadav et al. (2023), algorithm 1, without its final scaling.
+
+    Trim: of each vector the share ``density`` with the largest magnitudes stays, over all its numbers together. Elect:
+    the sign of the sum of what stayed. Disjoint mean: over the vectors that stayed with this sign; zero without any.
+    """
+    kept = max(1, round(density * vectors.shape[1]))
+    largest = vectors.abs().topk(kept, dim=1).indices
+    trimmed = torch.zeros_like(vectors).scatter(1, largest, vectors.gather(1, largest))
+    elected = trimmed.sum(0).sign()
+    agrees = (trimmed.sign() == elected) & (trimmed != 0)
+    return (trimmed * agrees).sum(0) / agrees.sum(0).clamp(min=1)
+
+
+def merge(adapters: Tensor, start: Tensor, settings: Merge) -> Tensor:
+    """One adapter (P) from N (N, P) that all started as ``start`` (P).
+
+    "mean" is Chronopoulou et al. (2023) with equal weights, AdapterHub's ``average_adapter``.
+    """
+    if settings.rule == "mean":
+        return adapters.mean(0)
+    return start + settings.scale * ties(adapters - start, settings.density)
+
+
+@torch.no_grad()
+def merge_into(backbone: PreTrainedModel, name: str, adapters: Sequence[SavedModules], settings: Merge) -> None:
+    """Give AdapterHub's adapter ``name``, fresh in ``backbone``, what saved ones of the same shape are merged to."""
+    own = module_parameter_names(backbone)
+    parameters: list[nn.Parameter] = [p for key, p in backbone.named_parameters() if key in own]
+
+    def vector() -> Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in parameters])
+
+    start, trained = vector(), []
+    for adapter in adapters:
+        begin_as(backbone, name, adapter)
+        trained.append(vector())
+    merged = merge(torch.stack(trained), start, settings)
+    for parameter, part in zip(parameters, merged.split([p.numel() for p in parameters]), strict=True):
+        parameter.copy_(part.view_as(parameter))

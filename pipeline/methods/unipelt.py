@@ -1,0 +1,95 @@
+"""UniPELT through AdapterHub (Mao et al. 2022): a gated bottleneck, prefix and LoRA together in every layer.
+
+Of each layer's input x, or of the FFN's output for the bottleneck, gates estimate how much each part helps::
+
+    g = mean_t sigmoid(w . x_t + b)        over the tokens t of the input, one number per input and gate
+
+    attention over [g_P P_K; K], [g_P P_V; V]        prefix; one gate for both
+    W x + g_L B A x                                  LoRA on query and value; a gate each, in place of alpha / r
+    h + g_A (U relu(D h + b_d) + b_u)                bottleneck m after the FFN
+
+(2md + m + d) + 2 L_p d + 4rd + 4 (d + 1) parameters per layer. The numbers of the prefix are trained as in
+:mod:`prefix_tuning`, without the MLP of Li & Liang (2021).
+
+AdapterHub's gates take the mean over padding too, so that what else is in a batch would change a prediction. Here
+they leave padding out; without padding they are AdapterHub's.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from adapters import LoRAConfig, PrefixTuningConfig, SeqBnConfig, UniPELTConfig
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from pipeline.methods.houlsby import reduction_factor
+from pipeline.methods.prefix_tuning import PrefixTuning, refuse_distilbert
+from pipeline.models.layout import attention_of, layers_of, mask_by_query
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+
+_LEAST = 1e-6
+"""A gate's mean is kept so far from 0 and 1, where its logit would be infinite."""
+
+
+class _Visible:
+    """The tokens of a layer's input that are no padding, as its attention was last told: (B, T), or None for all."""
+
+    def __init__(self, layer: Any) -> None:
+        attention, _, _, self._mask = attention_of(layer)
+        self.tokens: Tensor | None = None
+        attention.register_forward_pre_hook(self._see, with_kwargs=True)
+
+    def _see(self, module: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        mask = mask_by_query(keywords.get(self._mask))
+        if mask is not None:
+            first = mask[:, 0, 0]  # what the first token sees
+            mask = first == 0 if first.is_floating_point() else first
+        self.tokens = mask
+
+
+class MaskedGate(nn.Linear):
+    """In place of AdapterHub's gate, whose sigmoids are averaged: of an input with padding it returns one logit."""
+
+    visible: _Visible
+
+    def forward(self, states: Tensor) -> Tensor:
+        logits = super().forward(states)  # (B, T, gates)
+        if self.visible.tokens is None:
+            return logits
+        tokens = self.visible.tokens[..., None].float()
+        mean = (logits.float().sigmoid() * tokens).sum(1, keepdim=True) / tokens.sum(1, keepdim=True)
+        return torch.logit(mean, _LEAST).to(logits.dtype)  # (B, 1, gates)
+
+
+def _config(recipe: Recipe, backbone: PretrainedConfig) -> UniPELTConfig:
+    refuse_distilbert("unipelt", backbone)
+    settings, width = recipe.unipelt, backbone.hidden_size
+    for name, size in (("bottleneck", settings.bottleneck), ("rank", settings.rank)):
+        if size > width:
+            raise PipelineError(f"unipelt_{name} {size} is more than the backbone's width ({width}): choose a smaller")
+    return UniPELTConfig(
+        PrefixTuningConfig(flat=True, prefix_length=settings.prefix),
+        SeqBnConfig(reduction_factor=reduction_factor(width, settings.bottleneck)),
+        LoRAConfig(r=settings.rank, attn_matrices=["q", "v"]),
+    )
+
+
+class Unipelt(PrefixTuning):
+    """AdapterHub's, with gates that leave padding out."""
+
+    def put_in(self, backbone: PreTrainedModel, name: str, recipe: Recipe, drop_layers: Collection[int]) -> None:
+        super().put_in(backbone, name, recipe, drop_layers)
+        for index, layer in enumerate(layers_of(backbone)):
+            if index in drop_layers:
+                continue
+            if not hasattr(layer, "visible"):
+                layer.visible = _Visible(layer)
+            for path, module in layer.named_modules():
+                if isinstance(module, nn.Linear) and (path.endswith(".gate") or ".prefix_gates." in path):
+                    module.__class__ = MaskedGate
+                    vars(module)["visible"] = layer.visible
+
+
+UNIPELT = Unipelt(_config)

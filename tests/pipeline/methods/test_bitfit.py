@@ -1,0 +1,65 @@
+"""BitFit trains as if the biases themselves were trained, and changes nothing else."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+
+from pipeline.methods.registry import METHODS, add_modules, load_modules
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import IDS, hidden, train_steps
+
+RECIPE = Recipe(adapter="bitfit")
+
+
+def biases(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if name.endswith(".bias")}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_it_is_training_the_biases_in_place(family: str, tmp_path: Path) -> None:
+    """The same gradients, and the same model after each step of AdamW, with another bias for every bias there is."""
+    backbone = open_backbone(str(save_backbone(tmp_path, family)))
+    ours, theirs = backbone.load(), backbone.load()
+    add_modules(ours, ["films"], RECIPE)
+    assert torch.equal(hidden(ours), hidden(theirs))
+    theirs.requires_grad_(False)
+    for bias in biases(theirs).values():
+        bias.requires_grad_(True)
+    for model in (ours, theirs):
+        optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state.square().sum().backward()
+            optimizer.step()
+    own = dict(ours.named_parameters())
+    for name, bias in biases(theirs).items():
+        offset = own[f"{name.removesuffix('bias')}bitfit.tasks.films.offset"]
+        # A key's bias adds the same number to all scores: its gradient is rounding, which Adam scales up.
+        if "key" not in name and "k_lin" not in name:
+            torch.testing.assert_close(own[name] + offset, bias, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(hidden(ours), hidden(theirs), rtol=1e-3, atol=1e-3)
+
+
+def test_only_offsets_and_the_head_change(backbone: Backbone) -> None:
+    encoder, changed = train_steps(backbone, RECIPE)
+    assert {name for name in changed if not name.endswith(".bitfit.tasks.films.offset")} == {
+        "head.out.weight",
+        "head.out.bias",
+    }
+    assert len(changed) == len(biases(encoder)) + 2
+    backbone.check_unchanged(encoder)
+
+
+def test_a_file_of_another_kind_is_refused(backbone: Backbone, tmp_path: Path) -> None:
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], Recipe(adapter="prefix", prefix_length=4))
+    METHODS["prefix"].save(encoder, "films", tmp_path)
+    with pytest.raises(PipelineError, match="does not hold what its recipe trains"):
+        load_modules(backbone.load(), SavedModules("films", RECIPE, tmp_path))

@@ -1,0 +1,111 @@
+"""UniPELT: AdapterHub's where nothing is padded, and blind to padding where something is."""
+
+from pathlib import Path
+from typing import Any
+
+import adapters
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from pipeline.data.tasks import find_task
+from pipeline.methods.registry import METHODS, add_modules, load_modules
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone
+from pipeline.models.switching import module_parameter_names
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from tests.pipeline.methods.adapted import IDS, hidden, stock_states, trainable
+
+SIZES: dict[str, Any] = {"unipelt_bottleneck": 8, "unipelt_prefix": 4, "unipelt_rank": 2}
+RECIPE = Recipe(adapter="unipelt", **SIZES)
+
+
+def with_unipelt(backbone: Backbone, recipe: Recipe = RECIPE) -> PreTrainedModel:
+    """An encoder whose gates differ from token to token."""
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], recipe)
+    generator = torch.Generator().manual_seed(0)
+    own = module_parameter_names(encoder)
+    with torch.no_grad():
+        for name, parameter in encoder.named_parameters():
+            if name in own:
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return encoder
+
+
+def test_without_padding_it_is_adapterhubs_own(backbone: Backbone, backbone_folder: Path, tmp_path: Path) -> None:
+    encoder = with_unipelt(backbone)
+    METHODS["unipelt"].save(encoder, "films", tmp_path / "films")
+    torch.testing.assert_close(stock_states(backbone_folder, tmp_path / "films"), hidden(encoder), rtol=1e-5, atol=1e-5)
+
+
+def test_adapterhubs_own_reads_padding_and_ours_does_not(backbone: Backbone) -> None:
+    mask = torch.ones_like(IDS)
+    mask[1, 5:] = 0
+
+    def apart(encoder: PreTrainedModel) -> float:
+        encoder.eval()
+        with torch.no_grad():
+            padded = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state[1:2, :5]
+            short = encoder(input_ids=IDS[1:2, :5], attention_mask=mask[1:2, :5]).last_hidden_state
+        return (padded - short).abs().max().item()
+
+    encoder = with_unipelt(backbone)
+    assert apart(encoder) < 1e-5
+    stock = backbone.load()
+    adapters.init(stock)
+    stock.add_adapter("films", config=encoder.adapters_config.get("films"))
+    stock.set_active_adapters("films")
+    stock.load_state_dict(encoder.state_dict())
+    assert apart(stock) > 1e-2
+
+
+def test_a_gate_is_the_mean_over_visible_tokens(backbone: Backbone) -> None:
+    encoder = with_unipelt(backbone)
+    query: Any = encoder.encoder.layer[0].attention.self.query
+    lora, mask = query.loras["films"], torch.ones_like(IDS)
+    mask[1, 5:] = 0
+    seen: dict[str, Any] = {}
+    query.register_forward_hook(lambda _, args, output: seen.update(x=args[0], y=output))
+    encoder(input_ids=IDS, attention_mask=mask)
+    gates = torch.sigmoid(F.linear(seen["x"], lora.gate.weight, lora.gate.bias))[..., 0]
+    for row in range(len(IDS)):
+        gate = gates[row][mask[row].bool()].mean()
+        x = seen["x"][row]
+        expected = F.linear(x, query.weight, query.bias) + gate * x @ lora.lora_A.T @ lora.lora_B.T
+        torch.testing.assert_close(seen["y"][row], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("m", "length", "r"), [(1, 1, 1), (8, 4, 2), (32, 10, 32)])
+def test_it_has_the_parameters_of_its_formula(m: int, length: int, r: int, backbone: Backbone) -> None:
+    encoder, d = backbone.load(), backbone.hidden_size
+    sizes: dict[str, Any] = {"unipelt_bottleneck": m, "unipelt_prefix": length, "unipelt_rank": r}
+    add_modules(encoder, ["films"], Recipe(adapter="unipelt", **sizes))
+    a_layer = (2 * m * d + m + d) + 2 * length * d + 4 * r * d + 4 * (d + 1)
+    assert trainable(encoder) == backbone.layers * a_layer
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_of_another_size_is_refused(size: str, backbone: Backbone, tmp_path: Path) -> None:
+    METHODS["unipelt"].save(with_unipelt(backbone), "films", tmp_path)
+    other = Recipe(adapter="unipelt", **{**SIZES, size: 16})
+    with pytest.raises(PipelineError, match="does not fit its recipe"):
+        load_modules(backbone.load(), SavedModules("films", other, tmp_path))
+
+
+@pytest.mark.parametrize("key", ["unipelt_bottleneck", "unipelt_rank"])
+def test_what_is_wider_than_the_backbone_is_refused(key: str, backbone: Backbone) -> None:
+    with pytest.raises(PipelineError, match=rf"{key} 33 is more than the backbone's width [(]32[)]"):
+        with_unipelt(backbone, Recipe(adapter="unipelt", **{**SIZES, key: 33}))
+
+
+def test_its_settings_identify_runs_of_its_kind_alone_and_it_is_not_fused() -> None:
+    sts = find_task("sts")
+    assert RECIPE.resolve(sts, "fp32").identity["unipelt_rank"] == 2
+    # A default is no part of a run's name: another one needs another SCHEMA.
+    assert Recipe().unipelt.model_dump() == {"bottleneck": 48, "prefix": 10, "rank": 8}
+    assert not any("unipelt" in key for key in Recipe(**SIZES).resolve(sts, "fp32").identity)
+    with pytest.raises(PipelineError, match="adapter 'unipelt' cannot be fused"):
+        Recipe(trainable="fusion", adapter="unipelt").resolve(sts, "fp32")

@@ -1,0 +1,132 @@
+"""LP-FT: full fine-tuning that starts with the head of a linear probe."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.build import build_for_training
+from pipeline.runs.request import RunRequest
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+from stages.compare.check import checked
+from stages.compare.compare import compare
+from tests.pipeline.runs.test_module_kinds import agree
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "learning_rate": 5e-3}
+LP_FT: dict[str, Any] = {"method": "full", "of": "frozen"}
+
+
+def study(methods: tuple[str, ...] = ("full", "lp-ft"), targets: tuple[str, ...] = ("films",), **rows: Any) -> Study:
+    values = {"name": "probed", "methods": methods, "targets": targets, "seeds": [0], "recipe": QUICK}
+    return Study.parse({**values, "reference": "lp-ft", "rows": {"lp-ft": LP_FT, **rows}}, "test")
+
+
+def run_of(workspace: Workspace, result: Any, method: str) -> RunRecord:
+    (entry,) = [entry for entry in result.entries if entry.method == method and entry.target == "films"]
+    record = workspace.ledger.find(entry.run or entry.error)
+    assert record is not None, entry.error
+    return record
+
+
+def probe_of(workspace: Workspace, record: RunRecord) -> RunRecord:
+    (source,) = record.sources
+    probe = workspace.ledger.find(source.run)
+    assert probe is not None
+    return probe
+
+
+def test_it_starts_with_the_probes_head_on_the_pretrained_encoder(
+    workspace: Workspace, data_folder: Path, tmp_path: Path
+) -> None:
+    result, _ = compare(study(), workspace)
+    record, plain = run_of(workspace, result, "lp-ft"), run_of(workspace, result, "full")
+    probe = probe_of(workspace, record)
+    assert (probe.kind, probe.task, probe.sources) == ("frozen", "films", ())
+    assert record.run != plain.run
+    assert plain.sources == ()
+    recipe = study().recipe_for("lp-ft", "films")
+    run = TrainingRun(RunRequest.single("full", workspace.task("films"), recipe, 0, start=probe), workspace)
+    assert run.name == record.run
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model.of("films")
+    kept = load_file(workspace.ledger.weights_file(probe.run))
+    assert {f"head.{name}" for name, _ in model.head.named_parameters()} == kept.keys()
+    assert all(torch.equal(parameter, kept[f"head.{name}"]) for name, parameter in model.head.named_parameters())
+    workspace.backbone.check_unchanged(model.backbone)
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    (cost,) = (entry.total_seconds for entry in result.entries if entry.method == "lp-ft")
+    assert cost == pytest.approx(record.cost.seconds + probe.cost.seconds)
+    agree(dataclasses.replace(workspace), "films", record.run, data_folder, tmp_path)
+
+
+def test_its_start_scores_as_the_probe_does(workspace: Workspace) -> None:
+    result, _ = compare(study(**{"lp-ft": {**LP_FT, "recipe": {"score_start": True}}}), workspace)
+    record = run_of(workspace, result, "lp-ft")
+    start = workspace.ledger.curve(record.run).iloc[0]
+    assert (start["epoch"], start["dev"]) == (0, pytest.approx(probe_of(workspace, record).dev))
+
+
+def test_a_second_compare_trains_nothing_and_a_killed_one_goes_on(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+    real = TrainingRun.train
+
+    def killed(run: TrainingRun) -> RunRecord:
+        if run.request.kind == "full":
+            raise KeyboardInterrupt
+        trained.append(run.request.kind)
+        return real(run)
+
+    monkeypatch.setattr(TrainingRun, "train", killed)
+    with pytest.raises(KeyboardInterrupt):
+        compare(study(methods=("lp-ft",)), workspace)
+    assert trained == ["frozen"]
+    monkeypatch.setattr(TrainingRun, "train", real)
+    result, _ = compare(study(methods=("lp-ft",)), dataclasses.replace(workspace))
+    monkeypatch.setattr(TrainingRun, "train", lambda _: pytest.fail("trained"))
+    again, _ = compare(study(methods=("lp-ft",)), dataclasses.replace(workspace))
+    assert [entry.run for entry in again.entries] == [entry.run for entry in result.entries]
+
+
+def test_the_probe_has_the_rows_of_the_target(workspace: Workspace) -> None:
+    small = study(targets=("films", "pairs"))
+    result, _ = compare(small.model_copy(update={"limit": 48, "target_limit": 24}), workspace)
+    record = run_of(workspace, result, "lp-ft")
+    assert (record.own.train_rows, probe_of(workspace, record).own.train_rows) == (24, 24)
+
+
+def test_sequential_tuning_may_go_on_from_it(workspace: Workspace) -> None:
+    result, _ = compare(
+        study(("lp-ft", "on"), ("films", "pairs"), on={"method": "sequential", "of": "lp-ft"}), workspace
+    )
+    assert [entry.error for entry in result.entries] == [None] * 4
+    (entry,) = [entry for entry in result.entries if entry.method == "on:pairs"]
+    record = workspace.ledger.find(entry.run or "")
+    assert record is not None
+    assert set(record.scores) == {"films", "pairs"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"lp-ft": {"method": "full", "of": "adapter"}, "adapter": {}}, "'adapter' is a row of adapter, but full is"),
+        ({"lp-ft": {"method": "full", "of": "nothing"}}, "there is no row 'nothing'"),
+        ({"lp-ft": {"method": "frozen", "of": "frozen"}}, "frozen is built on no other row"),
+    ],
+)
+def test_what_it_cannot_be_built_on_is_told(rows: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        study(**rows)
+
+
+@pytest.mark.parametrize("recipe", [{"head": "mlp"}, {"pooling": "cls"}, {"second_encoder": "static"}], ids=str)
+def test_a_head_that_does_not_fit_is_told_before_training(recipe: dict[str, Any], workspace: Workspace) -> None:
+    with pytest.raises(PipelineError, match="lp-ft on films: it cannot start with the head of row frozen"):
+        checked(study(**{"lp-ft": {**LP_FT, "recipe": recipe}}), workspace)
