@@ -57,6 +57,8 @@ class StudyResult(BaseModel):
     study: Study
     backbone: str
     entries: tuple[Entry, ...]
+    shared_text: tuple[str, ...] = ()
+    """Which targets share text with tasks that rows use for them, in words."""
 
     @model_validator(mode="after")
     def _check_entries(self) -> Self:

@@ -14,6 +14,7 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     main = [scored for scored in runs.scored if scored.entry.rows is None]
     yield from _data(runs, main)
     yield from _added(runs)
+    yield from runs.result.shared_text
     yield from _budgets(runs, main)
     yield from _starts(runs)
     yield from paragraphs(_NOTES["intervals"])

@@ -13,7 +13,7 @@ from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.training.devices import is_main_process
-from stages.compare.check import checked
+from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import score_across
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.jobs import Jobs
@@ -77,7 +77,8 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
         print(f"study {study.name}: {count - len(missing)} of {count} runs done{time}", file=sys.stderr, flush=True)
     jobs.train()
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
-    result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries)
+    shared = tuple(shared_texts(study, workspace))
+    result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
     by_backbone: dict[str | None, list[str]] = {}
     for job, entry in zip(wanted.values(), entries, strict=True):
         if entry.run is not None and entry.rows is None:
@@ -95,6 +96,8 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
 def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Entry, Job], Jobs]:
     workspace = replace(workspace, held_out=study.targets, dev_limit=study.dev_limit or workspace.dev_limit)
     study, sizes = checked(study, workspace)
+    for sentence in shared_texts(study, workspace) if is_main_process() else ():
+        print(f"note: {sentence}", file=sys.stderr, flush=True)
     wanted = jobs_of(study, plan(study, sizes))
     keeping = {name for name in study.methods if study.row(name).keep_weights}
     kept = {job for cell, job in wanted.items() if cell.line.row in keeping}
