@@ -220,6 +220,27 @@ def test_a_trial_that_fails_is_left_out_and_a_row_of_none_but_failed_ones_fails(
     assert "4 cells" in (folder / "tables.md").read_text()
 
 
+def test_weights_that_are_wanted_are_kept_of_the_trials_so_that_none_is_trained_twice(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, trained = TrainingRun.train, list[str]()
+
+    def counted(run: TrainingRun) -> Any:
+        trained.append(run.name)
+        return train(run)
+
+    monkeypatch.setattr(TrainingRun, "train", counted)
+    rows = {"sequential": {"keep_weights": True, "tune": {"epochs": [1, 2]}}}
+    quick = {"batch_size": 16}
+    of = study(
+        methods=["full", "sequential"], rows={"full": {"recipe": {"epochs": 1}}, **rows}, seeds=[1], recipe=quick
+    )
+    result, _ = compare(of, workspace)
+    assert len(trained) == len(set(trained)) == 4  # films and meals alone, and films from meals twice
+    (kept,) = (entry for entry in result.entries if entry.line.source)
+    assert len(kept.trials) == 2 and workspace.ledger.weights_file(str(kept.run)).is_file()
+
+
 def test_few_rows_take_as_many_steps_as_asked_and_ten_scores(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     steps, step = itertools.count(), torch.optim.AdamW.step
 
