@@ -165,6 +165,9 @@ def canonical_rows(
     if source.drop_blank:
         kept = [not any(map(_is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
         table = table[kept].reset_index(drop=True)
+    if source.drop_labels and labelled:
+        kept = [label_key(value) not in source.drop_labels for value in table[label_column]]
+        table = table[kept].reset_index(drop=True)
     if table.empty:
         raise PipelineError(f"{where}: no rows")
     problems: list[str] = []

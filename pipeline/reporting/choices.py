@@ -34,7 +34,11 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
     """What was selected for one run, in order, and from how many options."""
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
-    sizes["own adapter"] = len(runs.study.row(row).own)
+    sizes["settings"] = len(scored.trials)
+    asked = runs.study.row(row)
+    bases = (asked.own or (asked.of or row,)) if asked.method == "fusion" else ()
+    sizes["own adapter's settings"] = max((len(runs.study.row(base).trials) for base in bases), default=0)
+    sizes["own adapter"] = len(asked.own)
     sizes["anchor"] = len(record.anchor_candidates)
     if target in record.trained_on:
         epochs = runs.curve(record.run)["epoch"]

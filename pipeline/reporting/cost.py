@@ -6,7 +6,7 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.cells import count_cell, line_cell, share_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, records_of, runs_of
+from pipeline.reporting.runs import StudyRuns, mean_of, records_of, runs_of, seconds_of, trials_cells
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -78,7 +78,8 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
         "of the backbone": share_cell(trained, backbone),
         "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
         **(together if tasks > 1 else {}),
-        "seconds": count_cell(mean_of(cost.seconds for cost in costs)),
+        **{head: count_cell(number) for head, number in trials_cells(runs, group).items()},
+        "seconds": count_cell(seconds_of(group)),
         "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
         "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),

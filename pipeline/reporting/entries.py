@@ -41,7 +41,9 @@ class Entry(BaseModel):
     """Training rows of the target at a point of the low-resource curve; None in the main table."""
     run: str | None = None
     total_seconds: float | None = None
-    """Training seconds with those of the runs it is built on."""
+    """Training seconds with those of the runs it is built on, and of their trials with this seed."""
+    trials: tuple[str, ...] = ()
+    """The runs that were tried, this one or one with another seed among them: the best on dev gave it its recipe."""
     error: str | None = None
 
     @property
@@ -57,6 +59,8 @@ class StudyResult(BaseModel):
     study: Study
     backbone: str
     entries: tuple[Entry, ...]
+    shared_text: tuple[str, ...] = ()
+    """Which targets share text with tasks that rows use for them, in words."""
 
     @model_validator(mode="after")
     def _check_entries(self) -> Self:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of
+from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of, seconds_of, trials_cells
 from pipeline.reporting.text import MISSING, amount_text, comparisons, interval_text, listed, number, percent, points
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL
@@ -38,7 +38,8 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
         "method": line_cell(runs, line),
         **cells,
         "trainable parameters": count_cell(mean_of(cost.trainable_parameters for cost in costs)),
-        "seconds": count_cell(mean_of(cost.seconds for cost in costs)),
+        **{head: count_cell(number) for head, number in trials_cells(runs, group).items()},
+        "seconds": count_cell(seconds_of(group)),
         "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
         "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
 from pipeline.reporting.entries import Line
+from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import TEXTS, backbone_text, paragraphs
 
@@ -14,7 +15,9 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     main = [scored for scored in runs.scored if scored.entry.rows is None]
     yield from _data(runs, main)
     yield from _added(runs)
+    yield from runs.result.shared_text
     yield from _budgets(runs, main)
+    yield from _trials(runs)
     yield from _starts(runs)
     yield from paragraphs(_NOTES["intervals"])
 
@@ -61,6 +64,21 @@ def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     if len(set().union(*epochs.values())) > 1:
         starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
         yield f"Epoch budgets differ: {_sizes(epochs)}{f'; {starts} start from trained models' if starts else ''}."
+
+
+def _trials(runs: StudyRuns) -> Iterator[str]:
+    """What was tuned, where, and whether all rows had as many trials."""
+    where = {"first seed": f"seed {runs.study.seeds[0]}; other seeds reuse the choice", "each seed": "each seed"}
+    for name in runs.rows:
+        row = runs.study.row(name)
+        if len(row.trials) > 1:
+            values = "; ".join(f"{key} {', '.join(map(value_text, own))}" for key, own in (row.tune or {}).items())
+            yield (
+                f"{row.title} was tuned on dev ({values}; {len(row.trials)} trials on {where[runs.study.tune_on]})."
+                " Its seconds count all trials, and no table shows the scores of the others."
+            )
+    if runs.study.unequal_trials:
+        yield runs.study.unequal_trials
 
 
 def _starts(runs: StudyRuns) -> Iterator[str]:

@@ -43,6 +43,8 @@ class Scored:
 
     entry: Entry
     record: RunRecord
+    trials: tuple[RunRecord, ...] = ()
+    """The runs that were tried for its recipe, some with another seed: see :class:`Entry`."""
 
     @property
     def score(self) -> TaskScore:
@@ -53,9 +55,15 @@ class Scored:
         return self.score.dev
 
     @property
+    def seconds(self) -> float:
+        """Of the run and of the others that were tried with its seed."""
+        tried = {each.run: each.cost.seconds for each in self.trials if each.seed == self.record.seed}
+        return sum({**tried, self.record.run: self.record.cost.seconds}.values())
+
+    @property
     def total_seconds(self) -> float:
         """With those of the runs it is built on, where they are known."""
-        return self.entry.total_seconds or self.record.cost.seconds
+        return self.entry.total_seconds or self.seconds
 
     @property
     def epochs(self) -> int:
@@ -75,7 +83,11 @@ class StudyRuns:
     def __init__(self, result: StudyResult, ledger: Ledger, maps: Sequence[AttentionMap] = ()) -> None:
         self.result, self.study, self.ledger, self.maps = result, result.study, ledger, maps
         self.predictions, self.curve = cache(ledger.predictions), cache(ledger.curve)
-        self.scored = tuple(Scored(entry, self._record(entry.run)) for entry in result.entries if entry.run is not None)
+        self.scored = tuple(
+            Scored(entry, self._record(entry.run), tuple(map(self._record, entry.trials)))
+            for entry in result.entries
+            if entry.run is not None
+        )
         self._entries, self._cells = defaultdict[Any, list[Entry]](list), defaultdict[Any, list[Scored]](list)
         for entry in result.entries:
             for line in (entry.line, entry.line.row):
@@ -217,6 +229,17 @@ def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
 def records_of(group: Iterable[Scored]) -> list[RunRecord]:
     """The runs' records, each once."""
     return list({scored.record.run: scored.record for scored in group}.values())
+
+
+def seconds_of(group: Iterable[Scored]) -> float | None:
+    """The mean over the runs of their seconds, those of trials among them."""
+    return mean_of({scored.record.run: scored.seconds for scored in group}.values())
+
+
+def trials_cells(runs: StudyRuns, group: Sequence[Scored]) -> dict[str, int]:
+    """How many runs were tried for a cell of a group, under the head of its column; empty if no row tunes."""
+    tuned = any(scored.trials for scored in runs.scored)
+    return {"trials": max((len(scored.trials) or 1 for scored in group), default=1)} if tuned else {}
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

@@ -38,7 +38,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
     """A row a finished cell: the main table's runs and then the curve's, with fewer ``train_rows`` of the target.
 
     ``method`` holds the :class:`Line`. ``stored_parameters`` are those to keep to answer this target;
-    ``total_seconds`` counts the runs it is built on.
+    ``seconds`` counts the ``trials`` of its seed, and ``total_seconds`` the runs it is built on.
     """
     group = sorted(runs.scored, key=lambda scored: scored.entry.rows is not None)
     return pd.DataFrame(
@@ -50,11 +50,13 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "metric": [scored.score.metric for scored in group],
             "value": [scored.value for scored in group],
             **{name: [getattr(scored.record.cost, name) for scored in group] for name in Cost.model_fields},
+            "seconds": [scored.seconds for scored in group],
             "run": [scored.record.run for scored in group],
             # Whole numbers stay whole beside empty fields.
             "train_rows": pd.array([scored.score.train_rows or None for scored in group], "Int64"),
             "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
+            "trials": [len(scored.trials) or 1 for scored in group],
         }
     )
 

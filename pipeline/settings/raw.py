@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pipeline.settings.recipe import Recipe, layered, table
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import METHODS, point_text, points
 from pipeline.system.errors import shortened
 
 Table = dict[str, Any]
@@ -123,13 +123,11 @@ def _grid_mistakes(where: str, row: Table) -> list[str]:
 def _cells(name: str, row: Table, grid: Table) -> Table:
     published = row.get("published")
     cells = {}
-    for number, chosen in enumerate(itertools.product(*grid.values()), start=1):
-        picked = dict(zip(grid, chosen, strict=True))
-        values = (f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in picked.items())
+    for number, point in enumerate(points(grid), start=1):
         cells[f"{name}-{number}"] = {
             **row,
-            "title": f"{row.get('title') or name}, {', '.join(values)}",
-            "recipe": layered(row.get("recipe", {}), picked),
+            "title": f"{row.get('title') or name}, {point_text(point)}",
+            "recipe": layered(row.get("recipe", {}), point),
             "published": (published[number - 1] or None) if isinstance(published, list | tuple) else published,
         }
     return cells

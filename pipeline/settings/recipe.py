@@ -378,6 +378,12 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
+def has_key(values: Mapping[str, Any], key: str) -> bool:
+    """Whether ``values``, which are :func:`layered`, have a value for the flat key."""
+    part, inner = FLAGS.get(key, ("", key))
+    return inner in (table(values.get(part)) if part else values)
+
+
 def _with_flat_key(problem: str) -> str:
     key, colon, rest = problem.partition(":")
     return {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}.get(key, key) + colon + rest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -9,7 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from pipeline.data.tasks import Name
-from pipeline.settings.recipe import Trainable
+from pipeline.settings.recipe import Recipe, Trainable, has_key, layered
+from pipeline.system.errors import shortened
 
 Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion"]
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
@@ -27,6 +30,35 @@ def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
     if values is not None and len(set(values)) < len(values):
         raise ValueError("a value stands twice")
     return values
+
+
+def _no_equal_values(values: Sequence[Any]) -> Sequence[Any]:
+    """As :func:`no_repeats`, of values that may be tables."""
+    if any(value in values[:place] for place, value in enumerate(values)):
+        raise ValueError("a value stands twice")
+    return values
+
+
+def _not_too_large(grid: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+    if (size := math.prod(map(len, grid.values()))) > MOST_TRIALS:
+        raise ValueError(f"{size} trials are too many (most {MOST_TRIALS}): leave values out")
+    return grid
+
+
+MOST_TRIALS = 200
+Values = Annotated[tuple[Any, ...], Field(min_length=1), AfterValidator(_no_equal_values)]
+Grid = Annotated[dict[str, Values], AfterValidator(_not_too_large)]
+"""Values of recipe keys, flat: a trial for every combination."""
+
+
+def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Every combination of a grid's values, the last key fastest; of an empty grid the one without a key."""
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def point_text(point: Mapping[str, Any]) -> str:
+    """``epochs 2, head_dropout 0.3``."""
+    return ", ".join(f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in point.items())
 
 
 TaskName = Annotated[Name, AfterValidator(_renamed)]
@@ -93,6 +125,9 @@ class Row(BaseModel):
     keep_weights: bool = Field(
         False, description="multitask, sequential: keep the trained models for predict; other methods always do"
     )
+    tune: Grid | None = Field(
+        None, description="a run for every combination of these values of recipe keys: the best on dev is the row's"
+    )
     published: str | tuple[str, ...] | dict[TaskName, str] | None = Field(
         None, description="its name or names in the published tables; sequential tuning: one name for each source"
     )
@@ -115,6 +150,11 @@ class Row(BaseModel):
         if self.of is not None and self.method in ("adapter", "full"):
             return "adapter" if self.method == "adapter" else "frozen"
         return "full" if self.after else METHODS[self.method].built_on
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        """The values of what is tuned, a trial each; one without values where nothing is."""
+        return points(self.tune or {})
 
     @property
     def joins(self) -> str:
@@ -147,6 +187,19 @@ class Row(BaseModel):
             if self.built_on and name in rows and rows[name].backbone != self.backbone:
                 mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
                 yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
+
+    def tune_mistakes(self, shared: Mapping[str, Any]) -> Iterator[str]:
+        """Tuned keys that the row has a value for, and values that its recipe, over the ``shared`` one, cannot have."""
+        grid = self.tune or {}
+        own = layered(self.recipe, *self.tasks.values())
+        for key in grid:
+            if has_key(own, key):
+                yield f"{key}: the row's recipe has it: leave it out of one of them (tune = {{}} tunes nothing)"
+        base, trains = layered(shared, self.recipe), METHODS[self.method].trains
+        problems = {problem: None for point in self.trials for problem in Recipe.problems(layered(base, point))}
+        yield from (problem for problem in problems if problem not in Recipe.problems(base))
+        if not set(map(str, grid.get("trainable", ()))) <= set(trains):
+            yield f"trainable: a row of {self.method} trains {' or '.join(trains)}"
 
 
 class Curve(BaseModel):

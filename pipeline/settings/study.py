@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
 from pipeline.settings.recipe import Recipe, layered, table
-from pipeline.settings.rows import METHODS, Curve, Published, Row, RowName, Rows, TaskName, no_repeats
+from pipeline.settings.rows import METHODS, Curve, Grid, Method, Published, Row, RowName, Rows, TaskName, no_repeats
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
@@ -17,7 +17,7 @@ class Study(BaseModel):
     """What is compared.
 
     Of recipes, the later of these overrides the former: ``recipe``, ``tasks.<task>``, ``rows.<row>.recipe``,
-    ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``.
+    ``rows.<row>.tasks.<task>``, on the curve ``curve.recipe``, a trial's values of what is tuned.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -34,6 +34,8 @@ class Study(BaseModel):
     dev_limit: Rows | None = Field(None, ge=2, description="dev rows of every task, the same for all runs")
     recipe: dict[str, Any] = {}
     tasks: dict[TaskName, dict[str, Any]] = {}
+    tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, where they do not say")
+    tune_on: Literal["first seed", "each seed"] = Field("first seed", description="where the trials of a row are run")
     rows: dict[RowName, Row] = {}
     curve: Curve | None = None
     published: Published | None = None
@@ -85,6 +87,8 @@ class Study(BaseModel):
         known = [name for name in self.methods if name in rows]
         for name in dict.fromkeys((*self.rows, *known)):
             problems += [f"rows.{name}.{mistake}" for mistake in rows[name].mistakes(rows)]
+        for name, row in rows.items():
+            problems += [f"rows.{name}.tune.{mistake}" for mistake in row.tune_mistakes(self.recipe)]
         sequential = [name for name in known if METHODS[rows[name].method].by_source]
         if self.reference not in self.methods or self.reference in sequential:
             problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
@@ -119,7 +123,19 @@ class Study(BaseModel):
         """The row called ``name``, or the method of that name with nothing of its own; title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
         title = row.title or (METHODS[row.method].title if name == row.method else name)
-        return row.model_copy(update={"title": title, "of": row.of or row.built_on})
+        tune = self.tune.get(row.method, {}) if row.tune is None else row.tune
+        return row.model_copy(update={"title": title, "of": row.of or row.built_on, "tune": tune})
+
+    @property
+    def unequal_trials(self) -> str:
+        """A sentence, if the rows do not have as many trials each; else empty."""
+        trials = {self.title(name): len(self.row(name).trials) for name in self.methods}
+        if len({*trials.values()}) < 2:
+            return ""
+        return (
+            f"Rows were not tuned alike (trials: {', '.join(f'{title} {count}' for title, count in trials.items())}):"
+            " the best of more trials scores higher by chance alone."
+        )
 
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential tuning from it."""
@@ -152,11 +168,13 @@ class Study(BaseModel):
             if name in curve.methods
         }
 
-    def recipe_for(self, row: str, task: str, curve: bool = False) -> Recipe:
-        """The recipe of a row on a task, in the main table or on the curve."""
+    def recipe_for(self, row: str, task: str, curve: bool = False, trial: Mapping[str, Any] | None = None) -> Recipe:
+        """The recipe of a row on a task, in the main table or on the curve, of one of its trials or of none."""
         own, trains = self.row(row), METHODS[self.row(row).method].trains
         on_curve = self.curve.recipe if curve and self.curve else {}
-        values = layered(self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve)
+        values = layered(
+            self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve, trial or {}
+        )
         if values.get("trainable") not in trains[1:]:
             values["trainable"] = trains[0]
         if own.method != "merge":
@@ -166,8 +184,14 @@ class Study(BaseModel):
         return Recipe.parse(values, f"study {self.name}, recipe of {row} on {task}")
 
     def with_recipe(self, **values: Any) -> Self:
-        """The same study with ``values`` in every recipe; a :class:`PipelineError` if one cannot have them."""
+        """The same study with ``values`` in every recipe; a :class:`PipelineError` if one cannot have them.
+
+        They are tuned no longer.
+        """
         changed = self.model_dump()
+        for grid in (*changed["tune"].values(), *(row["tune"] or {} for row in changed["rows"].values())):
+            for key in values.keys() & grid.keys():
+                del grid[key]
         for part in parts(changed).values():
             for recipe in (part["recipe"], *part.get("tasks", {}).values()):
                 recipe.update(layered(recipe, values) if recipe else {})

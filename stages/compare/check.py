@@ -50,6 +50,23 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     return study, sizes
 
 
+def shared_texts(study: Study, workspace: Workspace) -> Iterator[str]:
+    """A sentence for each target and task with some of the same text, if a row uses the task for the target."""
+    for target in map(workspace.task, study.targets):
+        users: dict[str, list[str]] = {}
+        for name in study.methods:
+            row = study.row(name)
+            partners = study.partners(name, target.name) if row.joins else ()
+            extra = [source.task for source in study.recipe_for(name, target.name).extra]
+            for source in {workspace.task(task).name: None for task in (*partners, *row.after, *extra)}:
+                if target.name in study.targets_of(name):
+                    users.setdefault(source, []).append(row.title)
+        for source, rows in users.items():
+            if shared := target.text_shared_with(workspace.task(source)):
+                use = f"rows that use {source} for {target.name}: {', '.join(rows)}"
+                yield f"{target.name} and {source} share text ({shared}); {use}."
+
+
 def _name_of(alias: str, workspace: Workspace) -> str:
     with suppress(PipelineError):  # a task that only recipes and rows name is not run: it need not be there
         return workspace.task(alias).name

@@ -13,7 +13,7 @@ from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.training.devices import is_main_process
-from stages.compare.check import checked
+from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import score_across
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.jobs import Jobs
@@ -50,15 +50,15 @@ class DryRun:
 def dry_run(study: Study, workspace: Workspace) -> DryRun:
     """Check a study as :func:`compare` does, and count its runs without training any."""
     study, _, jobs = _prepare(study, workspace)
-    missing = set(jobs.missing)
+    missing, runs = set(jobs.to_train), [job for job in jobs.jobs if not job.is_choice]
 
     def planned(title: str, own: Sequence[Job]) -> PlannedRow:
         left = [job for job in own if job in missing]
         return PlannedRow(title, len(own), len(own) - len(left), jobs.estimate.total(left))
 
-    rows = dict.fromkeys(job.row for job in jobs.jobs)
-    each = tuple(planned(study.title(row), [job for job in jobs.jobs if job.row == row]) for row in rows)
-    return DryRun(study, each, planned("all", jobs.jobs), len(jobs.estimate.runs))
+    rows = dict.fromkeys(job.row for job in runs)
+    each = tuple(planned(study.title(row), [job for job in runs if job.row == row]) for row in rows)
+    return DryRun(study, each, planned("all", runs), len(jobs.estimate.runs))
 
 
 def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
@@ -72,12 +72,13 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
     """
     study, wanted, jobs = _prepare(study, workspace)
     if is_main_process():
-        missing, count = jobs.missing, len(jobs.jobs)
+        missing, count = jobs.to_train, sum(not job.is_choice for job in jobs.jobs)
         time = f", {jobs.estimate.total(missing)}" if missing else ""
         print(f"study {study.name}: {count - len(missing)} of {count} runs done{time}", file=sys.stderr, flush=True)
     jobs.train()
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
-    result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries)
+    shared = tuple(shared_texts(study, workspace))
+    result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
     by_backbone: dict[str | None, list[str]] = {}
     for job, entry in zip(wanted.values(), entries, strict=True):
         if entry.run is not None and entry.rows is None:
@@ -95,6 +96,9 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
 def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Entry, Job], Jobs]:
     workspace = replace(workspace, held_out=study.targets, dev_limit=study.dev_limit or workspace.dev_limit)
     study, sizes = checked(study, workspace)
+    for sentence in (*shared_texts(study, workspace), study.unequal_trials) if is_main_process() else ():
+        if sentence:
+            print(f"note: {sentence}", file=sys.stderr, flush=True)
     wanted = jobs_of(study, plan(study, sizes))
     keeping = {name for name in study.methods if study.row(name).keep_weights}
     kept = {job for cell, job in wanted.items() if cell.line.row in keeping}
@@ -106,4 +110,5 @@ def _entry(cell: Entry, job: Job, jobs: Jobs) -> Entry:
         run = jobs.get(job).run
     except PipelineError as error:
         return cell.model_copy(update={"error": str(error)})
-    return cell.model_copy(update={"run": run, "total_seconds": jobs.seconds(job)})
+    trials = tuple(dict.fromkeys(record.run for record in jobs.trials(job)))
+    return cell.model_copy(update={"run": run, "total_seconds": jobs.seconds(job), "trials": trials})

@@ -12,7 +12,7 @@ from pipeline.records.ledger import Kind
 from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import METHODS, point_text
 from pipeline.settings.study import Study
 
 
@@ -31,8 +31,12 @@ class Job:
     """Of a fusion several may be of its target: it takes the one that is best on dev."""
     backbone: str | None = None
     """Another than the study's."""
+    trials: tuple[Job, ...] = ()
+    """Of which the best on dev gives this job its recipes, those of ``parts`` standing in until that is known."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
+    tuned: str = field(default="", compare=False)
+    """Of a trial, its values of what the row tunes."""
 
     def __hash__(self) -> int:
         return self._hash
@@ -40,7 +44,7 @@ class Job:
     @cached_property
     def _hash(self) -> int:
         # Jobs are looked up over and over, and a recipe has dozens of settings.
-        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone))
+        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone, self.trials))
 
     def __getstate__(self) -> dict[str, Any]:
         # Texts have another hash in another process.
@@ -57,7 +61,18 @@ class Job:
     @property
     def title(self) -> str:
         source = f" from {self.needs[0].task}" if METHODS[self.kind].by_source else ""
-        return f"{self.row} {self.task}{source} seed {self.seed}"
+        return f"{self.row}{f' ({self.tuned})' if self.tuned else ''} {self.task}{source} seed {self.seed}"
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether one of its trials is its run, so that it trains nothing itself."""
+        return any(trial.seed == self.seed for trial in self.trials)
+
+    def with_best(self, dev: Mapping[Job, float]) -> Job:
+        """The job with the recipes of its best trial by the ``dev`` scores of those that finished, of equal ones the
+        first."""
+        best = max((trial for trial in self.trials if trial in dev), key=dev.__getitem__)
+        return replace(best, seed=self.seed, needs=self.needs)
 
 
 def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Entry]:
@@ -91,26 +106,47 @@ def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
 
     @cache
     def seeded(job: Job, seed: int) -> Job:
-        return replace(job, needs=tuple(seeded(need, seed) for need in job.needs), seed=seed)
+        needs = tuple(seeded(need, seed) for need in job.needs)
+        each = study.tune_on == "each seed"
+        return replace(
+            job, needs=needs, seed=seed, trials=tuple(seeded(t, seed) for t in job.trials) if each else job.trials
+        )
 
     return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed) for cell in cells}
 
 
 def job_of(study: Study, cell: Entry) -> Job:
-    """What has to be trained for a cell: the target on its own number of rows, everything else on the study's."""
+    """What has to be trained for a cell: the target on its own number of rows, everything else on the study's.
+
+    Trials have the seed of the cell: see :func:`jobs_of`.
+    """
     line, target = cell.line, cell.target
     row = study.row(line.row)
     traits = METHODS[row.method]
 
     def job(name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None) -> Job:
-        def part(task: str) -> Part[str]:
+        asked = study.row(name)
+
+        def part(task: str, trial: Mapping[str, Any]) -> Part[str]:
             own, on_curve = task == target, cell.rows is not None
             # A source is trained as in the main table, whichever point of the curve it serves.
-            recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint))
+            recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint), trial)
             return Part(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
 
-        asked = study.row(name)
-        return Job(kind or asked.method, tuple(map(part, tasks)), cell.seed, tuple(needs), asked.backbone, name)
+        trials = asked.trials
+        jobs = [
+            Job(
+                kind=kind or asked.method,
+                parts=tuple(part(task, trial) for task in tasks),
+                seed=cell.seed,
+                needs=tuple(needs),
+                backbone=asked.backbone,
+                row=name,
+                tuned=point_text(trial) if len(trials) > 1 else "",
+            )
+            for trial in trials
+        ]
+        return jobs[0] if len(jobs) == 1 else replace(jobs[0], trials=tuple(jobs), tuned="")
 
     def alone(name: str | None, task: str) -> Job:
         """One task by row ``name``. What that is built on: for an adapter the sources' there, else the task itself."""
@@ -139,5 +175,5 @@ def job_of(study: Study, cell: Entry) -> Job:
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
-    """Each job once, after those it needs."""
-    return list(dict.fromkeys(each for job in jobs for each in (*in_order(job.needs), job)))
+    """Each job once, after its trials and those it needs."""
+    return list(dict.fromkeys(each for job in jobs for each in (*in_order((*job.needs, *job.trials)), job)))

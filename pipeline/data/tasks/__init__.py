@@ -50,6 +50,7 @@ class Source(BaseModel):
         None, gt=0, lt=1, description="no dev split is published: hold out this share of train"
     )
     drop_blank: bool = Field(False, description="leave out rows with an empty text, which are otherwise an error")
+    drop_labels: tuple[str, ...] = Field((), description="leave out rows with these raw labels, such as -1 for none")
 
 
 class Files(Source):
@@ -79,6 +80,8 @@ class Task(BaseModel):
     name: Name
     description: str = ""
     aliases: tuple[Name, ...] = ()
+    terms: str = Field("", description="licence of the data, or on what terms it was released")
+    shares_text: dict[Name, str] = Field({}, description="tasks with some of the same text, and how much of it")
     kind: Kind
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one column, or two for a pair")
     label: str = Field(description="column of the label")
@@ -106,6 +109,10 @@ class Task(BaseModel):
         """The part of the task that, besides its rows, changes a training run; it belongs to a run's identity."""
         return self.model_dump(mode="json", include={"kind", "classes", "range", "metric"})
 
+    def text_shared_with(self, other: Self) -> str:
+        """What text the two tasks share, in words; either may say it; empty: none is known."""
+        return self.shares_text.get(other.name) or other.shares_text.get(self.name, "")
+
     @classmethod
     def parse(cls, raw: dict[str, Any], where: str) -> Self:
         """Validate ``raw``; a :class:`PipelineError` names ``where`` and all mistakes, within and between keys."""
@@ -131,6 +138,7 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
     fitting = " or ".join(f"'{name}'" for of, own in METRICS_OF.items() if of == kind for name in own)
     others = [of for of, own in METRICS_OF.items() if fitting and of != kind and metric in own]
     columns = list(text) if isinstance(text, list) else []
+    shared = raw["shares_text"] if isinstance(raw.get("shares_text"), dict) else {}
     single, paired, encoding = len(columns) == 1, head in PAIR_HEADS, raw.get("encoding", "cross")
     hub_columns = hub["text"] if isinstance(hub, dict) and isinstance(hub.get("text"), list) else columns
     below = f"range: the first number must be below the second (got {shortened(bounds)})"
@@ -145,6 +153,7 @@ def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
         (kind == "score" and classes, "classes: belongs to kind 'classes'"),
         (others, f"metric: '{metric}' belongs to kind '{''.join(others)}'; use {fitting}"),
         (len(set(map(str, columns))) < len(columns), f"text: the two columns are the same (got {shortened(text)})"),
+        (str(raw.get("name")) in shared, f"shares_text: '{raw.get('name')}' is the task itself"),
         (label in columns, f"label: column {shortened(label)} is also a text column"),
         (single and (paired or encoding == "siamese"), two_texts),
         (not single and paired and encoding == "cross", f"head: '{head}' needs encoding = 'siamese'"),

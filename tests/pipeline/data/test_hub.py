@@ -7,7 +7,7 @@ from typing import Any
 import datasets
 import pytest
 
-from pipeline.data.load import load_split
+from pipeline.data.load import load_split, read_test_texts
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
 from tests.loading import load_task_data
@@ -89,6 +89,67 @@ def test_imdb_maps_its_sides_to_the_outer_classes_and_holds_out_a_fixed_tenth(
     assert first.fingerprint["dev"] == second.fingerprint["dev"]
     assert first.fingerprint["train"] != second.fingerprint["train"]
     assert set(first.dev["id"]).isdisjoint(first.train["id"])
+
+
+PAIR, QUESTION = ["sentence1", "sentence2"], ["text"]
+INFERENCE = ["premise", "hypothesis"]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "columns", "labels"),
+    [
+        ("rte", ("nyu-mll/glue", "rte", "train", None), PAIR, {"label": [0, 1]}),
+        ("mrpc", ("nyu-mll/glue", "mrpc", "train", None), PAIR, {"label": [0, 1]}),
+        ("cb", ("aps/super_glue", "cb", "train", None), INFERENCE, {"label": [0, 1, 2]}),
+        ("mnli", ("nyu-mll/glue", "mnli", "train", None), INFERENCE, {"label": [0, 1, 2]}),
+        ("snli", ("stanfordnlp/snli", None, "train", None), INFERENCE, {"label": [0, 1, 2]}),
+        ("cola", ("nyu-mll/glue", "cola", "train", None), ["sentence"], {"label": [0, 1]}),
+        (
+            "trec",
+            ("CogComp/trec", None, "train", "refs/convert/parquet"),
+            QUESTION,
+            {"coarse_label": [0, 1, 2, 3, 4, 5], "fine_label": [9] * 6},
+        ),
+        ("mr", ("cornell-movie-review-data/rotten_tomatoes", None, "train", None), QUESTION, {"label": [0, 1]}),
+        (
+            "subj",
+            ("SetFit/subj", None, "train", None),
+            QUESTION,
+            {"label_text": ["subjective", "objective"], "label": [7, 8]},
+        ),
+        ("banking77", ("mteb/banking77", None, "train", None), QUESTION, {"label": list(range(77))}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_each_class_of_the_hub_is_the_class_of_that_number(
+    name: str,
+    asked: tuple[Any, ...],
+    columns: list[str],
+    labels: dict[str, list[Any]],
+    publish: Callable[..., list[Any]],
+) -> None:
+    task, size = find_task(name), len(next(iter(labels.values())))
+    assert size == task.outputs and task.hub is not None
+    rows = labels | {column: [f"{column} {row}" for row in range(size)] for column in columns}
+    tenfold = {column: values * 10 for column, values in rows.items()}  # dev is held out of some
+    calls = publish(dict.fromkeys(task.hub.splits.values(), tenfold))
+    data = load_task_data(task, None)
+    assert calls[0] == asked
+    both = [*data.train.to_dict("records"), *data.dev.to_dict("records")]
+    assert {(row["label"], row["text_a"], row.get("text_b")) for row in both} == {
+        (number, f"{columns[0]} {number}", f"{columns[1]} {number}" if task.is_pair else None) for number in range(size)
+    }
+    assert len(data.train) > 0 < len(data.dev)
+
+
+def test_rows_without_a_label_that_annotators_agreed_on_are_left_out(publish: Callable[..., list[Any]]) -> None:
+    columns = {"premise": list("abcd"), "hypothesis": list("efgh"), "label": [2, -1, 0, -1]}
+    publish({"train": columns, "validation": columns, "test": columns})
+    data = load_task_data(find_task("snli"), None)
+    assert data.train["label"].tolist() == data.dev["label"].tolist() == [2, 0]
+    assert data.train["text_a"].tolist() == ["a", "c"]
+    texts = read_test_texts(find_task("snli"), None)
+    assert texts is not None and texts["text_a"].tolist() == ["a", "b", "c", "d"]
 
 
 def test_bad_rows_of_the_hub_are_named_by_data_set_and_split(publish: Callable[..., list[Any]]) -> None:

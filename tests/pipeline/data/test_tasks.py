@@ -1,18 +1,41 @@
 """Every shipped task is valid and found by its names, and a bad task file is told all its mistakes at once."""
 
+import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.data.load import load_all_rows
 from pipeline.data.tasks import BUILT_IN, Task, built_in_tasks, find_task
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD
 
 SHIPPED = sorted(BUILT_IN.glob("*.toml"))
-EXPECTED = ["cfimdb", "imdb", "quora", "rotten15k", "sick", "sst", "sts"]
+EXPECTED = [
+    "banking77",
+    "cb",
+    "cfimdb",
+    "cola",
+    "imdb",
+    "mnli",
+    "mr",
+    "mrpc",
+    "quora",
+    "rotten15k",
+    "rte",
+    "sick",
+    "snli",
+    "sst",
+    "sts",
+    "subj",
+    "trec",
+]
+DATA = os.environ.get("TASKS_DATA")
+"""A folder with the built-in tasks' files, where there is one: see docs/development.md."""
 
 HUB: dict[str, Any] = {"dataset": "owner/set", "text": ["a", "b"], "label": "y", "splits": {"train": "train"}}
 
@@ -30,7 +53,7 @@ def mistakes(values: dict[str, Any]) -> list[str]:
     return [line.strip() for line in lines]
 
 
-def test_the_seven_tasks_are_shipped() -> None:
+def test_the_tasks_are_shipped() -> None:
     assert [file.stem for file in SHIPPED] == EXPECTED == list(built_in_tasks())
 
 
@@ -38,11 +61,33 @@ def test_the_seven_tasks_are_shipped() -> None:
 def test_a_shipped_task_parses_and_is_named_like_its_file(file: Path) -> None:
     task = Task.read(file)
     assert task.name == file.stem
-    assert task.description
+    assert task.description and task.terms
     assert task.outputs == (len(task.classes) if task.kind == "classes" else 1)
     if task.hub is not None:
         assert task.hub.dev_fraction is not None or "dev" in task.hub.splits
         assert set(task.hub.labels.values()) <= set(range(task.outputs))
+
+
+@pytest.mark.skipif(DATA is None, reason="TASKS_DATA names no folder with the tasks' files")
+@pytest.mark.parametrize("task", built_in_tasks().values(), ids=list(built_in_tasks()))
+def test_a_shipped_task_reads_its_files(task: Task) -> None:
+    assert DATA is not None
+    rows = load_all_rows(task, Path(DATA))
+    assert len(rows.train) > len(rows.dev) > 0
+    labels = Path(DATA) / task.name / "labels.json"
+    if labels.exists():
+        names = json.loads(labels.read_text())
+        assert [names[str(number)] for number in range(task.outputs)] == list(task.classes)
+
+
+def test_tasks_share_text_both_ways_and_only_with_tasks_there_are() -> None:
+    tasks = built_in_tasks()
+    pairs = {frozenset((task.name, other)) for task in tasks.values() for other in task.shares_text}
+    assert len(pairs) == sum(len(task.shares_text) for task in tasks.values()), "said twice"
+    for first in tasks.values():
+        for second in tasks.values():
+            assert bool(first.text_shared_with(second)) == ({first.name, second.name} in pairs)
+            assert first.text_shared_with(second) == second.text_shared_with(first)
 
 
 def test_no_two_shipped_tasks_answer_to_the_same_name() -> None:
@@ -148,6 +193,11 @@ BAD = {
             "metric: 'accuracy' belongs to kind 'classes'; use 'pearson' or 'spearman'",
         ],
     ),
+    "text shared with itself": (
+        MOOD | {"shares_text": {"mood": "all"}, "terms": 3},
+        ["terms: Input should be a valid string", "shares_text: 'mood' is the task itself"],
+    ),
+    "text shared with no name of a task": (MOOD | {"shares_text": {"Mood": "all"}}, ["shares_text.Mood"]),
     "names that repeat": (
         LIKENESS | {"text": ["same", "same"], "kind": "classes", "classes": ["a", "a"], "metric": "accuracy"},
         [

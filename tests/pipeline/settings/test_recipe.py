@@ -498,6 +498,18 @@ def test_few_rows_are_passed_more_often_until_there_are_enough_steps(
     assert recipe.epochs_over(rows) == expected
 
 
+@pytest.mark.parametrize("rows", [1, 31, 200, 300, 1_000, 3_200, 10_000, 100_000])
+@pytest.mark.parametrize("epochs", [1, 4, 12, 50])
+def test_enough_steps_and_few_evaluations_go_together(rows: int, epochs: int) -> None:
+    """Few rows: at least so many steps. Many: the epochs, whatever steps they take. Ten scores at most."""
+    recipe = resolved(STS, epochs=epochs, min_steps=400, evaluations=10, batch_size=32)
+    passes, steps = recipe.epochs_over(rows), recipe.steps_over(rows)
+    assert passes * steps >= 400
+    assert passes == epochs or (passes - 1) * steps < 400
+    scored = [epoch for epoch in range(1, passes + 1) if recipe.scored(epoch, passes)]
+    assert len(scored) == min(10, passes) and scored[-1] == passes
+
+
 def test_a_recipe_cannot_be_changed_and_survives_json() -> None:
     recipe = resolved(STS, trainable="fusion")
     with pytest.raises(ValueError, match="frozen"):

@@ -17,6 +17,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
+from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
 from stages.pretrain import pretrain
 from stages.report import report
@@ -339,6 +340,43 @@ def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace
     meals.head(len(dev)).to_csv(data / "meals" / "train.csv", index=False)
     with pytest.raises(PipelineError, match="task 'meals': without the rows that stand in dev of 'films', 0 training"):
         compare(small, dataclasses.replace(workspace))
+
+
+def told(**values: Any) -> list[str]:
+    """What a study over built-in tasks tells of the text that they share."""
+    return list(shared_texts(study(**values), Workspace("none", None, Path("none"), Path("none"))))
+
+
+def test_text_that_a_target_shares_with_a_task_is_told_with_the_rows_that_use_it() -> None:
+    rows = {"mixed": {"method": "full", "recipe": {"extra": {"sick": {}}}}, "after": {"method": "multitask"}}
+    values: dict[str, Any] = {"targets": ["sts", "quora"], "sources": ["mrpc", "sick"], "rows": rows}
+    assert told(methods=["full", "adapter"], **values) == []  # each task is trained alone
+    lines = told(methods=["full", "fusion", "sequential", "mixed"], **values)
+    assert [line.split(" share")[0] for line in lines] == ["sts and mrpc", "sts and sick"]
+    assert lines[0].endswith("; rows that use mrpc for sts: fusion, sequential.")
+    assert lines[1].endswith("; rows that use sick for sts: fusion, sequential, mixed.")
+    assert "one pair in eleven" in lines[1]
+    rows["fusion"] = {"method": "fusion", "sources": ["quora"]}
+    assert told(methods=["full", "fusion"], **values) == []
+    # Said by either task's file, and found by an alias.
+    assert len(told(targets=["imdb", "cfimdb"], methods=["full", "fusion"])) == 2
+    aliased = told(targets=["sick"], methods=["full"], recipe=QUICK | {"extra": {"stsb": {}}})
+    assert aliased[0].startswith("sick and sts share text")
+
+
+def test_a_report_tells_of_shared_text(workspace: Workspace, tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    data = shutil.copytree(workspace.data, tmp_path / "data")
+    file = data / "meals" / "task.toml"
+    file.write_text(file.read_text() + '[shares_text]\nfilms = "half of it"\n')
+    own = dataclasses.replace(workspace, data=data)
+    quick = QUICK | {"epochs": 1}
+    _, folder = compare(study(methods=["full", "sequential"], sources=["meals"], recipe=quick, limit=32), own)
+    sentence = "films and meals share text (half of it); rows that use meals for films: sequential."
+    assert f"note: {sentence}" in capsys.readouterr().err
+    page = (folder / "tables.md").read_text()
+    assert sentence in page
+    report("small", own.reports)
+    assert (folder / "tables.md").read_text() == page
 
 
 def test_a_head_without_weights_on_a_frozen_backbone_is_scored_as_it_is(workspace: Workspace) -> None:

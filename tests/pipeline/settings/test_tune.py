@@ -1,0 +1,106 @@
+"""What a row of a study tunes: its trials, and what cannot be tuned."""
+
+from typing import Any
+
+import pytest
+
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError, shortened
+
+SMALL: dict[str, Any] = {"name": "small", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1]}
+
+
+def parse(row: dict[str, Any], **changes: Any) -> Study:
+    return Study.parse(SMALL | {"rows": {"full": {"method": "full", **row}}} | changes, "small.toml")
+
+
+def test_a_row_has_a_trial_for_every_combination_the_last_key_fastest() -> None:
+    study = parse({"tune": {"epochs": [2, 4], "bottleneck": [8, 16, 32]}})
+    trials = study.row("full").trials
+    assert trials == [{"epochs": epochs, "bottleneck": width} for epochs in (2, 4) for width in (8, 16, 32)]
+    recipes = [study.recipe_for("full", "sst", trial=trial) for trial in trials]
+    assert [(recipe.epochs, recipe.bottleneck.width) for recipe in recipes] == [tuple(t.values()) for t in trials]
+    assert study.row("adapter").trials == [{}]
+    assert Study.parse(study.model_dump(), "again") == study
+
+
+def test_a_trials_values_are_over_every_recipe_but_the_rows_own() -> None:
+    changes: dict[str, Any] = {
+        "recipe": {"epochs": 1, "batch_size": 4},
+        "tasks": {"sst": {"epochs": 2}},
+        "curve": {"rows": [8], "recipe": {"epochs": 3}},
+    }
+    study = parse({"tune": {"epochs": [5, 6]}}, **changes)
+    recipe = study.recipe_for("full", "sst", curve=True, trial={"epochs": 6})
+    assert (recipe.epochs, recipe.batch_size) == (6, 4)
+
+
+def test_rows_tune_what_their_method_does_unless_they_say() -> None:
+    rows = {"wide": {"method": "adapter"}, "fixed": {"like": "wide", "tune": {}}, "own": {"method": "adapter"}}
+    rows["own"] |= {"tune": {"epochs": [1, 2, 3]}}
+    study = parse({}, methods=["full", "adapter", *rows], rows=rows, tune={"adapter": {"learning_rate": [1e-4, 1e-3]}})
+    assert {name: len(study.row(name).trials) for name in study.methods} == {
+        "full": 1, "adapter": 2, "wide": 2, "fixed": 1, "own": 3,
+    }  # fmt: skip
+    assert study.unequal_trials.startswith("Rows were not tuned alike (trials: full fine-tuning 1, adapter 2, wide 2,")
+
+
+def test_rows_with_as_many_trials_are_alike() -> None:
+    tune = {"full": {"epochs": [1, 2]}, "adapter": {"learning_rate": [1e-4, 1e-3]}}
+    assert parse({}, tune=tune).unequal_trials == parse({}).unequal_trials == ""
+
+
+def test_what_the_command_line_gives_is_tuned_no_longer() -> None:
+    study = parse({"tune": {"epochs": [2, 4], "batch_size": [8, 16]}}, tune={"adapter": {"epochs": [3, 4]}})
+    given = study.with_recipe(epochs=7)
+    assert [len(given.row(name).trials) for name in given.methods] == [2, 1]
+    assert {given.recipe_for("full", "sst", trial=trial).epochs for trial in given.row("full").trials} == {7}
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"tune": 3}, "rows.full.tune: Input should be a valid dictionary"),
+        ({"tune": {"epochs": 3}}, "rows.full.tune.epochs: Input should be a valid tuple"),
+        ({"tune": {"epochs": []}}, "rows.full.tune.epochs: Tuple should have at least 1 item"),
+        ({"tune": {"epochs": [2, 3, 2]}}, "rows.full.tune.epochs: a value stands twice"),
+        ({"tune": {"extra": [{"sick": {}}, {"sick": {}}]}}, "rows.full.tune.extra: a value stands twice"),
+        ({"tune": {"eponchs": [2]}}, "rows.full.tune.eponchs: unknown key"),
+        ({"tune": {"epochs": [2, 0]}}, "rows.full.tune.epochs: Input should be greater than or equal to 1"),
+        ({"tune": {"bottleneck": [8, "wide"]}}, "rows.full.tune.bottleneck: Input should be a valid integer"),
+        ({"tune": {"encoding": ["cross"], "head": ["cosine"]}}, "rows.full.tune.head: 'cosine' compares"),
+        ({"tune": {"trainable": ["full", "fusion"]}}, "rows.full.tune.trainable: a row of full trains full or"),
+        ({"tune": {"epochs": list(range(1, 202))}}, "rows.full.tune: 201 trials are too many (most 200)"),
+        ({"tune": {"epochs": [2]}, "recipe": {"epochs": 3}}, "rows.full.tune.epochs: the row's recipe has it"),
+        (
+            {"tune": {"pal_size": [12]}, "recipe": {"pal": {"size": 24}}},
+            "rows.full.tune.pal_size: the row's recipe has it",
+        ),
+        (
+            {"tune": {"epochs": [2]}, "tasks": {"sst": {"epochs": 3}}},
+            "rows.full.tune.epochs: the row's recipe has it",
+        ),
+        ({"tune": {"epochs": [2, 3]}, "grid": {"epochs": [4]}}, "rows.full-1.tune.epochs: the row's recipe has it"),
+    ],
+    ids=lambda value: shortened(value),
+)
+def test_what_cannot_be_tuned_is_told_once(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        parse(row)
+    assert told in str(caught.value)
+    assert str(caught.value).startswith("small.toml: 1 mistake\n")
+
+
+@pytest.mark.parametrize(
+    ("study", "told"),
+    [
+        ({"tune": {"ful": {"epochs": [1]}}}, "tune.ful"),
+        ({"tune": {"full": {"epochs": [0, 1]}}}, "rows.full.tune.epochs: Input should be greater"),
+        ({"tune_on": "seed 1"}, "tune_on: Input should be 'first seed' or 'each seed'"),
+    ],
+    ids=lambda value: shortened(value),
+)
+def test_what_a_study_cannot_tune_is_told(study: dict[str, Any], told: str) -> None:
+    with pytest.raises(PipelineError) as caught:
+        parse({}, **study)
+    assert told in str(caught.value)

@@ -1,0 +1,256 @@
+"""Rows that tune: every value is tried, the best on dev is the row's run, and all of it is counted."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.reporting.runs import StudyRuns
+from pipeline.runs.request import RunRequest
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from stages.compare.compare import compare, dry_run
+from stages.compare.plan import Job, in_order, jobs_of, plan
+from stages.report import report
+
+QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8}
+RATES = {"learning_rate": [1e-6, 5e-3, 2e-3]}
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "methods": ["full", "adapter", "fusion"],
+    "targets": ["films"],
+    "sources": ["meals"],
+    "seeds": [1, 2],
+    "limit": 48,
+    "recipe": QUICK,
+    "tune": {"adapter": RATES},
+}
+
+
+def study(**changes: Any) -> Study:
+    return Study.parse(SMALL | changes, "test")
+
+
+def again(workspace: Workspace) -> Workspace:
+    """The same places as a later command sees them, with nothing remembered."""
+    return dataclasses.replace(workspace)
+
+
+@pytest.fixture
+def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.runs.training_run.fit", lambda *_, **__: pytest.fail("trained"))
+
+
+def rate(job: Job) -> float | None:
+    return job.parts[0].recipe.learning_rate
+
+
+@given(st.lists(st.one_of(st.none(), st.sampled_from([0.1, 0.5, 0.5000001, 0.9])), min_size=1, max_size=8))
+def test_the_best_trial_on_dev_is_chosen_and_of_equal_ones_the_first(scores: list[float | None]) -> None:
+    of = study(methods=["full"], sources=[], tune={"full": {"epochs": list(range(1, len(scores) + 2))}})
+    (tuned, _) = jobs_of(of, plan(of)).values()
+    dev = {trial: score for trial, score in zip(tuned.trials, scores, strict=False) if score is not None}
+    if not dev:
+        return  # all failed: see below
+    chosen = tuned.with_best(dev)
+    best = max(score for score in scores if score is not None)
+    assert chosen.parts[0].recipe.epochs == scores.index(best) + 1
+    assert (chosen.seed, chosen.needs, chosen.trials) == (1, (), ())
+
+
+@pytest.mark.parametrize(("where", "trial_seeds"), [("first seed", [1, 1]), ("each seed", [1, 2])])
+def test_a_row_is_tried_where_the_study_says_and_before_what_is_built_on_it(where: str, trial_seeds: list[int]) -> None:
+    of = study(tune_on=where, methods=["adapter", "fusion"])
+    jobs = jobs_of(of, plan(of))
+    adapters = {cell.seed: job for cell, job in jobs.items() if cell.line.row == "adapter"}
+    assert [adapters[seed].trials[0].seed for seed in (1, 2)] == trial_seeds
+    assert [adapters[seed].is_choice for seed in (1, 2)] == [True, where == "each seed"]
+    assert [list(map(rate, job.trials)) for job in adapters.values()] == [RATES["learning_rate"]] * 2
+    fused = {cell.seed: job for cell, job in jobs.items() if cell.line.row == "fusion"}
+    for seed, job in fused.items():
+        assert job.trials == () and adapters[seed] in job.needs
+        assert [len(need.trials) for need in job.needs] == [3, 3]  # of films and of meals
+    order = in_order(jobs.values())
+    assert len(order) == len(set(order))
+    for place, job in enumerate(order):
+        assert {*job.needs, *job.trials} <= set(order[:place])
+
+
+def test_a_single_value_is_no_choice() -> None:
+    of = study(methods=["full"], tune={"full": {"epochs": [7]}})
+    assert [(job.trials, job.parts[0].recipe.epochs) for job in jobs_of(of, plan(of)).values()] == [((), 7)] * 2
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
+    root = tmp_path_factory.mktemp("tuned")
+    workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
+    return workspace, *compare(study(), workspace)
+
+
+def trained(workspace: Workspace, kind: str, task: str, seed: int) -> dict[float, Any]:
+    """The finished runs of a kind by their learning rate."""
+    records = [workspace.ledger.find(name) for name in workspace.ledger.names()]
+    ours = [one for one in records if one and (one.kind, one.task, one.seed) == (kind, task, seed)]
+    return {one.recipe.learning_rate: one for one in ours if one.recipe.learning_rate is not None}
+
+
+@pytest.mark.slow
+def test_the_best_trial_is_the_rows_run_and_other_seeds_reuse_its_recipe(compared) -> None:  # type: ignore[no-untyped-def]
+    workspace, result, _ = compared
+    assert not any(entry.error for entry in result.entries)
+    first, second = (entry for entry in result.entries if entry.method == "adapter")
+    tried = trained(workspace, "adapter", "films", 1)
+    assert sorted(tried) == sorted(RATES["learning_rate"])
+    best = max((tried[rate] for rate in RATES["learning_rate"]), key=lambda record: record.dev)
+    assert first.run == best.run
+    (other,) = trained(workspace, "adapter", "films", 2).values()
+    assert (second.run, other.recipe) == (other.run, best.recipe)
+    assert first.trials == second.trials == tuple(tried[rate].run for rate in RATES["learning_rate"])
+
+
+@pytest.mark.slow
+def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None:  # type: ignore[no-untyped-def]
+    workspace, result, _ = compared
+    adapters = {entry.seed: entry.run for entry in result.entries if entry.method == "adapter"}
+    for entry in result.entries:
+        if entry.method == "fusion":
+            sources = {source.task: source.run for source in workspace.ledger.find(entry.run).sources}
+            assert sources["films"] == adapters[entry.seed] and entry.trials == ()
+            tried = trained(workspace, "adapter", "meals", 1)
+            best = max((tried[rate] for rate in RATES["learning_rate"]), key=lambda record: record.dev)
+            assert workspace.ledger.find(sources["meals"]).recipe == best.recipe
+
+
+@pytest.mark.slow
+def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  # type: ignore[no-untyped-def]
+    workspace, result, folder = compared
+    runs = StudyRuns(result, workspace.ledger)
+    first, second = runs.cell("adapter", "films")
+    tried = sum(record.cost.seconds for record in trained(workspace, "adapter", "films", 1).values())
+    assert first.seconds == first.total_seconds == pytest.approx(tried)
+    assert second.seconds == second.total_seconds == pytest.approx(second.record.cost.seconds)
+    results = pd.read_csv(folder / "results.csv")
+    assert results.groupby("method")["trials"].first().to_dict() == {"adapter": 3, "full": 1, "fusion": 1}
+    assert results[results["method"] == "adapter"]["seconds"].sum() == pytest.approx(first.seconds + second.seconds)
+    fused = runs.cell("fusion", "films")[0]
+    sources = tried + sum(record.cost.seconds for record in trained(workspace, "adapter", "meals", 1).values())
+    assert fused.seconds == fused.record.cost.seconds
+    assert fused.total_seconds == pytest.approx(fused.seconds + sources)
+
+
+@pytest.mark.slow
+def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> None:  # type: ignore[no-untyped-def]
+    workspace, result, folder = compared
+    page = (folder / "tables.md").read_text()
+    assert "adapter was tuned on dev (learning rate" not in page  # keys are named as they are written
+    assert "adapter was tuned on dev (learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse" in page
+    assert "Rows were not tuned alike (trials: full fine-tuning 1, adapter 3, fusion 1)" in page
+    choices = pd.read_csv(folder / "tables/choices.csv").set_index("method").iloc[:, 0]
+    assert "settings (3)" in choices["adapter"] and "own adapter's settings (3)" in choices["fusion"]
+    main = pd.read_csv(folder / "tables/main.csv").set_index("method")
+    assert main["trials"].to_dict() == {"full fine-tuning": 1, "adapter": 3, "fusion": 1}
+    losing = {run for entry in result.entries for run in entry.trials} - {entry.run for entry in result.entries}
+    html = (folder / "index.html").read_text()
+    assert losing and not [run for run in losing if run in html]
+    report("small", workspace.reports)
+    assert (folder / "tables.md").read_text() == page
+
+
+@pytest.mark.slow
+def test_what_was_tuned_is_not_tuned_again(compared, no_training, capsys) -> None:  # type: ignore[no-untyped-def]
+    workspace, result, _ = compared
+    assert compare(study(), again(workspace))[0] == result
+    error = capsys.readouterr().err
+    # Full twice, an adapter of each task thrice and once more, fusion twice; choosing trains nothing.
+    assert "study small: 12 of 12 runs done" in error
+    assert "note: Rows were not tuned alike" in error
+    # The second seed's run is not known before the trials are finished.
+    planned = dry_run(study(tune={"adapter": RATES, "full": {"epochs": [2, 3]}}), again(workspace))
+    assert planned.summary() | {"seconds": 0} == {"study": "small", "runs": 13, "done": 11, "to_do": 2, "seconds": 0}
+
+
+def test_rows_with_as_many_trials_are_not_warned_of(workspace: Workspace, capsys) -> None:  # type: ignore[no-untyped-def]
+    alike = study(methods=["full", "adapter"], tune={"full": {"epochs": [1, 2]}, "adapter": {"epochs": [1, 2]}})
+    dry_run(alike, workspace)
+    assert "tuned" not in capsys.readouterr().err
+
+
+def test_an_interrupted_study_goes_on_where_it_was(
+    workspace: Workspace, backbone_folder, data_folder, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    of = study(methods=["adapter"], reference="adapter", sources=[], recipe=QUICK | {"epochs": 1})
+    train, count = TrainingRun.train, itertools.count(1)
+
+    def interrupted(run: TrainingRun) -> Any:
+        if next(count) in (2, 5):
+            raise KeyboardInterrupt
+        return train(run)
+
+    monkeypatch.setattr(TrainingRun, "train", interrupted)
+    for _ in range(2):  # in the trials, and between them and the second seed
+        with pytest.raises(KeyboardInterrupt):
+            compare(of, again(workspace))
+    resumed, _ = compare(of, again(workspace))
+    whole = Workspace(str(backbone_folder), data_folder, tmp_path / "other/store", tmp_path / "other/reports")
+    straight, _ = compare(of, whole)
+    assert [(entry.run, entry.trials) for entry in resumed.entries] == [
+        (entry.run, entry.trials) for entry in straight.entries
+    ]
+    assert next(count) == 2 + 4 + 4 + 1  # two that were interrupted, and four runs each time
+
+
+BROKEN = {"learning_rate": [1e30, 5e-3], "max_grad_norm": [1e30]}
+
+
+def test_a_trial_that_fails_is_left_out_and_a_row_of_none_but_failed_ones_fails(workspace: Workspace) -> None:
+    rows = {"some": {"method": "full", "tune": BROKEN}, "none": {"like": "some"}}
+    rows["none"] |= {"tune": BROKEN | {"learning_rate": [1e30, 9e29]}}
+    result, folder = compare(study(methods=["some", "none"], reference="some", sources=[], rows=rows), workspace)
+    some, none = ([entry for entry in result.entries if entry.method == name] for name in rows)
+    assert [len(entry.trials) for entry in some] == [1, 1] and not any(entry.error for entry in some)
+    assert all(entry.run is None and "no longer a finite number" in str(entry.error) for entry in none)
+    assert "4 cells" in (folder / "tables.md").read_text()
+
+
+def test_weights_that_are_wanted_are_kept_of_the_trials_so_that_none_is_trained_twice(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, trained = TrainingRun.train, list[str]()
+
+    def counted(run: TrainingRun) -> Any:
+        trained.append(run.name)
+        return train(run)
+
+    monkeypatch.setattr(TrainingRun, "train", counted)
+    rows = {"sequential": {"keep_weights": True, "tune": {"epochs": [1, 2]}}}
+    quick = {"batch_size": 16}
+    of = study(
+        methods=["full", "sequential"], rows={"full": {"recipe": {"epochs": 1}}, **rows}, seeds=[1], recipe=quick
+    )
+    result, _ = compare(of, workspace)
+    assert len(trained) == len(set(trained)) == 4  # films and meals alone, and films from meals twice
+    (kept,) = (entry for entry in result.entries if entry.line.source)
+    assert len(kept.trials) == 2 and workspace.ledger.weights_file(str(kept.run)).is_file()
+
+
+def test_few_rows_take_as_many_steps_as_asked_and_ten_scores(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    steps, step = itertools.count(), torch.optim.AdamW.step
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        next(steps)
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
+    recipe = Recipe.parse(QUICK | {"trainable": "head", "min_steps": 400, "evaluations": 10, "batch_size": 32}, "test")
+    record = TrainingRun(RunRequest.single("frozen", "films", recipe, 1, 90), workspace).get()
+    taken = next(steps)
+    assert 400 <= taken < 403
+    assert len(workspace.ledger.curve(record.run)) == 10
