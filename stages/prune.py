@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.data.tasks import Task
 from pipeline.methods.attention import source_shares
-from pipeline.methods.fusion import prune_fusion
+from pipeline.methods.fusion import members_of, own_member, prune_fusion
 from pipeline.records.ledger import Cost, RunRecord, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
@@ -68,9 +68,12 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
     reset_peak_memory()
     started = time.perf_counter()
     tasks = [source.task for source in manifest.sources]
-    shares = source_shares(model.backbone, tasks, scoring.inputs())
-    # Of equal shares the first in the fusion's order.
-    kept = prune_fusion(model.backbone, tasks, sorted(tasks, key=lambda name: -shares[name])[:keep])
+    members = members_of(manifest.recipe, task.name, tasks)
+    own = own_member(manifest.recipe, task.name, members)
+    shares = source_shares(model.backbone, members, scoring.inputs())
+    # Of equal shares the first in the fusion's order; the target's own adapter stays if it has no gate.
+    ranked = sorted(tasks, key=lambda name: (name != own, -shares[name]))
+    kept = prune_fusion(model.backbone, members, {*ranked[:keep], *({own} if own else ())})
     predicting = time.perf_counter()
     prediction = scoring.predict(model)
     ended = time.perf_counter()
@@ -79,8 +82,9 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
     changes = {"run": run, "dev": score.dev, "sources": sources, "pruned_from": manifest.run, "files": {}}
     names = [source.task for source in sources]
     artifact = save_artifact(workspace.store, manifest.model_copy(update=changes), model, names)
-    # What training made of the model: fusion layers and head.
-    trained = [p for name, p in model.backbone.named_parameters() if "adapter_fusion_layer" in name]
+    # What training made of the model: fusion layers, an own adapter and the head.
+    marks = ("adapter_fusion_layer", *([f".adapters.{task.name}."] if manifest.recipe.trains_own else []))
+    trained = [p for name, p in model.backbone.named_parameters() if any(mark in name for mark in marks)]
     record = RunRecord(
         run=run,
         kind="fusion",

@@ -53,7 +53,7 @@ def fuse(
     adapters: str | None = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
-    fusion: Literal["anchored", "standard"] | None = None,
+    fusion: Literal["gated", "anchored", "standard"] | None = None,
     fusion_impl: Literal["fast", "stock"] | None = None,
     places: Places = Places(),
     training: Training = Training(),
@@ -66,8 +66,9 @@ def fuse(
         adapters: Sources, such as sst,quora,sts, or sst@RUN for one of several (every adapter in the store that fits).
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
-        fusion: anchored: initialised as the best single adapter, with few weights; standard: the form of Pfeiffer et
-            al. 2021 (anchored).
+        fusion: anchored: initialised as the best single adapter, with few weights; gated: gates on the other tasks'
+            adapters beside one of the target's own, trained together; standard: the form of Pfeiffer et al. 2021
+            (anchored).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
     """
     from stages import fuse as stage

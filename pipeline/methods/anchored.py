@@ -19,15 +19,11 @@ from typing import Any
 
 import torch
 from adapters.composition import Fuse
-from adapters.methods.bottleneck import BottleneckLayer
 from adapters.methods.modeling import BertFusion
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.bank import sites_of
-from pipeline.methods.saved import SavedModules
-from pipeline.models.tensors import fill, read_tensors
+from pipeline.methods.fused_sites import fused_sites
 from pipeline.system.errors import PipelineError
 
 ANCHORED_FILE = "anchored_fusion.safetensors"
@@ -84,19 +80,14 @@ def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, 
     if rank > width:
         raise PipelineError(f"fusion_rank {rank} is wider than the backbone ({width}): choose a smaller one")
     start = torch.tensor([bias.get(source, 0.0) for source in sources])
-    for site, stock in _sites(backbone, Fuse(*sources).name):
+    for site, stock in fused_sites(backbone, sources):
         fresh = AnchoredFusion(stock.config, width, rank, start, stock.dropout.p)
         site.adapter_fusion_layer[Fuse(*sources).name] = fresh.to(stock.query.weight.device).train(stock.training)
 
 
-def save_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
-    """Write the fusion, and AdapterHub's own files of it if :func:`as_stock` finds weights for all sites."""
-    name = Fuse(*sources).name
-    sites = _sites(backbone, name)
-    states = enumerate(fusion.state_dict() for _, fusion in sites)
-    tensors = {f"{number}.{key}": tensor.cpu() for number, state in states for key, tensor in state.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / ANCHORED_FILE, {"sources": ",".join(sources)})
+def save_as_stock(backbone: PreTrainedModel, sources: Sequence[str], folder: Path) -> None:
+    """Write AdapterHub's own files of the anchored fusion if :func:`as_stock` finds weights for all sites."""
+    name, sites = Fuse(*sources).name, fused_sites(backbone, sources)
     stock = [as_stock(fusion, [site.adapters[source] for source in sources]) for site, fusion in sites]
     if any(weights is None for weights in stock):
         return
@@ -109,27 +100,6 @@ def save_anchored(backbone: PreTrainedModel, sources: Sequence[str], folder: Pat
     finally:
         for site, fusion in sites:
             site.adapter_fusion_layer[name] = fusion
-
-
-def load_anchored(
-    backbone: PreTrainedModel, sources: Sequence[str], saved: SavedModules, trained: Sequence[int]
-) -> None:
-    """Load what :func:`save_anchored` wrote into ``backbone``, whose fusion over ``sources`` is AdapterHub's.
-
-    ``trained`` are the layers that had a fusion when it was saved; ``backbone`` may have it in fewer. The file must be
-    what the recipe makes.
-    """
-    anchor_fusion(backbone, sources, saved.recipe.anchor.rank, {})
-    sites = _sites(backbone, Fuse(*sources).name)
-    per_layer = len({site.location_key for site, _ in sites})
-    own: dict[str, nn.Parameter] = {}
-    for position, (site, fusion) in enumerate(sites):
-        # The file numbers the sites of all trained layers, from the bottom up.
-        number = trained.index(site.layer_idx) * per_layer + position % per_layer
-        own |= {f"{number}.{key}": parameter for key, parameter in fusion.named_parameters()}
-    any_site = [*sites[0][1].named_parameters()]  # all have the same shapes
-    expected = {f"{number}.{key}": tensor for number in range(len(trained) * per_layer) for key, tensor in any_site}
-    fill(own, read_tensors(saved.folder / ANCHORED_FILE, expected, saved.remedy))
 
 
 @torch.no_grad()
@@ -159,9 +129,3 @@ def as_stock(fusion: AnchoredFusion, adapters: Sequence[Any]) -> dict[str, Tenso
         "key.bias": torch.zeros(width),
         "value.weight": fusion.value_weight(),
     }
-
-
-def _sites(backbone: nn.Module, name: str) -> list[tuple[BottleneckLayer, Any]]:
-    """The sites that have the fusion ``name``, from the bottom up, each with its layer."""
-    sites = (site for site in sites_of(backbone) if name in site.adapter_fusion_layer)
-    return [(site, site.adapter_fusion_layer[name]) for site in sites]

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 
 from pipeline.methods.anchored import AnchoredFusion
 from pipeline.methods.bank import AdapterBank, BankedSite
+from pipeline.methods.gated import GatedFusion
 
 Form = Literal["folded", "half", "plain"]
 
@@ -43,6 +44,9 @@ class FusionSite(BankedSite):
 
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
         site = self._site
+        layer = site.adapter_fusion_layer[setup.name]
+        if isinstance(layer, GatedFusion):
+            return self._gated(layer, setup, state, lvl)
         config, _ = site.adapters_config.get_fusion(setup.name)
         is_full = config["query"] and config["key"] and config["value"]
         is_other = config["residual_before"] or config["temperature"]
@@ -52,10 +56,27 @@ class FusionSite(BankedSite):
         hidden, query, residual = last.pre_forward(
             state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
         )
-        fused, attention = self._fuse(site.adapter_fusion_layer[setup.name], hidden, query)
+        fused, attention = self._fuse(layer, hidden, query)
         context = ForwardContext.get_context()
         if context is not None and context.output_adapter_fusion_attentions:
             site._store_fusion_attentions(setup.name, attention.detach().float().cpu().numpy())
+        return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
+
+    def _gated(self, fusion: GatedFusion, setup: Fuse, state: BottleneckState, lvl: int) -> BottleneckState:
+        """A gated fusion: its frozen sources as one bank, and the own adapter, which may train, beside them."""
+        site, context = self._site, ForwardContext.get_context()
+        bank = self._join([setup.children[n] for n in fusion.gated])
+        if bank is None or (context is not None and context.output_adapter_fusion_attentions):
+            return self._stock(setup, state, lvl)
+        config, _ = site.adapters_config.get_fusion(setup.name)
+        last = site.adapters[setup.last()]
+        hidden, query, residual = last.pre_forward(
+            state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
+        )
+        fused = fusion.mixed(bank, hidden, query)
+        if fusion.own is not None:
+            own = site.adapters[setup.children[fusion.own]]
+            fused = fused + own.adapter_up(own.adapter_down(hidden))
         return state._replace(hidden_states=fused + residual, adapter_residual=residual, last=setup.last())
 
     def _fuse(self, fusion: Any, hidden: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:

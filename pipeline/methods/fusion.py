@@ -5,48 +5,101 @@ At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softm
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from adapters.composition import Fuse
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.anchored import AnchoredFusion, load_anchored, save_anchored
+from pipeline.methods.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion, save_as_stock
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.houlsby import load_adapter
+from pipeline.methods.fused_sites import load_sites, save_sites
+from pipeline.methods.gated import GATED_FILE, GatedFusion, gate_fusion
+from pipeline.methods.houlsby import bottleneck_method, load_adapter
 from pipeline.methods.saved import SavedModules, check_config
 from pipeline.models.layout import kept_indices
 from pipeline.models.tensors import fill, in_layers, read_tensors
-from pipeline.settings.parts import FusionImplementation
+from pipeline.settings.parts import FusionForm, FusionImplementation
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 
 FUSION_FILE = "model_adapter_fusion.safetensors"
 FUSION_CONFIG = "adapter_fusion_config.json"
 
 
+def members_of(recipe: Recipe, task: str, sources: Iterable[str]) -> list[str]:
+    """The adapters that a fusion for ``task`` mixes: ``sources``, in their order, and an own one that it trains."""
+    return [*sources] if recipe.fuses_own else [*sources, task]
+
+
+def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
+    """The one of ``members`` that a gated fusion does not gate, if any."""
+    return task if task in members and recipe.fusion.form == "gated" and recipe.gated.own != "none" else None
+
+
 def add_fusion(
-    backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Collection[int] = ()
+    backbone: PreTrainedModel,
+    sources: Mapping[str, SavedModules],
+    recipe: Recipe,
+    task: str,
+    anchors: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
-    """Load the adapters ``sources``, by name, and put a fresh fusion layer over them, alone trainable and active.
+    """Load the adapters ``sources``, by name, and put a fresh, active fusion for ``task`` over them, which trains.
 
-    Neither adapters nor fusion stand in ``drop_layers``. The order of ``sources`` matters to the result. A
-    :class:`PipelineError` is raised if the files of an adapter are not what its recipe makes.
+    The target's own adapter trains too where the recipe says so. The order of ``sources`` matters to the result.
+
+    Args:
+        anchors: the initial b of an anchored fusion by source; zero for the others.
+
+    Raises:
+        PipelineError: the files of an adapter are not what its recipe makes, or the recipe needs an adapter of the
+            target's own that is not there.
     """
-    _put_in(backbone, sources, drop_layers)
-    backbone.train_adapter_fusion(Fuse(*sources))
+    members = _put_in(backbone, sources, recipe, task, recipe.adapter.drop_layers)
+    if recipe.fusion.form == "gated" and recipe.gated.own in ("trained", "frozen") and task not in members:
+        raise PipelineError(
+            f"own_adapter = '{recipe.gated.own}' is the target's adapter of stage one, which is not among the sources:"
+            f" name {task} too, or leave own_adapter out"
+        )
+    backbone.train_adapter_fusion(Fuse(*members))
+    _shape(backbone, members, recipe, task, anchors)
+    for name, parameter in backbone.named_parameters():
+        if recipe.trains_own and f".adapters.{task}." in name:
+            parameter.requires_grad_(True)
 
 
-def _put_in(backbone: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Collection[int]) -> None:
-    """Load ``sources`` and put a fresh fusion over them."""
+def _put_in(
+    backbone: PreTrainedModel,
+    sources: Mapping[str, SavedModules],
+    recipe: Recipe,
+    task: str,
+    drop_layers: Collection[int],
+) -> list[str]:
+    """Load ``sources``, and put AdapterHub's fusion over them and a fresh own adapter; returns what is fused."""
     for name, source in sources.items():
         load_adapter(backbone, name, source, drop_layers)
-    backbone.add_adapter_fusion(Fuse(*sources), set_active=True)
+    members = members_of(recipe, task, sources)
+    if not recipe.fuses_own:
+        bottleneck_method(recipe).put_in(backbone, task, recipe, drop_layers)
+    backbone.add_adapter_fusion(Fuse(*members), set_active=True)
     # AdapterHub puts a fusion layer into every layer, also where its adapters were left out. It would be saved
     # untrained, counted and pulled to the identity, and DDP would wait for its gradient.
     for site in sites_of(backbone):
         if not site.adapters:
             site.adapter_fusion_layer.clear()
+    return members
+
+
+def _shape(
+    backbone: PreTrainedModel, members: Sequence[str], recipe: Recipe, task: str, anchors: Mapping[str, float]
+) -> None:
+    """Give AdapterHub's fusion layers over ``members`` the recipe's form, fresh."""
+    if recipe.fusion.form == "anchored":
+        anchor_fusion(backbone, members, recipe.anchor.rank, anchors)
+    elif recipe.fusion.form == "gated":
+        gate_fusion(backbone, members, own_member(recipe, task, members), recipe.gated)
 
 
 def use_fusion_implementation(backbone: nn.Module, implementation: FusionImplementation) -> None:
@@ -78,15 +131,25 @@ def value_names(backbone: PreTrainedModel) -> set[str]:
     return {name for name in names if "adapter_fusion_layer" in name and name.endswith("value.weight")}
 
 
-def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
-    """Write ``adapter_fusion_config.json`` and ``model_adapter_fusion.safetensors`` as stock AdapterHub does.
+_FILES: dict[FusionForm, str] = {"anchored": ANCHORED_FILE, "gated": GATED_FILE}
+"""Forms of our own, which AdapterHub has no file for."""
 
-    An anchored fusion has a file of its own beside them (:func:`save_anchored`).
+
+def save_fusion(backbone: PreTrainedModel, sources: Iterable[str], saved: SavedModules) -> None:
+    """Write the fusion over ``sources`` that was trained for ``saved``.
+
+    A standard fusion is written as stock AdapterHub does, ``adapter_fusion_config.json`` and
+    ``model_adapter_fusion.safetensors``; so is an anchored one that has the same function. The other forms have a file
+    of their own, which holds the target's adapter too if it trained with them.
     """
-    if any(isinstance(module, AnchoredFusion) for module in backbone.modules()):
-        save_anchored(backbone, list(sources), folder)
-    else:
-        backbone.save_adapter_fusion(str(folder), Fuse(*sources), use_safetensors=True)
+    recipe, members = saved.recipe, members_of(saved.recipe, saved.task, sources)
+    if recipe.fusion.form in _FILES:
+        own = saved.task if recipe.trains_own else None
+        save_sites(backbone, members, own, saved, _FILES[recipe.fusion.form])
+    if recipe.fusion.form == "anchored":
+        save_as_stock(backbone, members, saved.folder)
+    elif recipe.fusion.form == "standard":
+        backbone.save_adapter_fusion(str(saved.folder), Fuse(*members), use_safetensors=True)
 
 
 def load_fusion(
@@ -100,17 +163,19 @@ def load_fusion(
     A :class:`PipelineError` is raised if the files of one are not what its recipe makes.
     """
     recipe = saved.recipe
-    _put_in(backbone, sources, {*recipe.adapter.drop_layers, *drop_layers})
+    members = _put_in(backbone, sources, recipe, saved.task, {*recipe.adapter.drop_layers, *drop_layers})
     trained = kept_indices(backbone, recipe.adapter.drop_layers)
-    if recipe.fusion.form == "anchored":
-        load_anchored(backbone, list(sources), saved, trained)
+    _shape(backbone, members, recipe, saved.task, {})
+    if recipe.fusion.form in _FILES:
+        own = saved.task if recipe.trains_own else None
+        load_sites(backbone, members, own, saved, _FILES[recipe.fusion.form], trained)
     else:
-        name = Fuse(*sources).name
+        name = Fuse(*members).name
         config, _ = backbone.adapters_config.get_fusion(name)
         check_config(saved.folder / FUSION_CONFIG, name, config.to_dict(), saved.remedy)
         mark = f".adapter_fusion_layer.{name}."
-        own = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
-        fill(own, read_tensors(saved.folder / FUSION_FILE, in_layers(own, trained), saved.remedy))
+        own_tensors = {key: tensor for key, tensor in backbone.named_parameters() if mark in key}
+        fill(own_tensors, read_tensors(saved.folder / FUSION_FILE, in_layers(own_tensors, trained), saved.remedy))
     backbone.requires_grad_(False)
 
 
@@ -133,7 +198,7 @@ def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collec
     for site in sites:
         site.adapter_fusion_layer.clear()
     for site, layer in trained.items():
-        if isinstance(layer, AnchoredFusion):
+        if isinstance(layer, AnchoredFusion | GatedFusion):
             layer = layer.over([sources.index(name) for name in names])
         site.adapter_fusion_layer[part.name] = layer
     backbone.set_active_adapters(part)

@@ -15,6 +15,7 @@ from adapters import AdapterConfig, DoubleSeqBnConfig, SeqBnConfig
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pipeline.methods.saved import SavedModules, StockAdapter, begin_as
+from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
@@ -39,16 +40,22 @@ def reduction_factor(width: int, bottleneck: int) -> float:
 HOULSBY, PFEIFFER = (StockAdapter(partial(_config, stock)) for stock in (DoubleSeqBnConfig, SeqBnConfig))
 
 
+def bottleneck_method(recipe: Recipe) -> StockAdapter:
+    """The kind of bottleneck that ``recipe`` makes or fuses."""
+    return PFEIFFER if recipe.adapter.kind == "pfeiffer" else HOULSBY
+
+
 def load_adapter(backbone: PreTrainedModel, name: str, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
     """Load a saved bottleneck adapter of this backbone under ``name``, frozen, without its part in ``drop_layers``.
 
     A :class:`PipelineError` is raised if the files are not what the recipe makes.
     """
-    method = {"houlsby": HOULSBY, "pfeiffer": PFEIFFER}.get(saved.recipe.adapter.kind)
-    if method is None:
+    if saved.recipe.adapter.kind not in BOTTLENECKS:
         raise PipelineError(
             f"{saved.folder}: its recipe makes {saved.recipe.adapter.kind}, which is no bottleneck: {saved.remedy}"
         )
-    method.put_in(backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
+    bottleneck_method(saved.recipe).put_in(
+        backbone, name, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers}
+    )
     begin_as(backbone, name, saved)
     backbone.requires_grad_(False)

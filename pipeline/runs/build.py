@@ -8,7 +8,6 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task
-from pipeline.methods.anchored import anchor_fusion
 from pipeline.methods.fusion import add_fusion, use_fusion_implementation, value_names, value_regularisation
 from pipeline.methods.merging import merge_into
 from pipeline.methods.registry import add_modules
@@ -98,25 +97,25 @@ def _build_fusion(
     for artifact in adapters:
         artifact.verify()
     sources = {artifact.manifest.task: modules_of(artifact) for artifact in adapters}
-    add_fusion(encoder, sources, recipe.adapter.drop_layers)
-    backbone.check_pretrained(encoder)
     anchored = recipe.fusion.form == "anchored"
-    if anchored:
-        bias = {anchor.manifest.task: recipe.anchor.score} if anchor is not None else {}
-        anchor_fusion(encoder, list(sources), recipe.anchor.rank, bias)
+    anchors = {anchor.manifest.task: recipe.anchor.score} if anchor is not None and anchored else {}
+    add_fusion(encoder, sources, recipe, task.name, anchors)
+    backbone.check_pretrained(encoder)
     use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)
     own = next((artifact for artifact in adapters if artifact.manifest.task == task.name), None)
     if own is not None:
         check_meaning(own.manifest.meaning, own.manifest.pair, task, own.manifest.run)
     start = anchor if anchored else own
-    if recipe.fusion.head_start and start is not None and same_head(start.manifest.recipe, recipe):
+    if recipe.fusion.head_start and recipe.fuses_own and start is not None and same_head(start.manifest.recipe, recipe):
         load_head(start, model.head)
     built = MultitaskModel({task.name: model})
     names = {name for name, _ in built.named_parameters()}
     if anchored:
         # A bias pulled to zero would slowly loosen the anchor.
         return Built(built, without_decay={name for name in names if name.endswith("score_bias")})
+    if recipe.fusion.form == "gated":
+        return Built(built)
     values = tuple(f".backbone.{name}" for name in value_names(encoder))
     return Built(
         built,

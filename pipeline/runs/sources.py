@@ -63,6 +63,7 @@ class Fusion:
         self.task, self.recipe, self.workspace = task, recipe, workspace
         resolved = workspace.resolve(recipe, task) if task.is_pair else recipe
         self.encoding = resolved.encoding or "cross"
+        self._takes_own = recipe.fuses_own
 
     def choose(self, names: Sequence[SourceName] | None, seed: int) -> tuple[Artifact, ...]:
         """The adapters to fuse, in order of task name: equal sources are one run however they were listed.
@@ -77,11 +78,16 @@ class Fusion:
         verdicts = [(a, self._why_not(a.manifest)) for a in store.artifacts() if a.manifest.kind == "adapter"]
         fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
         names = names or [SourceName(task) for task in sorted({*fitting, self.task.name})]
+        if not self._takes_own:
+            names = [name for name in names if name.task != self.task.name]
         chosen = _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
-        if len(chosen) < 2:
+        if len(chosen) < 1 + self._takes_own:
+            missing = (
+                f"at least two tasks, but only '{chosen[0].manifest.task}'" if chosen else "another task, but none"
+            )
             raise PipelineError(
-                f"fuse needs adapters of at least two tasks, but only '{chosen[0].manifest.task}' is here: train"
-                f" another, for example {self._extract_command('TASK', 'cross')}"
+                f"fuse needs adapters of {missing} is here: train another, for example"
+                f" {self._extract_command('TASK', 'cross')}"
             )
         return tuple(map(store.current, chosen))
 
@@ -91,6 +97,8 @@ class Fusion:
         Raises:
             PipelineError: one of them does not fit the backbone or the recipe, or they leave out different layers.
         """
+        if not self._takes_own:
+            chosen = [artifact for artifact in chosen if artifact.manifest.task != self.task.name]
         for manifest in (artifact.manifest for artifact in chosen):
             if why := self._why_not(manifest):
                 raise PipelineError(f"fuse: adapter {manifest.run} of {manifest.task} {why}")

@@ -13,6 +13,7 @@ from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, traini
 from pipeline.data.load import TaskData
 from pipeline.data.tokens import TokenisedSplit, in_random_order, joined
 from pipeline.methods.attention import attention_table, site_attention
+from pipeline.methods.fusion import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel
@@ -134,9 +135,9 @@ class TrainingRun:
         model = built.model
         combine = self._surgery(model)
         data = self._training_data(model, scorings, accelerator)
-        frozen = self.request.adapters if recipe.trainable == "fusion" else ()
         encoder = model.of(self.task.name).backbone
-        adapters = adapter_hashes(encoder, [source.manifest.task for source in frozen])
+        fused = [source.task for source in self.sources] if recipe.trainable == "fusion" else []
+        adapters = adapter_hashes(encoder, [name for name in fused if not recipe.trains_own or name != self.task.name])
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
 
@@ -306,7 +307,7 @@ class TrainingRun:
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         if request.kind == "fusion":
-            names = [adapter.manifest.task for adapter in request.adapters]
+            names = members_of(self.recipe, self.task.name, [source.task for source in self.sources])
             weights = site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs())
             attention = attention_table(weights, names)
         artifact = self._artifact(model, fitted.best_score) if request.kind in ARTIFACT_KINDS else None

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pipeline.methods.fusion import save_fusion
 from pipeline.methods.registry import METHODS
+from pipeline.methods.saved import SavedModules
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Kind, Ledger, RunRecord
@@ -32,7 +33,7 @@ def save_artifact(store: Store, manifest: Manifest, model: TransferModel, source
 
     def write(folder: Path) -> None:
         if manifest.kind == "fusion":
-            save_fusion(model.backbone, sources, folder)
+            save_fusion(model.backbone, sources, SavedModules(manifest.task, manifest.recipe, folder))
         else:
             METHODS[manifest.recipe.adapter.kind].save(model.backbone, manifest.task, folder)
         for name, tensors in ((HEAD, dict(model.head.named_parameters())), (LAYERNORMS, norms)):

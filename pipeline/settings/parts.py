@@ -13,7 +13,9 @@ Number = Annotated[float, Field(le=1e38)]  # what fp32 can hold
 Width = Annotated[int, Field(le=2**16)]
 Tokens = Annotated[int, Field(le=8192)]
 
-FusionForm = Literal["anchored", "standard"]
+FusionForm = Literal["gated", "anchored", "standard"]
+Gate = Literal["token", "scalar", "vector"]
+Own = Literal["fresh", "trained", "frozen", "none"]
 FusionImplementation = Literal["fast", "stock"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
@@ -109,7 +111,11 @@ class Merge(Part):
 class Fusion(Part):
     flags = {"form": "fusion", "implementation": "fusion_impl"}
 
-    form: FusionForm = Field("anchored", description="starts as one adapter; standard: Pfeiffer et al. 2021")
+    form: FusionForm = Field(
+        "anchored",
+        description="anchored: attention that starts as one adapter; gated: the target's own adapter plus gated others;"
+        " standard: Pfeiffer et al. 2021",
+    )
     implementation: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
 
@@ -121,6 +127,21 @@ class Anchor(Part):
 
     score: Number = Field(5.0, ge=0, description="attention score of the first adapter at the start; others have 0")
     rank: Width = Field(16, ge=1, description="rank of Q, K and V - I")
+
+
+class Gated(Part):
+    """Of a gated fusion."""
+
+    flags = {"gate": "gate", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
+
+    gate: Gate = Field("token", description="a gate for each token, or fixed ones: a number, or one for each feature")
+    start: float = Field(0.5, ge=-100, le=100, description="gate of each source at the start")
+    shared: bool = Field(False, description="the same gates at all sites")
+    own: Own = Field(
+        "fresh",
+        description="the target's own adapter: fresh, trained with the gates; from stage one and trained on, or frozen;"
+        " none: the target's adapter has a gate like all others",
+    )
 
 
 class Standard(Part):

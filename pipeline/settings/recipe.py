@@ -72,6 +72,7 @@ class Recipe(Part):
     unipelt: parts.Unipelt = parts.Unipelt()
     merge: parts.Merge = parts.Merge()
     fusion: parts.Fusion = parts.Fusion()
+    gated: parts.Gated = parts.Gated()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
@@ -204,9 +205,19 @@ class Recipe(Part):
         return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
 
     @property
+    def trains_own(self) -> bool:
+        """Whether a fusion trains an adapter of the target's with it."""
+        return self.trainable == "fusion" and self.fusion.form == "gated" and self.gated.own in ("fresh", "trained")
+
+    @property
+    def fuses_own(self) -> bool:
+        """Whether a fusion takes the target's adapter of stage one."""
+        return not (self.trains_own and self.gated.own == "fresh")
+
+    @property
     def _kind_part(self) -> str:
         """The part with the settings of the modules that are trained; empty: it has none."""
-        return ADAPTER_KINDS[self.adapter.kind] if self.has_modules else ""
+        return ADAPTER_KINDS[self.adapter.kind] if self.has_modules or not self.fuses_own else ""
 
     def _in_effect(self, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Self:
         """The same training of ``task``, with all that has no effect on it at its default."""
@@ -224,6 +235,8 @@ class Recipe(Part):
             "ties_scale": self.merge.rule == "ties",
             "train_merged": self.merge.rule != "none",
             "fusion": fuses,
+            "gated": fuses and self.fusion.form == "gated",
+            "head_start": self.fuses_own,
             "anchor": fuses and self.fusion.form == "anchored",
             "standard": self._is_standard_fusion,
             "pretrained": full or self.trainable == "full+adapter",

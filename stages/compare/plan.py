@@ -170,7 +170,9 @@ def job_of(study: Study, cell: Entry) -> Job:
         return job(line.row, tasks, [in_turn(row.after, row.of)] if row.after else [])
     if traits.fuses:
         rows = {task: row.own if task == target and row.own else (row.of,) for task in tasks}
-        return job(line.row, [target], (alone(name, task) for task in tasks for name in rows[task]))
+        if not study.recipe_for(line.row, target).fuses_own:
+            del rows[target]
+        return job(line.row, [target], (alone(name, task) for task, names in rows.items() for name in names))
     return alone(line.row, target)
 
 

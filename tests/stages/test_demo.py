@@ -15,17 +15,17 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_demo_shows_that_a_related_source_helps_a_small_target(tmp_path: Path) -> None:
+def test_fusion_joins_what_two_sources_know_where_no_single_one_helps(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pipeline", "demo", "--output", str(tmp_path / "demo")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1100)
     assert done.returncode == 0, done.stderr[-2000:]
     report = tmp_path / "demo" / "reports" / "demo"
     assert str(report / "index.html") in done.stdout
-    results = pd.read_csv(report / "results.csv").set_index(["target", "method"])["value"]
-    gadgets, reviews = results["gadgets"], results["reviews"]
-    assert 0.5 < gadgets["frozen"] + 0.03 < gadgets["adapter"] < gadgets["fusion"] - 0.1 < 0.9
-    assert gadgets["full"] + 0.05 < gadgets["fusion"]
-    assert reviews["frozen"] + 0.15 < reviews["adapter"] < 1.0
+    results = pd.read_csv(report / "results.csv").set_index(["method", "source"])["value"].groupby(level=0).max()
+    # No other row with stage one's cost, and no fine-tuning of the whole model from one source, comes near.
+    others = results[["frozen", "full", "sequential", "adapter", "adapter-transfer"]]
+    assert results["fusion"] > others.max() + 0.1
+    assert 0.25 < results["adapter"] < 0.6
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert again.returncode == 0
     assert "epoch" not in again.stderr  # nothing is trained twice

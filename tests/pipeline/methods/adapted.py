@@ -1,6 +1,6 @@
 """What tests of adapted models share: their outputs, their trainable parameters, and weights that matter."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 from transformers import BertModel, PreTrainedModel
 
+from pipeline.methods.anchored import AnchoredFusion
+from pipeline.methods.fusion import add_fusion, save_fusion
 from pipeline.methods.registry import METHODS, add_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
@@ -37,6 +39,20 @@ def add_adapter(encoder: PreTrainedModel, name: str, kind: Any, bottleneck: int,
 
 def save_adapter(encoder: PreTrainedModel, name: str, folder: Path) -> None:
     METHODS["houlsby"].save(encoder, name, folder)
+
+
+def add_standard_fusion(
+    encoder: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Sequence[int] = ()
+) -> None:
+    recipe = Recipe(trainable="fusion", fusion="standard", drop_layers=tuple(drop_layers))
+    add_fusion(encoder, sources, recipe, next(iter(sources)))
+
+
+def save_fused(encoder: PreTrainedModel, sources: Iterable[str], folder: Path) -> None:
+    """Save a standard or an anchored fusion."""
+    is_anchored = any(isinstance(module, AnchoredFusion) for module in encoder.modules())
+    recipe = Recipe(trainable="fusion", fusion="anchored" if is_anchored else "standard")
+    save_fusion(encoder, sources, SavedModules("films", recipe, folder))
 
 
 def train_steps(backbone: Backbone, recipe: Recipe, steps: int = 3) -> tuple[PreTrainedModel, set[str]]:

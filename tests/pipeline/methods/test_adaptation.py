@@ -10,12 +10,21 @@ import torch
 from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
+from pipeline.methods.fusion import load_fusion, value_names, value_regularisation
 from pipeline.methods.houlsby import load_adapter, reduction_factor
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.system.errors import PipelineError
-from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_adapter, saved_modules, trainable
+from tests.pipeline.methods.adapted import (
+    add_adapter,
+    add_standard_fusion,
+    hidden,
+    randomise,
+    save_adapter,
+    save_fused,
+    saved_modules,
+    trainable,
+)
 
 
 @pytest.mark.parametrize(("sites", "per_layer"), [("houlsby", 2), ("pfeiffer", 1)])
@@ -83,7 +92,7 @@ def test_fusion_of_copies_of_one_adapter_is_that_adapter(
     single = backbone.load()
     load_adapter(single, "films", folder)
     fused = backbone.load()
-    add_fusion(fused, {"films": folder, "meals": folder, "pairs": folder})
+    add_standard_fusion(fused, {"films": folder, "meals": folder, "pairs": folder})
     randomise(fused, "adapter_fusion_layer", ".query.")
     randomise(fused, "adapter_fusion_layer", ".key.")
     torch.testing.assert_close(hidden(fused), hidden(single), atol=1e-3, rtol=0)
@@ -91,7 +100,7 @@ def test_fusion_of_copies_of_one_adapter_is_that_adapter(
 
 def test_a_zero_query_gives_the_mean_of_the_adapters(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     fused = backbone.load()
-    add_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)})
+    add_standard_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)})
     layer = fused.encoder.layer[0].output.adapter_fusion_layer["films,meals"]
     with torch.no_grad():
         layer.query.weight.zero_()
@@ -105,7 +114,7 @@ def test_a_zero_query_gives_the_mean_of_the_adapters(backbone: Backbone, saved: 
 def test_fusion_attends_as_the_oracle_says(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     """One dimension, h = Q = K = V = 1, z = (1, 2, 4): s = (.0420, .1142, .8438) and o = 3.6456."""
     fused = backbone.load()
-    add_fusion(fused, {name: saved(name, seed) for seed, name in enumerate(("films", "meals", "pairs"))})
+    add_standard_fusion(fused, {name: saved(name, seed) for seed, name in enumerate(("films", "meals", "pairs"))})
     layer = fused.encoder.layer[0].output.adapter_fusion_layer["films,meals,pairs"].eval()
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -124,7 +133,7 @@ def test_fusion_attends_as_the_oracle_says(backbone: Backbone, saved: Callable[.
 @pytest.mark.parametrize(("sites", "per_layer"), [("houlsby", 2), ("pfeiffer", 1)])
 def test_only_fusion_is_trainable_in_stage_two(sites, per_layer, backbone, saved) -> None:  # type: ignore[no-untyped-def]
     fused, width = backbone.load(), backbone.hidden_size
-    add_fusion(fused, {"films": saved("films", 0, sites), "meals": saved("meals", 1, sites)})
+    add_standard_fusion(fused, {"films": saved("films", 0, sites), "meals": saved("meals", 1, sites)})
     assert trainable(fused) == 2 * per_layer * (3 * width**2 + 2 * width)
     assert all("adapter_fusion_layer" in name for name, p in fused.named_parameters() if p.requires_grad)
     assert len(value_names(fused)) == 2 * per_layer
@@ -133,7 +142,7 @@ def test_only_fusion_is_trainable_in_stage_two(sites, per_layer, backbone, saved
 
 def test_the_regulariser_is_the_distance_of_v_from_the_identity(backbone, saved) -> None:  # type: ignore[no-untyped-def]
     fused = backbone.load()
-    add_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)})
+    add_standard_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)})
     randomise(fused, "adapter_fusion_layer", ".value.")
     state = dict(fused.named_parameters())
     distance = sum((state[n] - torch.eye(backbone.hidden_size)).square().sum().item() for n in value_names(fused))
@@ -144,9 +153,9 @@ def test_the_regulariser_is_the_distance_of_v_from_the_identity(backbone, saved)
 def test_a_loaded_fusion_is_the_saved_one_with_nothing_trainable(backbone, saved, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
     fused = backbone.load()
-    add_fusion(fused, sources)
+    add_standard_fusion(fused, sources)
     randomise(fused, "adapter_fusion_layer")
-    save_fusion(fused, sources, tmp_path / "fusion")
+    save_fused(fused, sources, tmp_path / "fusion")
     loaded = backbone.load()
     load_fusion(loaded, sources, saved_modules("films", tmp_path / "fusion", trainable="fusion", fusion="standard"))
     assert trainable(loaded) == 0
@@ -155,7 +164,7 @@ def test_a_loaded_fusion_is_the_saved_one_with_nothing_trainable(backbone, saved
 
 def test_adapters_of_mixed_width_can_be_fused(backbone: Backbone, saved: Callable[..., SavedModules]) -> None:
     fused = backbone.load()
-    add_fusion(fused, {"films": saved("films", 0, bottleneck=4), "meals": saved("meals", 1, bottleneck=16)})
+    add_standard_fusion(fused, {"films": saved("films", 0, bottleneck=4), "meals": saved("meals", 1, bottleneck=16)})
     assert math.isfinite(hidden(fused).sum().item())
 
 
@@ -165,9 +174,9 @@ def test_stock_adapterhub_gives_the_same_hidden_states(backbone, backbone_folder
 
     sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
     fused = backbone.load()
-    add_fusion(fused, sources)
+    add_standard_fusion(fused, sources)
     randomise(fused, "adapter_fusion_layer")
-    save_fusion(fused, sources, tmp_path / "fusion")
+    save_fused(fused, sources, tmp_path / "fusion")
 
     stock = BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
     adapters.init(stock)

@@ -13,12 +13,12 @@ from torch import nn
 from pipeline.methods import fast_fusion
 from pipeline.methods.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, save_fusion, use_fusion_implementation
+from pipeline.methods.fusion import load_fusion, prune_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.system.errors import PipelineError
-from tests.pipeline.methods.adapted import hidden, randomise, saved_modules, trainable
+from tests.pipeline.methods.adapted import add_standard_fusion, hidden, randomise, save_fused, saved_modules, trainable
 from tests.pipeline.methods.test_fast_fusion import assert_same, fused_model
 
 SOURCES = ("films", "pairs", "scores")
@@ -31,7 +31,7 @@ def folders(saved: Callable[..., SavedModules]) -> dict[str, SavedModules]:
 
 def anchored(backbone: Backbone, folders: dict[str, SavedModules], bias: float = 3.0, rank: int = 4) -> Any:
     encoder = backbone.load()
-    add_fusion(encoder, folders)
+    add_standard_fusion(encoder, folders)
     anchor_fusion(encoder, SOURCES, rank, {"pairs": bias})
     return encoder
 
@@ -124,7 +124,7 @@ def test_what_is_saved_is_what_was_trained(
 ) -> None:
     encoder = trained(anchored(backbone, folders))
     expected = hidden(encoder)
-    save_fusion(encoder, SOURCES, tmp_path / "fusion")
+    save_fused(encoder, SOURCES, tmp_path / "fusion")
     torch.testing.assert_close(hidden(encoder), expected, atol=0, rtol=0)  # saving changes nothing
     again = backbone.load()
     load_fusion(again, folders, fusion_in(tmp_path / "fusion"))
@@ -138,7 +138,7 @@ def test_stock_adapterhub_runs_what_was_saved(
     backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
 ) -> None:
     encoder = trained(anchored(backbone, folders))
-    save_fusion(encoder, SOURCES, tmp_path / "fusion")
+    save_fused(encoder, SOURCES, tmp_path / "fusion")
     stock = backbone.load()
     adapters.init(stock)
     for name, folder in folders.items():
@@ -155,7 +155,7 @@ def test_more_adapters_than_adapterhubs_layer_can_tell_apart(
     bottleneck = backbone.hidden_size // 2
     folders = {name: saved(name, seed, bottleneck=bottleneck) for seed, name in enumerate(SOURCES)}
     encoder = trained(anchored(backbone, folders))
-    save_fusion(encoder, SOURCES, tmp_path / "fusion")
+    save_fused(encoder, SOURCES, tmp_path / "fusion")
     assert [file.name for file in (tmp_path / "fusion").iterdir()] == [ANCHORED_FILE]
     again = backbone.load()
     load_fusion(again, folders, fusion_in(tmp_path / "fusion"))

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from pipeline.methods.attention import attention_table, site_attention
-from pipeline.methods.fusion import add_fusion, use_fusion_implementation
+from pipeline.methods.fusion import use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.lean import make_lean
-from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import add_adapter, add_standard_fusion, save_adapter, saved_modules
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
 INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}
@@ -40,7 +40,7 @@ def sources(backbone: Backbone, tmp_path: Path, sites: str) -> dict[str, SavedMo
 @pytest.mark.parametrize("implementation", ["fast", "stock"])
 def test_every_site_has_the_mean_over_its_tokens(implementation, pooling, sites, sources, backbone) -> None:  # type: ignore[no-untyped-def]
     encoder = backbone.load()
-    add_fusion(encoder, sources)
+    add_standard_fusion(encoder, sources)
     randomise(encoder, 3)
     use_fusion_implementation(encoder, implementation)
     make_lean(encoder, pooling)

@@ -12,13 +12,23 @@ from safetensors import safe_open
 from transformers import BertModel
 
 from pipeline.methods.anchored import anchor_fusion
-from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, value_names, value_regularisation
+from pipeline.methods.fusion import load_fusion, value_names, value_regularisation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import train_layernorms
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
-from tests.pipeline.methods.adapted import IDS, add_adapter, hidden, randomise, save_adapter, saved_modules, trainable
+from tests.pipeline.methods.adapted import (
+    IDS,
+    add_adapter,
+    add_standard_fusion,
+    hidden,
+    randomise,
+    save_adapter,
+    save_fused,
+    saved_modules,
+    trainable,
+)
 
 SITE = 2 * 32 * 8 + 32 + 8
 FUSION_SITE = 3 * 32**2 + 2 * 32
@@ -89,7 +99,7 @@ def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, b
     sources = {"films": saved("films", 0, own), "meals": saved("meals", 1, own)}
     drop_layers = () if by == "adapters" else (0,)
     fused = backbone.load()
-    add_fusion(fused, sources, drop_layers)
+    add_standard_fusion(fused, sources, drop_layers)
     assert trainable(fused) == 2 * FUSION_SITE
     assert len(value_names(fused)) == 2
     randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
@@ -97,7 +107,7 @@ def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, b
     expected = sum((value - torch.eye(32)).square().sum().item() for value in values)
     assert value_regularisation(fused, 1.0)().item() == pytest.approx(expected, rel=1e-5)
 
-    save_fusion(fused, sources, tmp_path / "fusion")
+    save_fused(fused, sources, tmp_path / "fusion")
     assert all(".layer.1." in key for key in keys(tmp_path / "fusion" / "model_adapter_fusion.safetensors"))
     loaded = backbone.load()
     load_fusion(loaded, sources, fusion_in(tmp_path / "fusion", drop_layers=(0,)))
@@ -114,7 +124,7 @@ def test_fusion_stands_only_where_adapters_are(by: str, saved: Save, backbone, b
 def test_a_step_of_fusion_reaches_every_trainable_parameter(saved: Save, backbone: Backbone) -> None:
     """What has no gradient would stall DDP."""
     fused = backbone.load()
-    add_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)}, (0,))
+    add_standard_fusion(fused, {"films": saved("films", 0), "meals": saved("meals", 1)}, (0,))
     fused(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state.square().mean().backward()
     assert all(p.grad is not None for p in fused.parameters() if p.requires_grad)
 
@@ -127,11 +137,11 @@ def test_fusion_layers_are_dropped_from_a_trained_fusion(
     """What is left in the other layer is what was trained there."""
     sources = {"films": saved("films", 0), "meals": saved("meals", 1)}
     fused = backbone.load()
-    add_fusion(fused, sources)
+    add_standard_fusion(fused, sources)
     if form == "anchored":
         anchor_fusion(fused, list(sources), 4, {})
     randomise(fused, "adapter_fusion_layer", seed=3, scale=0.1)
-    save_fusion(fused, sources, tmp_path / "fusion")
+    save_fused(fused, sources, tmp_path / "fusion")
     dropped = backbone.load()
     load_fusion(dropped, sources, fusion_in(tmp_path / "fusion", fusion=form, fusion_rank=4), (layer,))
     fused.set_active_adapters(Fuse(*sources), skip_layers=[layer])

@@ -11,10 +11,10 @@ from torch import Tensor
 from transformers import BertModel, PreTrainedModel
 
 from pipeline.methods.attention import source_shares
-from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, save_fusion, use_fusion_implementation
+from pipeline.methods.fusion import load_fusion, prune_fusion, use_fusion_implementation
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
-from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import add_adapter, add_standard_fusion, save_adapter, save_fused, saved_modules
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
 INPUTS = {"input_ids": IDS, "attention_mask": (torch.arange(9) < torch.tensor([[9], [6], [3], [9]])).long()}
@@ -49,7 +49,7 @@ def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
 @pytest.fixture(params=["fast", "stock"])
 def fused(request, backbone: Backbone, sources: dict[str, SavedModules]) -> PreTrainedModel:  # type: ignore[no-untyped-def]
     encoder = backbone.load()
-    add_fusion(encoder, sources)
+    add_standard_fusion(encoder, sources)
     randomise(encoder, "adapter_fusion_layer", 3)
     use_fusion_implementation(encoder, request.param)
     return encoder.requires_grad_(False).eval()
@@ -75,7 +75,7 @@ def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sou
     names = prune_fusion(fused, NAMES, kept)
     assert names == [name for name in NAMES if name in kept]
     expected = backbone.load()
-    add_fusion(expected, {name: sources[name] for name in names})
+    add_standard_fusion(expected, {name: sources[name] for name in names})
     with torch.no_grad():
         for name, parameter in expected.named_parameters():
             if "adapter_fusion_layer" in name:
@@ -88,7 +88,7 @@ def test_leaving_sources_out_renormalises_the_softmax(kept, fused, backbone, sou
 @pytest.mark.parametrize("kept", [("films", "pairs"), ("meals",)])
 def test_stock_adapterhub_loads_a_pruned_fusion(kept, fused, backbone, backbone_folder, sources, tmp_path) -> None:  # type: ignore[no-untyped-def]
     prune_fusion(fused, NAMES, kept)
-    save_fusion(fused, kept, tmp_path / "pruned")
+    save_fused(fused, kept, tmp_path / "pruned")
     ours, theirs = backbone.load(), BertModel.from_pretrained(backbone_folder, add_pooling_layer=False)
     pruned = saved_modules("films", tmp_path / "pruned", trainable="fusion", fusion="standard")
     load_fusion(ours, {name: sources[name] for name in kept}, pruned)

@@ -618,8 +618,8 @@ def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
     assert SCHEMA == 3
     flat = Recipe().flat()
     assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
-    # An adapter kind that comes later brings settings of its own, whose defaults its tests know.
-    assert {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys()} <= {*ADAPTER_KINDS.values()}
+    # An adapter kind or a form of fusion that comes later brings settings of its own, whose defaults its tests know.
+    assert {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys()} <= {*ADAPTER_KINDS.values(), *get_args(FusionForm)}
 
 
 def test_a_key_may_be_written_flat_or_in_its_part() -> None:

@@ -1,0 +1,113 @@
+"""Gated fusion: the target's own adapter, plus what gates let through of other tasks' adapters.
+
+With frozen source outputs z_n, the target's own adapter z and sub-layer output h::
+
+    o = z + sum_n g_n(h) z_n        token:  g_n(h) = w_n . h + b_n, a number for each token
+                                    scalar: g_n = b_n               vector: g_n in R^d, for each feature
+
+There is no softmax, so one source needs not give way to another: a source works in the next layer only if its output is
+there at about its full strength. w_n is zero at the start, and b_n the recipe's ``gate_start``.
+
+The own adapter may train here from fresh: then it learns what the sources do not know. One that was trained on the same
+rows before leaves nothing to learn from them (the stacking problem of Wolpert 1992). Without an own adapter, a gate for
+each feature is ScaLearn, for each adapter ScaLearn++; gates that all sites share make the uniform ones (Frohmann et al.
+2024, section 3).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from adapters.composition import Fuse
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.methods.bank import AdapterBank
+from pipeline.methods.fused_sites import fused_sites
+from pipeline.settings.parts import Gate, Gated
+
+GATED_FILE = "gated_fusion.safetensors"
+
+
+class GatedFusion(nn.Module):
+    """Replaces AdapterHub's fusion layer at one site, with the same call.
+
+    Args:
+        width: d.
+        size: the adapters that are fused, N.
+        own: the position of the target's own among them, which has no gate; None: all have one.
+        start: b_n.
+    """
+
+    def __init__(self, kind: Gate, width: int, size: int, own: int | None, start: float) -> None:
+        super().__init__()
+        self.kind, self.own = kind, own
+        self.gated = [n for n in range(size) if n != own]
+        shape = (len(self.gated), width) if kind == "vector" else (len(self.gated),)
+        self.bias = nn.Parameter(torch.full(shape, start))
+        self.weight = nn.Parameter(torch.zeros(len(self.gated), width)) if kind == "token" else None
+
+    def gates(self, query: Tensor) -> Tensor:
+        """For ``query`` (B, T, d) what multiplies the gated z_n (B, T, n, d): (B, T, n, 1), (n, 1) or (n, d)."""
+        if self.weight is not None:
+            return nn.functional.linear(query, self.weight, self.bias).unsqueeze(-1)
+        return self.bias if self.kind == "vector" else self.bias.unsqueeze(-1)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, output_attentions: bool = False
+    ) -> Any:
+        """As AdapterHub calls it: ``query``, ``residual`` (B, T, d); ``value`` the z_n, (B, T, N, d); ``key`` unused.
+
+        In place of attention it returns the share of each adapter in what is added: the length of its term over the sum
+        of all lengths, (B, T, N).
+        """
+        terms = self.gates(query) * value[:, :, self.gated]
+        if self.own is not None:
+            terms = torch.cat([terms, value[:, :, self.own : self.own + 1]], dim=2)
+        fused = terms.sum(2) + residual
+        if not output_attentions:
+            return fused
+        lengths = terms.detach().float().norm(dim=-1)
+        order = [*self.gated, *([] if self.own is None else [self.own])]
+        shares = lengths[..., torch.tensor(order).argsort()] / lengths.sum(-1, keepdim=True).clamp(min=1e-12)
+        return fused, shares.cpu().numpy()
+
+    def mixed(self, bank: AdapterBank, hidden: Tensor, query: Tensor) -> Tensor:
+        """``sum_n g_n z_n`` (B, T, d) of the frozen adapters in ``bank``, without making the z_n."""
+        active = bank.activation(nn.functional.linear(hidden, bank.down, bank.bias)).unflatten(-1, (bank.size, -1))
+        gates, up = self.gates(query), bank.up
+        if self.weight is None:
+            # One factor for each row of ``up``: a unit of an adapter, its c_n, or padding.
+            rows = [gates.repeat_interleave(bank.bottleneck, dim=0), gates]
+            padding = gates.new_zeros(len(up) - bank.units - bank.size, gates.shape[-1])
+            up, gates = up * torch.cat([*rows, padding]), active.new_ones(*active.shape[:-1], 1)
+        padded = nn.functional.pad(gates.squeeze(-1), (0, len(up) - bank.units - bank.size))
+        return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
+
+    def over(self, kept: Sequence[int]) -> GatedFusion:
+        """The same fusion over some of its adapters, the own one among them if there is one."""
+        part = copy.deepcopy(self)
+        rows = [self.gated.index(n) for n in kept if n != self.own]
+        part.own = None if self.own is None else list(kept).index(self.own)
+        part.gated = [n for n in range(len(kept)) if n != part.own]
+        for name, parameter in self.named_parameters():
+            setattr(part, name, nn.Parameter(parameter.detach()[rows], parameter.requires_grad))
+        return part
+
+
+def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | None, settings: Gated) -> None:
+    """Replace AdapterHub's fusion layers over ``members`` in ``backbone`` by fresh, trainable gated ones.
+
+    Args:
+        own: the one of ``members`` that has no gate, if any.
+    """
+    position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
+    fresh: GatedFusion | None = None
+    for site, stock in fused_sites(backbone, members):
+        if fresh is None or not settings.shared:
+            fresh = GatedFusion(settings.gate, width, len(members), position, settings.start)
+        fresh.to(stock.query.weight.device).train(stock.training)
+        site.adapter_fusion_layer[Fuse(*members).name] = fresh

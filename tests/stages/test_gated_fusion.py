@@ -1,0 +1,107 @@
+"""A gated fusion from the command's function to its prediction: what trains, what stays, and what is kept of it."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from safetensors.torch import load_file
+
+from pipeline.system.errors import PipelineError
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.predict import predict
+from stages.prune import prune
+
+SOURCES = ("meals", "pairs")
+
+
+@pytest.fixture
+def recipe(quick: Any) -> Any:
+    return lambda **values: quick("fusion", fusion="gated", learning_rate=5e-2, bottleneck=8, **values)
+
+
+@pytest.fixture
+def sources(workspace: Any, quick: Any) -> dict[str, Any]:
+    return {task: extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1) for task in SOURCES}
+
+
+def contents(record: Any) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in Path(record.artifact).iterdir()}
+
+
+def assert_predicted(record: Any, workspace: Any, data_folder: Path, out: Path) -> None:
+    """``predict`` gives the dev rows what training saw at the kept epoch."""
+    predict(
+        "films", data_folder / "films" / "dev.csv", out, dataclasses.replace(workspace),
+        using=record.run, batch_size=7, precision="fp32",
+    )  # fmt: skip
+    found, kept = pd.read_parquet(out), workspace.ledger.predictions(record.run)
+    assert found["probability_1"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
+
+
+def test_a_target_without_an_adapter_is_fused_from_others_alone(
+    workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
+) -> None:
+    before = {task: contents(record) for task, record in sources.items()}
+    record = fuse("films", recipe(), workspace, seed=1)
+    assert [source.task for source in record.sources] == list(SOURCES)
+    width, sites = workspace.backbone.hidden_size, 2 * workspace.backbone.layers
+    own = 2 * 8 * width + 8 + width
+    assert record.cost.trainable_parameters == sites * (own + len(SOURCES) * (width + 1)) + record.parameters.head
+    assert {task: contents(record) for task, record in sources.items()} == before
+    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
+    shares = pd.read_csv(workspace.ledger.folder(record.run) / "attention.csv")
+    assert set(shares["adapter"]) == {*SOURCES, "films"}
+    assert shares.groupby(["layer", "site"])["weight"].sum().to_numpy() == pytest.approx(1.0)
+
+
+def test_the_targets_adapter_of_stage_one_is_no_source_of_a_fresh_one(
+    workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any
+) -> None:
+    """The same run with and without it in the store, and when it is named."""
+    first = fuse("films", recipe(), workspace, seed=1)
+    extract("films", quick("adapter"), workspace, seed=1)
+    assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).run == first.run
+    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, adapters="films,meals,pairs")
+    assert named.run == first.run
+
+
+@pytest.mark.parametrize("own", ["trained", "frozen", "none"])
+def test_the_adapter_of_stage_one_in_its_place(
+    own: str, workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any, data_folder: Path, tmp_path: Path
+) -> None:
+    stage_one = extract("films", quick("adapter", bottleneck=8, learning_rate=5e-2), workspace, seed=1)
+    before = contents(stage_one)
+    record = fuse("films", recipe(own_adapter=own), workspace, seed=1)
+    assert [source.task for source in record.sources] == ["films", *SOURCES]
+    assert contents(stage_one) == before
+    saved = load_file(Path(record.artifact or "") / "gated_fusion.safetensors")
+    assert any(".own." in name for name in saved) == (own == "trained")
+    assert ("films" in record.unchanged) == (own != "trained")
+    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
+
+
+def test_pruned_it_keeps_its_own_adapter(
+    workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
+) -> None:
+    whole = fuse("films", recipe(), workspace, seed=1)
+    record = prune("films", workspace, keep=1)
+    (kept,) = record.sources
+    (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
+    assert kept.task == max(SOURCES, key=lambda task: row[f"share of {task}"])
+    gates = 2 * workspace.backbone.layers * (workspace.backbone.hidden_size + 1)
+    assert record.cost.trainable_parameters == whole.cost.trainable_parameters - gates
+    assert_predicted(record, workspace, data_folder, tmp_path / "out.parquet")
+
+
+def test_what_cannot_be_fused_is_refused(workspace: Any, recipe: Any, quick: Any) -> None:
+    with pytest.raises(PipelineError, match="needs adapters of another task, but none is here: .*extract --task TASK"):
+        fuse("films", recipe(), workspace, seed=1)
+    extract("meals", quick("adapter"), workspace, seed=1)
+    with pytest.raises(PipelineError, match="films: no adapter in .*extract --task films"):
+        fuse("films", recipe(own_adapter="trained"), workspace, seed=1)
+    extract("pairs", quick("adapter"), workspace, seed=1)
+    with pytest.raises(PipelineError, match="own_adapter = 'frozen' .* name films too"):
+        fuse("films", recipe(own_adapter="frozen"), workspace, seed=1, adapters="meals,pairs")
