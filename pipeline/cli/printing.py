@@ -47,17 +47,20 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         f" dev {record.metric} {member.dev:.4f}"
         for member in sorted(record.members, key=lambda member: -member.weight)
     ]
+    others = "rows that chose nothing" if record.chosen_on == "dev" else "other half of dev"
     lines += [
         f"{rows} ({scores.rows}): {record.metric} {scores.ensemble:.4f}, best single run {scores.best:.4f}"
         f" ({record.best})"
-        for rows, scores in (("rows chosen on", record.chosen), ("other half of dev", record.held_out))
+        for rows, scores in (("rows chosen on", record.chosen), (others, record.held_out))
         if scores is not None
     ]
     if record.drop is None:
         lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
     else:
-        lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
-        lines.append(f"the other half is {summary['held_out_is']}")
+        chosen = "half" if record.chosen_on == "half" else "rows"
+        lines.append(f"drop from the {chosen} chosen on to the {others.removesuffix(' of dev')}: {record.drop:.4f}")
+        if record.chosen_on == "half":
+            lines.append(f"the other half is {summary['held_out_is']}")
     print_result("\n".join(lines), summary, as_json)
 
 

@@ -93,7 +93,8 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
 
 
 def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Entry, Job], Jobs]:
-    workspace = replace(workspace, held_out=study.targets, dev_limit=study.dev_limit or workspace.dev_limit)
+    dev_limit = study.dev_limit or workspace.dev_limit
+    workspace = replace(workspace, held_out=study.targets, dev_limit=dev_limit, scoring=study.scoring)
     study, sizes = checked(study, workspace)
     wanted = jobs_of(study, plan(study, sizes))
     keeping = {name for name in study.methods if study.row(name).keep_weights}

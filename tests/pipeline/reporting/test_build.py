@@ -141,9 +141,9 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     report = build_report(study.result, study.ledger, tmp_path / "out")
     told = report.notes
     assert "nano" in told[0]
-    assert "Training rows: sst 900/1000; dev rows: sst 400." in told
+    assert "Training rows: sst 900/1000; scored rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
-    assert "Dev rows whose text is also in train: sst 17." in told
+    assert "Scored rows whose text is also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
 
@@ -187,7 +187,7 @@ def test_where_a_backbone_stands_on_this_machine_is_not_told(tmp_path: Path) -> 
     for name, told in (("/home/someone/nano", "nano"), ("google-bert/bert-base-uncased",) * 2):
         report = build_report(study.result.model_copy(update={"backbone": name}), study.ledger, tmp_path / "out")
         assert report.backbone == told
-        assert report.notes[0].startswith(f"Backbone {told};")
+        assert report.notes[0].startswith(f"Backbone {told}.")
 
 
 # Holes.
