@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
     from stages.compare.compare import DryRun
+    from stages.evaluate import Evaluation
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
@@ -62,6 +63,19 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         if record.chosen_on == "half":
             lines.append(f"the other half is {summary['held_out_is']}")
     print_result("\n".join(lines), summary, as_json)
+
+
+def print_evaluation(found: Evaluation, as_json: bool) -> None:
+    """The score with its interval, and what the rows had to do with the model."""
+    low, high = found.interval
+    lines = [
+        f"run {found.run} on {found.rows} rows of {found.task}: {found.metric} {found.score:.4f}"
+        f" (95 % CI {low:.4f} to {high:.4f})"
+    ]
+    for count, what in ((found.trained_on, "the model was trained on"), (found.chosen_on, "its epoch was chosen on")):
+        known = "how many cannot be known" if count is None else f"{count} of {found.rows}"
+        lines.append(f"rows with a text that {what}: {known}")
+    print_result("\n".join(lines), found.summary(), as_json)
 
 
 def print_plan(plan: DryRun, as_json: bool) -> None:
