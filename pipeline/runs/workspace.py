@@ -120,7 +120,7 @@ class Workspace:
 
         def drawn() -> TaskData:
             sample = whole.sample(task, limit, seed, None)
-            if self._scored_on(task) != "train":
+            if self.scored_on(task) != "train":
                 return sample
             return sample.choosing_in_train(task, self.scoring.share, self.scoring.seed)
 
@@ -128,7 +128,7 @@ class Workspace:
 
     def _usable(self, task: Task) -> TaskData:
         rows = self._without_held_out(task)
-        if self._scored_on(task) == "half":
+        if self.scored_on(task) == "half":
             rows = rows.halved(task, self.scoring.seed)
         return rows.sample(task, None, 0, self.dev_limit)
 
@@ -160,12 +160,13 @@ class Workspace:
                     raise PipelineError(f"task '{task.name}': {error}") from None
         return rows
 
-    def _scored_on(self, task: Task) -> ScoredOn:
+    def scored_on(self, task: Task) -> ScoredOn:
+        """What of :attr:`scoring` holds for a task."""
         return self.scoring.of(task.name, *task.aliases)
 
     def _read(self, task: Task) -> TaskData:
         """Its splits as they are published."""
-        wanted = {"drop_overlap": self.drop_overlap, "test": self._scored_on(task) == "test"}
+        wanted = {"drop_overlap": self.drop_overlap, "test": self.scored_on(task) == "test"}
         return self._once(("all", task.model_dump_json()), lambda: load_all_rows(task, self.data, **wanted))
 
 
