@@ -139,8 +139,11 @@ class TrainingRun:
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
         tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
-        model.to(accelerator.device)
-        starts = {name: test.value(test.predict(model.of(name))) for name, test in tests.items() if recipe.score_start}
+        starts = {
+            name: test.value(test.predict(model.of(name).to(accelerator.device)))
+            for name, test in tests.items()
+            if recipe.score_start
+        }
 
         loss, terms = self._loss(model, scorings)
         evaluations = Evaluations(model, scorings)
