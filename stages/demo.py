@@ -56,7 +56,8 @@ def demo(folder: Path, seed: int) -> int:
         score = pretrain_fresh(corpus(data, seed), backbone, BertConfig(**_CONFIG), _RECIPE, Masking(), seed=seed)
         _say(f"It guesses {score:.0%} of masked words: {backbone}")
     study = find_study("demo")
-    workspace = Workspace(str(backbone), data, folder / "adapters_store", folder / "reports")
+    places = str(backbone), data, folder / "adapters_store", folder / "reports"
+    workspace = Workspace(*places, scoring=study.scoring)  # the study's, which then finds these runs
     _say("Stage one: an adapter for each task, the nano BERT frozen")
     for name in names:
         record = extract(name, study.recipe_for("adapter", name), workspace, seed=study.seeds[0])

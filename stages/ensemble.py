@@ -36,7 +36,8 @@ def ensemble(
         runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, of
             those with different dev rows the largest group.
         chosen_on: ``half`` chooses members and weights on one half of dev and scores on the other, on which only the
-            members' own runs chose, their epochs for one; ``all`` chooses on all of it.
+            members' own runs chose, their epochs for one; ``all`` chooses on all of it. Of runs that are scored on rows
+            apart from dev, members are chosen on all of dev and the ensemble is scored on those rows (``dev``).
         best: how many of the best on dev take part under ``mode`` and ``median``; None is five, or all of ``runs``.
         seed: of the halves.
 
@@ -47,9 +48,10 @@ def ensemble(
     raise_all(f"ensemble '{name}'", _mistakes(task, name, rule, best, Ensembles(reports)))
     ledger = Ledger(reports)
     records = _named(runs, task, ledger) if runs is not None else _finished(task, ledger)
-    rows, predictions = _predictions(records, task, ledger)
+    rows, predictions, is_dev = _predictions(records, task, ledger)
     labels = rows["label"].to_numpy()
-    choosing = _rows_to_choose_on(labels, task, chosen_on, seed)
+    chosen_on = chosen_on if is_dev.all() else "dev"
+    choosing = is_dev if chosen_on == "dev" else _rows_to_choose_on(labels, task, chosen_on, seed)
     there = [_of(prediction, choosing) for prediction in predictions]
     alone = [value_of(prediction, labels[choosing], task.metric) for prediction in there]
     single = int(np.argmax(alone))
@@ -72,9 +74,9 @@ def ensemble(
         considered=tuple(names),
         chosen_on=chosen_on,
         seed=seed,
-        dev_rows=_dev_rows(records[names[0]], task),
+        dev_rows=_rows_of(records[names[0]], task),
         chosen=scores(choosing),
-        held_out=scores(~choosing) if chosen_on == "half" else None,
+        held_out=None if chosen_on == "all" else scores(~choosing),
         provenance=provenance(),
     )
     table = prediction_table(rows, together)
@@ -159,18 +161,23 @@ def _misfits(record: RunRecord, task: Task) -> list[str]:
 def _by_dev_rows(records: dict[str, RunRecord], task: Task) -> dict[str, dict[str, RunRecord]]:
     groups: dict[str, dict[str, RunRecord]] = {}
     for run, record in records.items():
-        groups.setdefault(_dev_rows(record, task), {})[run] = record
+        groups.setdefault(_rows_of(record, task), {})[run] = record
     return groups
 
 
-def _dev_rows(record: RunRecord, task: Task) -> str:
-    """The fingerprint of the dev rows of ``task`` that a run was scored on."""
-    return str(record.described(task.name)["data"]["dev"])
+def _rows_of(record: RunRecord, task: Task) -> str:
+    """The fingerprint of the rows of ``task`` that a run chose by, and of the others that it was scored on."""
+    data = record.described(task.name)["data"]
+    return "+".join(data[kind] for kind in ("dev", "test") if kind in data)
 
 
-def _predictions(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> tuple[pd.DataFrame, list[Prediction]]:
-    """``id`` and ``label`` of the dev rows that the runs share, and each run's saved predictions for them."""
-    tables = {run: ledger.predictions(run, task.name) for run in records}
+def _predictions(
+    records: dict[str, RunRecord], task: Task, ledger: Ledger
+) -> tuple[pd.DataFrame, list[Prediction], np.ndarray]:
+    """``id`` and ``label`` of the rows (n,) that the runs share, each run's saved predictions for them, and which of
+    them are dev; the others are scored."""
+    parts = {run: [ledger.predictions(run, task.name, split) for split in ("dev", "test")] for run in records}
+    tables = {run: pd.concat([each for each in own if len(each)], ignore_index=True) for run, own in parts.items()}
     rows = next(iter(tables.values()))[["id", "label"]]
     problems = [
         f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: train it again with --force"
@@ -178,7 +185,8 @@ def _predictions(records: dict[str, RunRecord], task: Task, ledger: Ledger) -> t
         if any(table[name].tolist() != rows[name].tolist() for name in rows)
     ]
     raise_all("saved predictions", problems)
-    return rows, [_prediction(table) for table in tables.values()]
+    is_dev = np.arange(len(rows)) < len(next(iter(parts.values()))[0])
+    return rows, [_prediction(table) for table in tables.values()], is_dev
 
 
 def _prediction(table: pd.DataFrame) -> Prediction:

@@ -89,11 +89,11 @@ def predict(
         ensemble, targets = _members(using, tasks[0], workspace, dropped)
         passes = [[member] for member in targets]
     else:
-        targets = _each(f"--target {target}", tasks, lambda task: _target(task, using, workspace, dropped))
+        targets = _each(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, dropped))
         passes = _passes(targets)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-        outputs = [_outputs(each, rows[each[0].task.name], dropped, batch_size, accelerator) for each in passes]
+        outputs = [predictions_of(each, rows[each[0].task.name], dropped, batch_size, accelerator) for each in passes]
     names = [each.task.name for sharing in passes for each in sharing]
     predictions = [prediction for sharing in outputs for prediction in sharing]
     if ensemble is not None:
@@ -178,14 +178,14 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
     return list(passes.values())
 
 
-def _outputs(
+def predictions_of(
     targets: Sequence[Target],
     rows: pd.DataFrame,
     drop_layers: tuple[int, ...],
     batch_size: int,
     accelerator: Accelerator,
 ) -> list[Prediction]:
-    """One forward pass over the rows, as the objective of each target reads it."""
+    """A prediction a target: one forward pass over the rows, as the objective of each reads it."""
     first, workspace = targets[0], targets[0].workspace
     backbone = workspace.backbone
     model: TransferModel | JointModel
@@ -228,14 +228,14 @@ def _members(
 
     def target(member: Member) -> Target:
         try:
-            return _target(task, member.run, workspace.on(member.backbone), drop_layers)
+            return target_of(task, member.run, workspace.on(member.backbone), drop_layers)
         except PipelineError as error:
             raise PipelineError(f"{what} needs run {member.run}: {error}") from error
 
     return ensemble, _each(f"--using {using}", ensemble.members, target)
 
 
-def _target(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
+def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
     """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store."""
     artifact = _best(task, using, workspace) if using in KINDS else workspace.store.find(using)
     if artifact is not None:

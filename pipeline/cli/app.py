@@ -7,7 +7,7 @@ from cyclopts import App, CycloptsError
 
 from pipeline import __version__
 from pipeline.cli.compare import compare, report, studies
-from pipeline.cli.predict import ensemble, predict
+from pipeline.cli.predict import ensemble, evaluate, predict
 from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
@@ -21,7 +21,21 @@ app = App(
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )
-for verb in (extract, fuse, prune, pretrain, compare, report, demo, predict, ensemble, tasks, store_app, studies):
+for verb in (
+    extract,
+    fuse,
+    prune,
+    pretrain,
+    compare,
+    report,
+    demo,
+    predict,
+    evaluate,
+    ensemble,
+    tasks,
+    store_app,
+    studies,
+):
     app.command(verb)
 
 

@@ -7,6 +7,7 @@ from cyclopts import App
 from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
 from pipeline.cli.printing import print_plan, print_result
 from pipeline.reporting.entries import StudyResult
+from pipeline.settings.rows import ScoredOn
 from pipeline.settings.study import study_names
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import print_error
@@ -25,6 +26,7 @@ def compare(
     reference: str | None = None,
     target_limit: int | None = None,
     dev_limit: int | None = None,
+    scoring: ScoredOn | None = None,
     curve: bool | None = None,
     curve_rows: str | None = None,
     dry_run: Flag = False,
@@ -44,7 +46,9 @@ def compare(
         methods: Rows of the study or methods, such as full,adapter,fusion (from the study).
         reference: The row that the others are tested against (from the study).
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
-        dev_limit: Score on only N dev rows of every task, the same for all runs (from the study).
+        dev_limit: Choose by only N rows of every task and score on as many, the same for all runs (from the study).
+        scoring: The rows that are scored. half: one half of dev, the other chooses; test: the labelled test split, dev
+            chooses; train: dev, a part of the training rows chooses; dev: dev, which chooses too (from the study).
         curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
         dry_run: Check everything, show what would be run and how long it would take, and train nothing.
@@ -61,6 +65,7 @@ def compare(
         limit=running.limit,
         target_limit=target_limit,
         dev_limit=dev_limit,
+        scoring=scoring,
         curve=curve,
         curve_rows=numbers_in(curve_rows, "--curve-rows"),
     ).with_recipe(**training.values())

@@ -1,9 +1,9 @@
-"""Verbs that use trained models: predict, ensemble."""
+"""Verbs that use trained models: predict, evaluate, ensemble."""
 
 from typing import Literal
 
 from pipeline.cli.options import REPORTS, FileOrFolder, Json, Places, ReportsFolder, TaskFolder, names_in
-from pipeline.cli.printing import print_ensemble, print_result
+from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
 from pipeline.settings.recipe import Precision
 
@@ -49,6 +49,41 @@ def predict(
         for one in result.get("targets", [result])
     ]
     print_result("\n".join(lines), result, json)
+
+
+def evaluate(
+    *,
+    target: str,
+    using: str = "auto",
+    input: FileOrFolder | None = None,
+    split: Literal["dev", "test"] = "dev",
+    batch_size: int = 64,
+    precision: Precision = "auto",
+    json: Json = False,
+    places: Places = Places(),
+) -> None:
+    """Score a trained model on labelled rows, and say whether these rows trained or chose it.
+
+    Args:
+        target: The task.
+        using: fusion, adapter or a run; auto is the best fusion, else the best adapter.
+        input: Table with texts and labels of the task (a split of the task).
+        split: The split that is scored where there is no --input.
+        batch_size: Rows per forward pass.
+        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
+    """
+    from stages import evaluate as stage
+
+    found = stage.evaluate(
+        target,
+        places.workspace(),
+        using=using,
+        input_file=input,
+        split=split,
+        batch_size=batch_size,
+        precision=precision,
+    )
+    print_evaluation(found, json)
 
 
 def ensemble(

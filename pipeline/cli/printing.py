@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
     from stages.compare.compare import DryRun
+    from stages.evaluate import Evaluation
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
@@ -47,18 +48,34 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         f" dev {record.metric} {member.dev:.4f}"
         for member in sorted(record.members, key=lambda member: -member.weight)
     ]
+    others = "rows that chose nothing" if record.chosen_on == "dev" else "other half of dev"
     lines += [
         f"{rows} ({scores.rows}): {record.metric} {scores.ensemble:.4f}, best single run {scores.best:.4f}"
         f" ({record.best})"
-        for rows, scores in (("rows chosen on", record.chosen), ("other half of dev", record.held_out))
+        for rows, scores in (("rows chosen on", record.chosen), (others, record.held_out))
         if scores is not None
     ]
     if record.drop is None:
         lines.append("chosen and scored on the same rows, which flatters it: --choose-on half flatters less")
     else:
-        lines.append(f"drop from the half chosen on to the other half: {record.drop:.4f}")
-        lines.append(f"the other half is {summary['held_out_is']}")
+        chosen = "half" if record.chosen_on == "half" else "rows"
+        lines.append(f"drop from the {chosen} chosen on to the {others.removesuffix(' of dev')}: {record.drop:.4f}")
+        if record.chosen_on == "half":
+            lines.append(f"the other half is {summary['held_out_is']}")
     print_result("\n".join(lines), summary, as_json)
+
+
+def print_evaluation(found: Evaluation, as_json: bool) -> None:
+    """The score with its interval, and what the rows had to do with the model."""
+    low, high = found.interval
+    lines = [
+        f"run {found.run} on {found.rows} rows of {found.task}: {found.metric} {found.score:.4f}"
+        f" (95 % CI {low:.4f} to {high:.4f})"
+    ]
+    for count, what in ((found.trained_on, "the model was trained on"), (found.chosen_on, "its epoch was chosen on")):
+        known = "how many cannot be known" if count is None else f"{count} of {found.rows}"
+        lines.append(f"rows with a text that {what}: {known}")
+    print_result("\n".join(lines), found.summary(), as_json)
 
 
 def print_plan(plan: DryRun, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Extra data: add another task's training rows to a target's, without the rows that are scored."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -52,8 +53,8 @@ def add_extra(
 
     Rows that are also among the target's own training rows are kept and counted: two people may have labelled a text.
 
-    ``dev`` holds all dev rows of the target, even if ``data`` has a sample of them, and ``held_out`` those of other
-    tasks. Of more than ``limit`` rows, ``seed`` draws a stratified sample.
+    ``dev`` holds all rows that the target chooses or is scored on, even if ``data`` has a sample of them, and
+    ``held_out`` those of other tasks. Of more than ``limit`` rows, ``seed`` draws a stratified sample.
     """
     left_out = {"in_dev": 0, "in_test": 0, "in_other_dev": 0}
     scored = [("in_dev", dev), ("in_test", test), *(("in_other_dev", other) for other in held_out)]
@@ -67,7 +68,7 @@ def add_extra(
     in_train = int(overlapping_rows(rows, data.train)[0].sum())
     added = Added(rows=len(rows), in_train=in_train, **left_out)
     train = pd.concat([data.train, rows[list(data.train.columns)]], ignore_index=True)
-    return TaskData(train, data.dev, data.dropped, {**data.added, name: added})
+    return replace(data, train=train, added={**data.added, name: added})
 
 
 def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pipeline.data.cut import cut
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.tasks import Files, Hub, Source, Split, Task
@@ -41,35 +42,63 @@ class Added:
 
 @dataclass(frozen=True)
 class TaskData:
-    """The labelled rows that a run trains on, and the dev rows that select its epoch."""
+    """The labelled rows of a run: it trains on some, chooses by others, and is scored on rows of a third kind."""
 
     train: pd.DataFrame
     dev: pd.DataFrame
+    """Rows that choose: an epoch, an anchor, an adapter."""
+    test: pd.DataFrame | None = None
+    """Rows that score what was chosen; None where that is dev itself."""
     # How many training rows are left out because their text is in a dev split, by that split's task.
     dropped: Mapping[str, int] = field(default_factory=dict)
     # Training rows of other tasks, which follow the task's own, by task.
     added: Mapping[str, Added] = field(default_factory=dict)
     whole: TaskData | None = field(default=None, repr=False)  # what this is a sample of
 
-    @cached_property
-    def fingerprint(self) -> dict[str, str]:
-        return {"train": fingerprint(self.train), "dev": self._dev_fingerprint}
+    @property
+    def scored(self) -> pd.DataFrame:
+        """The rows that a table scores."""
+        return self.dev if self.test is None else self.test
+
+    @property
+    def held_out(self) -> pd.DataFrame:
+        """All rows that choose or score."""
+        return self.dev if self.test is None else pd.concat([self.dev, self.test], ignore_index=True)
 
     @cached_property
-    def _dev_fingerprint(self) -> str:
-        # Samples for many seeds share their dev rows.
-        if self.whole is not None and self.whole.dev is self.dev:
-            return self.whole._dev_fingerprint
-        return fingerprint(self.dev)
+    def fingerprint(self) -> dict[str, str]:
+        """By kind of rows; ``test`` only where there are such rows."""
+        return {"train": fingerprint(self.train), **self._held_out_fingerprint}
+
+    @property
+    def scored_fingerprint(self) -> str:
+        return self._held_out_fingerprint["dev" if self.test is None else "test"]
+
+    @cached_property
+    def _held_out_fingerprint(self) -> dict[str, str]:
+        # Samples for many seeds share these rows.
+        if self.whole is not None and self.whole.dev is self.dev and self.whole.test is self.test:
+            return self.whole._held_out_fingerprint
+        found = {"dev": fingerprint(self.dev)}
+        return found if self.test is None else {**found, "test": fingerprint(self.test)}
 
     @cached_property
     def dev_in_train(self) -> int:
         """Dev rows whose text is also in these training rows."""
         return int(overlapping_rows(self.train, self.dev)[1].sum())
 
-    def without(self, dev: pd.DataFrame, name: str) -> TaskData:
-        """Drop the training rows whose text is in ``dev``, of task ``name``; an error if less than two classes stay."""
-        in_train, _ = overlapping_rows(self.train, dev)
+    @cached_property
+    def test_in_train(self) -> int:
+        """Test rows whose text is also in these training rows."""
+        return 0 if self.test is None else int(overlapping_rows(self.train, self.test)[1].sum())
+
+    def without(self, rows: pd.DataFrame, name: str) -> TaskData:
+        """Drop the training rows whose text is in ``rows``, which task ``name`` chooses or is scored on.
+
+        Raises:
+            PipelineError: less than two classes stay.
+        """
+        in_train, _ = overlapping_rows(self.train, rows)
         if not in_train.any():
             return self
         train = self.train[~in_train].reset_index(drop=True)
@@ -78,10 +107,11 @@ class TaskData:
                 f"without the rows that stand in dev of '{name}', {len(train)} training rows are left, too few to"
                 " train on: give rows that dev does not have"
             )
-        return TaskData(train, self.dev, {**self.dropped, name: int(in_train.sum())}, self.added)
+        return replace(self, train=train, dropped={**self.dropped, name: int(in_train.sum())})
 
     def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
-        """A stratified sample: ``limit`` rows of train drawn by ``seed``, ``dev_limit`` of dev, always the same."""
+        """A stratified sample: ``limit`` rows of train drawn by ``seed``; ``dev_limit`` of dev, and as many of test,
+        always the same."""
 
         def part(rows: pd.DataFrame, size: int | None, seed: int, option: str) -> pd.DataFrame:
             if size is None or size >= len(rows):
@@ -92,7 +122,26 @@ class TaskData:
             return chosen
 
         train, dev = part(self.train, limit, seed, "--limit"), part(self.dev, dev_limit, _DEV_SEED, "--dev-limit")
-        return TaskData(train, dev, self.dropped, self.added, self)
+        test = None if self.test is None else part(self.test, dev_limit, _DEV_SEED, "--dev-limit")
+        return replace(self, train=train, dev=dev, test=test, whole=self)
+
+    def halved(self, task: Task, seed: int) -> TaskData:
+        """One half of dev chooses and the other scores; see :func:`pipeline.data.cut.cut`."""
+        dev, test = _parts(self.dev, 0.5, seed, f"dev of task '{task.name}'")
+        return replace(self, dev=dev, test=test)
+
+    def choosing_in_train(self, task: Task, share: float, seed: int) -> TaskData:
+        """A ``share`` of these training rows chooses instead of being trained on, and all of dev scores.
+
+        What a person with few labelled rows can do: true few-shot learning (Perez et al. 2021).
+        """
+        dev, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
+        return replace(self, train=train, dev=dev, test=self.dev)
+
+
+def _parts(rows: pd.DataFrame, share: float, seed: int, what: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    chosen = cut(rows, share, seed, what)
+    return rows[chosen].reset_index(drop=True), rows[~chosen].reset_index(drop=True)
 
 
 def check_limit(limit: int | None) -> None:
@@ -100,8 +149,12 @@ def check_limit(limit: int | None) -> None:
         raise PipelineError(f"--limit {limit}: give at least 1 training row, or leave it out for all")
 
 
-def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) -> TaskData:
-    """Train and dev rows of ``task``, checked; a :class:`PipelineError` names file, row and value."""
+def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, test: bool = False) -> TaskData:
+    """Train and dev rows of ``task``, and with ``test`` those of its labelled test split, checked.
+
+    Raises:
+        PipelineError: it names file, row and value.
+    """
     source: Source = task.files if data is not None else _hub_of(task)
     if source.dev_fraction is not None:
         rows = load_split(task, data, "train")
@@ -115,8 +168,8 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False) 
             )
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
-    loaded = TaskData(train, dev)
-    return loaded.without(dev, task.name) if drop_overlap else loaded
+    loaded = TaskData(train, dev, load_split(task, data, "test") if test else None)
+    return loaded.without(loaded.held_out, task.name) if drop_overlap else loaded
 
 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:

@@ -14,7 +14,8 @@ from pipeline.system.atomic import new_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_model
 
-ChosenOn = Literal["half", "all"]
+ChosenOn = Literal["half", "all", "dev"]
+"""One half of dev, and the other scores; all of dev; or all of dev where the runs are scored on other rows."""
 
 QUALIFICATION = (
     "not free of choice: the members' epochs, and whatever else their runs chose, were chosen on all of dev, this half"
@@ -56,9 +57,11 @@ class EnsembleRecord(BaseModel, frozen=True):
     considered: tuple[str, ...] = Field(description="runs that the members were chosen from")
     chosen_on: ChosenOn
     seed: int = Field(description="of the halves")
-    dev_rows: str = Field(description="fingerprint of the dev rows that all saw")
+    dev_rows: str = Field(description="fingerprint of the rows that all chose by and were scored on")
     chosen: Scores = Field(description="on the rows that members and weights were chosen on: flattering")
-    held_out: Scores | None = Field(description=f"on the other half of dev, {QUALIFICATION}")
+    held_out: Scores | None = Field(
+        description=f"on rows that chose nothing, or on the other half of dev, {QUALIFICATION}"
+    )
     provenance: dict[str, Any]
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
@@ -77,7 +80,7 @@ class EnsembleRecord(BaseModel, frozen=True):
             **self.model_dump(include={"task", "metric", "rule"}),
             "members": {member.run: member.weight for member in self.members},
             **self.model_dump(include={"chosen", "held_out"}),
-            "held_out_is": None if self.held_out is None else QUALIFICATION,
+            "held_out_is": QUALIFICATION if self.chosen_on == "half" else None,
             "drop": self.drop,
         }
 

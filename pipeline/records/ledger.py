@@ -63,16 +63,30 @@ class TaskScore(BaseModel, frozen=True):
     """A run's model on one task."""
 
     metric: Metric
-    dev: float = Field(description="the metric on dev at the kept epoch")
+    dev: float = Field(description="the metric on dev, the rows that choose, at the kept epoch")
     rows: int = Field(description="dev rows")
+    test: float | None = Field(None, description="the metric on the rows that are scored, where dev only chooses")
+    test_rows: int = Field(0, description="rows that are scored, where dev only chooses")
+    start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
     recipe: Recipe | None = Field(None, description="how the run trained on the task; None: it did not")
     train_rows: int = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
     dev_in_train: int = Field(0, description="dev rows that are also in train")
+    test_in_train: int = Field(0, description="scored rows that are also in train, where dev only chooses")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
-    dev_rows: str | None = Field(None, description="fingerprint of the dev rows, where others may come to be scored")
-    before: float | None = Field(None, description="the score when it was learned: forgetting is before - dev")
+    dev_rows: str | None = Field(None, description="fingerprint of the scored rows, where others may come to be scored")
+    before: float | None = Field(None, description="the score when it was learned: forgetting is before - value")
+
+    @property
+    def value(self) -> float:
+        """The score that tables show: on rows that chose nothing, where there are such rows."""
+        return self.dev if self.test is None else self.test
+
+    @property
+    def scored_rows(self) -> int:
+        """How many rows :attr:`value` is of."""
+        return self.rows if self.test is None else self.test_rows
 
 
 class RunRecord(BaseModel, frozen=True):
@@ -88,6 +102,7 @@ class RunRecord(BaseModel, frozen=True):
     anchor_candidates: dict[Name, float] = Field(
         {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
     )
+    anchor_scores: dict[Name, float] = Field({}, description="of the same on the scored rows, where dev only chooses")
     backbone: str
     best_epoch: int
     scores: dict[Name, TaskScore] = Field(
@@ -146,6 +161,11 @@ class RunRecord(BaseModel, frozen=True):
     def dev(self) -> float:
         """The dev score by which the kept epoch was selected: on the only task, or the mean over several."""
         return sum(self.scores[task].dev for task in self.trained_on) / len(self.trained_on)
+
+    @property
+    def value(self) -> float:
+        """As :attr:`dev`, on the rows that are scored."""
+        return sum(self.scores[task].value for task in self.trained_on) / len(self.trained_on)
 
     @property
     def own(self) -> TaskScore:
@@ -213,14 +233,23 @@ class Ledger:
         """Whether a run called ``run`` left anything, finished or not."""
         return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
-    def predictions(self, run: str, task: str | None = None) -> pd.DataFrame:
-        """``id``, ``label``, ``prediction`` and class probabilities of a dev split, in its order.
+    def predictions(
+        self, run: str, task: str | None = None, split: Literal["scored", "dev", "test"] = "scored"
+    ) -> pd.DataFrame:
+        """``id``, ``label``, ``prediction`` and class probabilities of a split, in its order.
 
-        Without ``task`` it is that of the only task, or the first, that the run trained on.
+        Args:
+            task: by default the only task, or the first, that the run trained on.
+            split: ``dev``, the rows that chose; ``test``, rows that are only scored, if there are any; ``scored``, the
+                latter where there are any, else dev.
         """
         record = self.find(run) if task is not None else None
         file = self._predictions_file(run, None if record and record.trained_on[0] == task else task)
-        return _read(pd.read_parquet, file, "label", "prediction", others=("id",))
+        table = _read(pd.read_parquet, file, "label", "prediction", others=("id",))
+        if "split" not in table:  # dev alone
+            return table if split != "test" else table.iloc[:0]
+        wanted = table.pop("split") == ("test" if split == "scored" else split)
+        return table[wanted].reset_index(drop=True)
 
     def curve(self, run: str) -> pd.DataFrame:
         """``epoch``, ``loss``, ``dev``, ``learning_rate``, ``examples`` and ``seconds``, one row an evaluation.
@@ -230,7 +259,7 @@ class Ledger:
         return _read(pd.read_csv, self.folder(run) / "curve.csv", "epoch", "dev")
 
     def attention(self, run: str) -> pd.DataFrame | None:
-        """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over dev tokens."""
+        """``layer``, ``site`` (attention or ffn), ``adapter``, ``weight`` of a fusion: means over tokens of dev."""
         file = self.folder(run) / "attention.csv"
         # A task may be called "null" or "nan".
         return _read(pd.read_csv, file, keep_default_na=False) if present(file) else None

@@ -1,6 +1,7 @@
 """From a study's runs to its report: every table, figure and sentence."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.records.ledger import Ledger
@@ -15,7 +16,7 @@ from pipeline.reporting.forgetting import forgetting_sentences, forgetting_table
 from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
 from pipeline.reporting.low_resource import low_resource_sentences, low_resource_table
 from pipeline.reporting.main_table import main_sentences, main_table
-from pipeline.reporting.notes import failure_sentences, missing, notes
+from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
 from pipeline.reporting.published import published_settings_table, published_table
 from pipeline.reporting.report import Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
@@ -39,6 +40,9 @@ TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
 )
 """In the order of the report; one returns None where the study has nothing for it."""
 
+_SCORED = {"main", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
+"""The tables of scores on the scored rows, each of which says which rows these are."""
+
 SENTENCES = (main_sentences, low_resource_sentences, fusion_sentences, forgetting_sentences, failure_sentences)
 
 
@@ -49,7 +53,9 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         PipelineError: a run is no longer in the ledger, or was scored on other rows than its partners.
     """
     runs = StudyRuns(result, ledger, maps)
-    tables = tuple(table for make in TABLES if (table := make(runs)) is not None)
+    made = (table for make in TABLES if (table := make(runs)) is not None)
+    scoring = scoring_text(runs)
+    tables = tuple(replace(table, notes=(scoring, *table.notes)) if table.name in _SCORED else table for table in made)
     # The study's runs, and those that cells name beside them: adapters of sources, first steps.
     named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
     found = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))

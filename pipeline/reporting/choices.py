@@ -13,7 +13,10 @@ from pipeline.reporting.runs import Scored, StudyRuns, continued
 from pipeline.reporting.text import MISSING
 
 
-def choices_table(runs: StudyRuns) -> Table:
+def choices_table(runs: StudyRuns) -> Table | None:
+    """One line a line of the main table; None where every target is scored on rows that chose nothing."""
+    if runs.scored and all(scored.score.test is not None for scored in runs.scored):
+        return None
     rows = ((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)
     return Table.named("choices", ("method", "choices, and from how many"), rows)
 
@@ -23,6 +26,7 @@ def _text(runs: StudyRuns, line: Line) -> str:
     by_target = {  # each choice with the most options that a seed had
         target: reduce(or_, (_choices(runs, line.row, scored) for scored in group))
         for target, group in runs.groups(line).items()
+        if group[0].score.test is None
     }
     if not by_target:
         return MISSING

@@ -46,7 +46,7 @@ def _cell(runs: StudyRuns, line: Line, task: str, target: str, comparison: Compa
     group = _across(runs, line, task, target)
     if not group:
         return Cell(MISSING)
-    values = [scored.record.score(target).dev for scored in group]
+    values = [scored.record.score(target).value for scored in group]
     reading = group[0].record.score(target).reading
     assert reading is not None
     return judged(

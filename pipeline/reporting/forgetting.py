@@ -76,7 +76,7 @@ def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
     for source, (target, group) in product(sources, runs.groups(line).items()):
         trained = [scored.record for scored in group if scored.record.trained_on == (target,)]
         known = [
-            (score.before, score.dev, record.run)
+            (score.before, score.value, record.run)
             for record in trained
             if (score := record.scores.get(source)) is not None and score.before is not None
         ]
@@ -99,7 +99,7 @@ def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
             continue
         known = [(scored, first, proof) for scored in group for first, proof in _kept(runs, name, scored, source)]
         if known:
-            scores = tuple(first.dev for _, first, _ in known)
+            scores = tuple(first.own.value for _, first, _ in known)
             used = dict.fromkeys(run for scored, first, _ in known for run in (first.run, scored.record.run))
             proofs = ", ".join(dict.fromkeys(proof for *_, proof in known))
             yield Change(name, source, target, scores, scores, tuple(used), proof=proofs)

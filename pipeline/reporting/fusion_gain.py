@@ -21,7 +21,9 @@ class Adapter:
     task: str
     run: str
     dev: float
-    """Its score on the target."""
+    """Its score on the target's rows that choose."""
+    value: float | None
+    """The same on those that are scored; None where it is not known."""
     steps: int | None
     own: bool
     """Whether the target is its task. Predictions of others on the target are not kept."""
@@ -68,11 +70,14 @@ def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> Fusi
     curves = [runs.curve(record.run) for record in records]
     # Of equal ones the target's own.
     best = [max(_adapters(runs, one), key=lambda adapter: (adapter.dev, adapter.own), default=None) for one in records]
-    starts = [next(iter(curve["dev"][curve["epoch"] == 0]), None) for curve in curves]
+    starts = [
+        next(iter(curve["dev"][curve["epoch"] == 0]), None) if one.score.test is None else one.score.start
+        for one, curve in zip(group, curves, strict=True)
+    ]
     return FusionGain(
         line, target, group, starts, best,
         over_start=over(starts),
-        over_best=over(adapter.dev if adapter else None for adapter in best),
+        over_best=over(adapter.value if adapter else None for adapter in best),
         starts_kept=sum(record.best_epoch == 0 for record in records),
         steps_added=statistics.mean(map(runs.steps, records)),
     )  # fmt: skip
@@ -89,9 +94,10 @@ def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:
         record = runs.ledger.find(source.run)
         steps = runs.steps(record) if record is not None else None
         if source.task == fusion.task and record is not None:
-            yield Adapter(source.task, source.run, record.dev, steps, own=True)
-        elif source.task in fusion.anchor_candidates:
-            yield Adapter(source.task, source.run, fusion.anchor_candidates[source.task], steps, own=False)
+            yield Adapter(source.task, source.run, record.dev, record.own.value, steps, own=True)
+        elif (dev := fusion.anchor_candidates.get(source.task)) is not None:
+            value = dev if fusion.own.test is None else fusion.anchor_scores.get(source.task)
+            yield Adapter(source.task, source.run, dev, value, steps, own=False)
 
 
 def _difference(runs: StudyRuns, gain: FusionGain) -> Difference | None:
@@ -120,7 +126,7 @@ def _row(runs: StudyRuns, gain: FusionGain) -> dict[str, Cell]:
         "start": _names(_beginning(scored.record) for scored in gain.group),
         "start score": scores_cell([start for start in gain.starts if start is not None]),
         "best adapter": _names(adapter.task for adapter in best),
-        "its score": scores_cell([adapter.dev for adapter in best], used),
+        "its score": scores_cell([adapter.value for adapter in best if adapter.value is not None], used),
         "its steps": count_cell(mean_of(adapter.steps for adapter in best)),
         "fusion": group_cell(gain.group),
         "steps added": count_cell(gain.steps_added),

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from pipeline.reporting.entries import Line
 from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
-from pipeline.reporting.text import TEXTS, backbone_text, paragraphs
+from pipeline.reporting.text import TEXTS, backbone_text, listed, paragraphs
 
-_NOTES: Mapping[str, str] = TEXTS["notes"]
+_NOTES: Mapping[str, Any] = TEXTS["notes"]
 
 
 def notes(runs: StudyRuns) -> Iterator[str]:
@@ -23,14 +24,14 @@ def notes(runs: StudyRuns) -> Iterator[str]:
 
 
 def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
-    train, dev = ({target: set[int]() for target in runs.study.targets} for _ in range(2))
+    train, rows = ({target: set[int]() for target in runs.study.targets} for _ in range(2))
     leaks: dict[str, int] = {}
     for scored in main:
         target, score = scored.entry.target, scored.score
         train[target].add(score.train_rows)
-        dev[target].add(score.rows)
-        if score.dev_in_train:
-            leaks[target] = max(leaks.get(target, 0), score.dev_in_train)
+        rows[target].add(score.scored_rows)
+        if leaked := score.dev_in_train if score.test is None else score.test_in_train:
+            leaks[target] = max(leaks.get(target, 0), leaked)
     own = ((runs.study.title(name), runs.study.row(name).backbone) for name in runs.rows)
     others = "; ".join(f"{title}: {backbone_text(backbone)}" for title, backbone in own if backbone is not None)
     # ``auto`` may mean another precision elsewhere, and seconds are those of the hardware.
@@ -40,10 +41,20 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
         _NOTES["data"],
         backbone=backbone_text(runs.result.backbone) + (f" ({others})" if others else ""),
         train=_sizes(train),
-        dev=_sizes(dev),
+        rows=_sizes(rows),
+        scoring=scoring_text(runs),
         places="; in ".join(sorted(places)),
         leaks=", ".join(f"{target} {rows}" for target, rows in leaks.items()),
     )
+
+
+def scoring_text(runs: StudyRuns) -> str:
+    """Which rows are scored and which choose, in one sentence."""
+    targets: dict[str, list[str]] = {}
+    for target in runs.study.targets:
+        targets.setdefault(_NOTES["scoring"][runs.study.scoring.of(target)], []).append(target)
+    which = (f"{text} ({listed(own)})" if len(targets) > 1 else text for text, own in targets.items())
+    return f"Scores are on {'; on '.join(which)}."
 
 
 def _added(runs: StudyRuns) -> Iterator[str]:

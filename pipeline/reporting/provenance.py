@@ -67,9 +67,13 @@ def _result(record: RunRecord) -> Pairs:
     pairs = [("kept epoch", str(record.best_epoch)), *start]
     for task, score in record.scores.items():
         before = "" if score.before is None else f", before training {score.before:.4f}"
-        pairs.append((f"{task}, dev {score.metric}", f"{score.dev:.4f}{before}"))
+        pairs.append((f"{task}, dev {score.metric}", f"{score.dev:.4f}{before if score.test is None else ''}"))
+        if score.test is not None:
+            pairs.append((f"{task}, test {score.metric}", f"{score.test:.4f}{before}"))
     for task in record.trained_on:
         rows = record.scores[task].model_dump(include={"train_rows", "rows", "dev_in_train"})
+        if record.scores[task].test is not None:
+            rows |= record.scores[task].model_dump(include={"test_rows", "test_in_train"})
         pairs += [(f"{task}, {name.replace('_', ' ')}", f"{count:,}") for name, count in rows.items()]
     return pairs
 

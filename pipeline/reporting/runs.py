@@ -52,7 +52,7 @@ class Scored:
 
     @property
     def value(self) -> float:
-        return self.score.dev
+        return self.score.value
 
     @property
     def seconds(self) -> float:
@@ -171,7 +171,7 @@ class StudyRuns:
         for table in (*sides[0], *sides[1]):
             if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
                 raise PipelineError(
-                    "runs of this study were scored on different dev rows, so they cannot be paired: compare again"
+                    "runs of this study were scored on different rows, so they cannot be paired: compare again"
                 )
         ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in sides)
         metric = self._record(pairs[0][0]).score(task).metric

@@ -46,7 +46,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "method": [scored.entry.line for scored in group],
             "target": [scored.entry.target for scored in group],
             "seed": [scored.entry.seed for scored in group],
-            "split": ["dev"] * len(group),
+            "split": ["dev" if scored.score.test is None else "test" for scored in group],
             "metric": [scored.score.metric for scored in group],
             "value": [scored.value for scored in group],
             **{name: [getattr(scored.record.cost, name) for scored in group] for name in Cost.model_fields},

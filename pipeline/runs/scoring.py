@@ -25,18 +25,28 @@ from pipeline.training.predict import Extend, mean_outputs
 
 
 class Scoring:
-    """How a model of a resolved ``recipe`` is scored on labelled ``rows`` of ``task``."""
+    """How a model of a resolved ``recipe`` is scored on labelled ``rows`` of ``task``: dev, which chooses.
+
+    ``test`` is the same of the rows that are scored, where dev only chooses.
+    """
 
     extend: Extend | None = None
     """Adds to a batch what is known of its inputs."""
 
     def __init__(
-        self, task: Task, rows: pd.DataFrame, recipe: Recipe, backbone: Backbone, accelerator: Accelerator
+        self,
+        task: Task,
+        rows: pd.DataFrame,
+        recipe: Recipe,
+        backbone: Backbone,
+        accelerator: Accelerator,
+        test: pd.DataFrame | None = None,
     ) -> None:
         self.task, self.rows, self.accelerator = task, rows, accelerator
         self.splits = splits_of(rows, recipe, backbone.tokenizer, recipe.pairs.average_orders)
         self.objective = objective_of(task, recipe)
         self._batch_size, self._pad_token_id = 2 * recipe.batch_size, backbone.tokenizer.pad_token_id
+        self.test = None if test is None else Scoring(task, test, recipe, backbone, accelerator)
 
     def predict(self, model: TransferModel) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
@@ -54,10 +64,18 @@ class Scoring:
         """The task's metric."""
         return score(self.task.metric, prediction.values, self.rows["label"].to_numpy())
 
-    def scored(self, prediction: Prediction) -> tuple[TaskScore, pd.DataFrame]:
-        """The score of ``prediction``, and its table."""
+    def scored(self, prediction: Prediction, tested: Prediction | None = None) -> tuple[TaskScore, pd.DataFrame]:
+        """The scores of a prediction for dev and of one for ``test``, and their table.
+
+        Where there are both, its column ``split`` says which row is of which.
+        """
         reached = TaskScore(metric=self.task.metric, dev=self.value(prediction), rows=len(self.rows))
-        return reached, prediction_table(self.rows, prediction)
+        table = prediction_table(self.rows, prediction)
+        if self.test is None or tested is None:
+            return reached, table
+        both = {"dev": table, "test": prediction_table(self.test.rows, tested)}
+        joined = pd.concat([each.assign(split=split) for split, each in both.items()], ignore_index=True)
+        return reached.model_copy(update={"test": self.test.value(tested), "test_rows": len(self.test.rows)}), joined
 
     def inputs(self) -> Iterator[dict[str, Tensor]]:
         """What a backbone reads of all rows, in batches of like length on its device."""
@@ -110,19 +128,22 @@ def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
 def score_again(
     encoder: PreTrainedModel, start: RunRecord, workspace: Workspace, accelerator: Accelerator
 ) -> tuple[TaskScore, pd.DataFrame]:
-    """Score and predictions of ``encoder`` on the dev rows that ``start`` was scored on, with the head it had there.
+    """Score and predictions of ``encoder`` on the rows that ``start`` was scored on, with the head it had there.
 
     Args:
         encoder: tuned further after ``start``; it is made lean for the pooling of that task.
     """
     task = workspace.task(start.task)
     data = workspace.task_data(task, start.own.limit, start.seed)
-    scoring = Scoring(task, data.dev, start.recipe, workspace.backbone, accelerator)
+    scoring = Scoring(task, data.dev, start.recipe, workspace.backbone, accelerator, data.test)
     model = assemble(encoder, start.recipe, task)
     load_weights(model.head, start, workspace.ledger, part="head.")
-    score, table = scoring.scored(scoring.predict(model.to(accelerator.device)))
-    same_rows = start.described(start.task)["data"]["dev"] == data.fingerprint["dev"]
-    return score.model_copy(update={"before": start.dev if same_rows else None}), table
+    model.to(accelerator.device)
+    tested = scoring.test.predict(model) if scoring.test is not None else None
+    score, table = scoring.scored(scoring.predict(model), tested)
+    then = start.described(start.task)["data"]
+    same_rows = then.get("test", then["dev"]) == data.scored_fingerprint
+    return score.model_copy(update={"before": start.own.value if same_rows else None}), table
 
 
 def splits_of(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool) -> list[TokenisedSplit]:

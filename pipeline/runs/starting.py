@@ -30,14 +30,15 @@ ROWS = 2000
 
 def choose_anchor(
     adapters: Sequence[Artifact], recipe: Recipe, scoring: Scoring, workspace: Workspace
-) -> tuple[Artifact | None, dict[str, float]]:
+) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
     """Of the target's own adapter and those of tasks with the same labels, the one with the best dev score.
 
     With few target rows, a related task with many may have the better adapter. Its labels mean the same, so its head
     answers for the target as it is. Without a choice it is the target's own adapter; None if it has none.
 
     Returns:
-        The adapter, and the dev scores by task that it was chosen by; none where there was no choice.
+        The adapter; and by field of the record the scores by task of those that it was chosen from, on dev and on the
+        rows that are scored; none where there was no choice.
     """
     task = scoring.task
     own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)
@@ -51,12 +52,16 @@ def choose_anchor(
         return own, {}
     if len(able) == 1:
         return able[0], {}
-    candidates = {}
+    candidates, scores = dict[str, float](), dict[str, float]()
     for adapter in able:
-        model = restore(adapter, task, workspace, recipe.adapter.drop_layers)
-        candidates[adapter.manifest.task] = scoring.value(scoring.predict(model.to(scoring.accelerator.device)))
+        name = adapter.manifest.task
+        model = restore(adapter, task, workspace, recipe.adapter.drop_layers).to(scoring.accelerator.device)
+        candidates[name] = scoring.value(scoring.predict(model))
+        if scoring.test is not None:
+            scores[name] = scoring.test.value(scoring.test.predict(model))
     # Of equal ones the target's own, then the first by name.
-    return max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own)), candidates
+    best = max(able, key=lambda adapter: (candidates[adapter.manifest.task], adapter is own))
+    return best, {"anchor_candidates": candidates, "anchor_scores": scores}
 
 
 def choose_start(

@@ -45,8 +45,9 @@ keep them all would fill disks."""
 class TrainingRun:
     """A request in a workspace: its identity, and its training if the ledger does not have it yet.
 
-    The kept epoch is the one with the best dev score, of several tasks with the best mean. ``task`` is the only task or
-    the first by name, and ``recipe`` its recipe: in all that concerns the encoder and its training, the recipes agree.
+    The kept epoch is the one with the best dev score, of several tasks with the best mean. Where dev only chooses, its
+    model predicts the rows that are scored, once. ``task`` is the only task or the first by name, and ``recipe`` its
+    recipe: in all that concerns the encoder and its training, the recipes agree.
 
     Raises:
         PipelineError: as :func:`pipeline.runs.request.resolve_parts`.
@@ -127,7 +128,7 @@ class TrainingRun:
         if self.workspace.track:
             accelerator.init_trackers("", config={})
         scorings = {
-            name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator)
+            name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
             for name, part in self.parts.items()
         }
         initial, candidates = self._initial_adapter(scorings[self.task.name])
@@ -140,6 +141,12 @@ class TrainingRun:
         adapters = adapter_hashes(encoder, [name for name in fused if not recipe.trains_own or name != self.task.name])
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
+        tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
+        starts = {
+            name: test.value(test.predict(model.of(name).to(accelerator.device)))
+            for name, test in tests.items()
+            if recipe.score_start
+        }
 
         loss, terms = self._loss(model, scorings)
         evaluations = Evaluations(model, scorings)
@@ -162,13 +169,18 @@ class TrainingRun:
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
         best = evaluations.best(fitted)
+        # Once, and after all choices; the model holds the kept weights.
+        tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
         earlier = lineage(self.request.start, ledger) if self.request.kind == "sequential" else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
         unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, adapters)
         if self.workspace.track:
             accelerator.end_training()
         if accelerator.is_main_process:
-            scored |= {name: self._scored(scorings[name], prediction) for name, prediction in best.items()}
+            scored |= {
+                name: self._scored(scorings[name], prediction, tested.get(name), starts.get(name))
+                for name, prediction in best.items()
+            }
             self._finish(model, fitted, scored, scorings[self.task.name], initial, candidates, adapters, unchanged)
         accelerator.wait_for_everyone()
         record = self.finished()
@@ -201,7 +213,7 @@ class TrainingRun:
 
         return loss, terms
 
-    def _initial_adapter(self, scoring: Scoring) -> tuple[Artifact | None, dict[str, float]]:
+    def _initial_adapter(self, scoring: Scoring) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter that the model starts as, and the scores that it was chosen by; see :func:`choose_anchor`."""
         adapters, recipe = self.request.adapters, self.recipe
         if recipe.trainable == "fusion" and recipe.fusion.form == "anchored":
@@ -277,15 +289,19 @@ class TrainingRun:
             epochs=recipe.epochs_over(rows),
         )
 
-    def _scored(self, scoring: Scoring, prediction: Prediction) -> tuple[TaskScore, pd.DataFrame]:
+    def _scored(
+        self, scoring: Scoring, prediction: Prediction, tested: Prediction | None, start: float | None
+    ) -> tuple[TaskScore, pd.DataFrame]:
         """The score on a task of the run, which says how the task was trained, and the predictions."""
-        (score, table), name = scoring.scored(prediction), scoring.task.name
+        (score, table), name = scoring.scored(prediction, tested), scoring.task.name
         data, part = self.data[name], self.parts[name]
         trained = {
             "recipe": part.recipe,
             "train_rows": len(data.train),
             "limit": part.limit,
             "dev_in_train": data.dev_in_train,
+            "test_in_train": data.test_in_train,
+            "start": start,
             "added": dict(data.added),
         }
         return score.model_copy(update=trained), table
@@ -297,7 +313,7 @@ class TrainingRun:
         scored: Mapping[str, tuple[TaskScore, pd.DataFrame]],
         scoring: Scoring,
         initial: Artifact | None,
-        candidates: dict[str, float],
+        candidates: Mapping[str, dict[str, float]],
         adapters: Mapping[str, str],
         unchanged: dict[str, str],
     ) -> None:
@@ -322,7 +338,8 @@ class TrainingRun:
             identity=self.identity,
             sources=tuple(each.model_copy(update={"tensors": adapters.get(each.task)}) for each in self.sources),
             anchor=None if initial is None else initial.manifest.task,
-            anchor_candidates=candidates,
+            anchor_candidates=candidates.get("anchor_candidates", {}),
+            anchor_scores=candidates.get("anchor_scores", {}),
             backbone=self.backbone.name,
             best_epoch=fitted.best_epoch,
             scores={name: score for name, (score, _) in scored.items()},
@@ -378,7 +395,8 @@ def _tell_overlap(name: str, data: TaskData) -> None:
             f"{added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
             f" {left_out} are left out, since they stand in dev or test"
         )
-    if data.dev_in_train:
-        notes.append(f"{data.dev_in_train} rows of dev also stand in train (--drop-overlap drops those from train)")
+    for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "scored rows")):
+        if rows:
+            notes.append(f"{rows} {kind} also stand in train (--drop-overlap drops those from train)")
     for note in notes:
         print(f"{name}: {note}", file=sys.stderr)

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
+
 from pipeline import __version__
 from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.load import TaskData, check_limit, load_all_rows, read_test_texts
@@ -21,6 +23,7 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Store
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import ScoredOn, Scoring
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import hardware, process_count, resolve_precision
 
@@ -44,9 +47,11 @@ class Workspace:
     checkpoint_seconds: float = 60.0
     cache_gb: float = 2.0
     dev_limit: int | None = None
-    """Score and select on so many dev rows of each task, the same for every run; part of a run's data."""
+    """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data."""
+    scoring: Scoring = field(default_factory=Scoring)
+    """Which rows choose and which are scored; part of a run's data."""
     held_out: tuple[str, ...] = ()
-    """Tasks whose dev rows no task trains on: what a study scores must not have been a source's training row."""
+    """Tasks whose dev and scored rows no task trains on: they must not have been a source's training rows."""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -108,10 +113,23 @@ class Workspace:
         name = task.model_dump_json()
         if extra:
             return self._once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
-        whole = self._once(("usable", name), lambda: self._without_held_out(task).sample(task, None, 0, self.dev_limit))
+        whole = self._once(("usable", name), lambda: self._usable(task))
         if limit is None or limit >= len(whole.train):
             limit, seed = None, 0  # all rows are all rows
-        return self._once((name, limit, seed), lambda: whole.sample(task, limit, seed, None))
+
+        def drawn() -> TaskData:
+            sample = whole.sample(task, limit, seed, None)
+            if self.scored_on(task) != "train":
+                return sample
+            return sample.choosing_in_train(task, self.scoring.share, self.scoring.seed)
+
+        return self._once((name, limit, seed), drawn)
+
+    def _usable(self, task: Task) -> TaskData:
+        rows = self._without_held_out(task)
+        if self.scored_on(task) == "half":
+            rows = rows.halved(task, self.scoring.seed)
+        return rows.sample(task, None, 0, self.dev_limit)
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
         data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data)
@@ -122,9 +140,9 @@ class Workspace:
                 data,
                 source.name,
                 extra_rows(source, self._read(source).train, task, each),
-                dev=self._read(task).dev,
+                dev=pd.concat([self._read(task).held_out, data.dev]),
                 test=test,
-                held_out=[self._read(other).dev for other in others],
+                held_out=[self._read(other).held_out for other in others],
                 limit=limit,
                 seed=seed,
             )
@@ -134,16 +152,21 @@ class Workspace:
         rows = self._read(task)
         for other in map(self.task, self.held_out):
             if other.name != task.name:  # what a task's own splits share is --drop-overlap's
-                dev = self._read(other).dev
+                held_out = self._read(other).held_out
                 try:
-                    rows = rows.without(dev, other.name)
+                    rows = rows.without(held_out, other.name)
                 except PipelineError as error:
                     raise PipelineError(f"task '{task.name}': {error}") from None
         return rows
 
+    def scored_on(self, task: Task) -> ScoredOn:
+        """What of :attr:`scoring` holds for a task."""
+        return self.scoring.of(task.name, *task.aliases)
+
     def _read(self, task: Task) -> TaskData:
-        name = task.model_dump_json()
-        return self._once(("all", name), lambda: load_all_rows(task, self.data, drop_overlap=self.drop_overlap))
+        """Its splits as they are published."""
+        wanted = {"drop_overlap": self.drop_overlap, "test": self.scored_on(task) == "test"}
+        return self._once(("all", task.model_dump_json()), lambda: load_all_rows(task, self.data, **wanted))
 
 
 @cache

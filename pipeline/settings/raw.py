@@ -177,6 +177,7 @@ def stray_tasks(values: Mapping[str, Any], known: Collection[str] | None) -> lis
         tables = {key: table(part.get(key)) for key in ("tasks", "published") if prefix or key == "tasks"}
         mentions += [(f"{prefix}{key}", task) for key, tasks in {**lists, **tables}.items() for task in tasks]
     mentions += [("published.tasks", task) for task in table(table(values.get("published")).get("tasks")).values()]
+    mentions += [("scoring.tasks", task) for task in table(table(values.get("scoring")).get("tasks"))]
     own = [task for key in ("targets", "sources") for task in listed(values.get(key)) if isinstance(task, str)]
     return [
         f"{key}: '{task}' is neither a target nor a source ({', '.join(own)})"

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Recipe, Trainable, has_key, layered
@@ -213,6 +222,34 @@ class Curve(BaseModel):
     recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
 
     _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
+
+
+ScoredOn = Literal["half", "test", "train", "dev"]
+
+
+class Scoring(BaseModel):
+    """Which labelled rows choose, and which are scored.
+
+    ``half``: one half of dev chooses and the other is scored. ``test``: dev chooses and the labelled test split is
+    scored. ``train``: a part of the training rows chooses and dev is scored. ``dev``: dev chooses and is scored.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: ScoredOn = "dev"
+    tasks: dict[TaskName, ScoredOn] = Field({}, description="for one task")
+    share: float = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        """``scoring = "half"`` is short for ``scoring = { rows = "half" }``."""
+        return {"rows": value} if isinstance(value, str) else value
+
+    def of(self, *names: str) -> ScoredOn:
+        """For the task with these names."""
+        return next((self.tasks[name] for name in names if name in self.tasks), self.rows)
 
 
 class Published(BaseModel):

@@ -8,7 +8,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
 from pipeline.settings.recipe import Recipe, layered, table
-from pipeline.settings.rows import METHODS, Curve, Grid, Method, Published, Row, RowName, Rows, TaskName, no_repeats
+from pipeline.settings.rows import (
+    METHODS,
+    Curve,
+    Grid,
+    Method,
+    Published,
+    Row,
+    RowName,
+    Rows,
+    Scoring,
+    TaskName,
+    no_repeats,
+)
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
@@ -31,7 +43,10 @@ class Study(BaseModel):
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(min_length=1)
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
-    dev_limit: Rows | None = Field(None, ge=2, description="dev rows of every task, the same for all runs")
+    dev_limit: Rows | None = Field(
+        None, ge=2, description="rows of every task that choose, and as many that are scored, the same for all runs"
+    )
+    scoring: Scoring = Field(Scoring(), description="which rows choose and which are scored")
     recipe: dict[str, Any] = {}
     tasks: dict[TaskName, dict[str, Any]] = {}
     tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, where they do not say")

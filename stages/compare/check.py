@@ -32,7 +32,9 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     sizes: dict[str, int] = {}
     for task in tasks:
         with noted(problems):
-            sizes[task.name] = len(workspace.task_data(task, None, 0).train)
+            rows = workspace.task_data(task, None, 0)
+            chosen_in_train = workspace.scored_on(task) == "train"  # a limit counts these rows too
+            sizes[task.name] = len(rows.train) + (len(rows.dev) if chosen_in_train else 0)
     jobs = in_order(jobs_of(study, plan(study, sizes)).values())
     is_usable: dict[str | None, bool] = {None: True}
     for name in study.methods:

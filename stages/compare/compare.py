@@ -94,7 +94,8 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
 
 
 def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Entry, Job], Jobs]:
-    workspace = replace(workspace, held_out=study.targets, dev_limit=study.dev_limit or workspace.dev_limit)
+    dev_limit = study.dev_limit or workspace.dev_limit
+    workspace = replace(workspace, held_out=study.targets, dev_limit=dev_limit, scoring=study.scoring)
     study, sizes = checked(study, workspace)
     for sentence in (*shared_texts(study, workspace), study.unequal_trials) if is_main_process() else ():
         if sentence:

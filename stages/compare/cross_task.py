@@ -76,12 +76,12 @@ def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
 def _missing_scores(
     record: RunRecord, targets: Iterable[Task], workspace: Workspace
 ) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
-    """Scores and predictions on the targets that the run has none of, or none of these dev rows."""
+    """Scores and predictions on the targets that the run has none of, or none of these scored rows."""
     trained = workspace.task(record.task)
     readable = [task for task in targets if task.name != trained.name and reading_of(trained, task)]
     data = {task.name: workspace.task_data(task, None, 0) for task in readable}
     scored = {name: score.dev_rows for name, score in record.scores.items()}
-    missing = [task for task in readable if scored.get(task.name) != data[task.name].fingerprint["dev"]]
+    missing = [task for task in readable if scored.get(task.name) != data[task.name].scored_fingerprint]
     if not missing:
         return {}
     accelerator = make_accelerator(record.recipe.precision)
@@ -89,10 +89,13 @@ def _missing_scores(
     own = objective_of(trained, record.recipe)
     found = {}
     for task in missing:
-        scoring = Scoring(task, data[task.name].dev, record.recipe, workspace.backbone, accelerator)
-        scoring.objective = own
-        prediction = read_on(task, trained, scoring.predict(model))
-        score, table = scoring.scored(prediction)
-        read = {"reading": reading_of(trained, task), "dev_rows": data[task.name].fingerprint["dev"]}
+        rows = data[task.name]
+        scoring = Scoring(task, rows.dev, record.recipe, workspace.backbone, accelerator, rows.test)
+        predictions = []
+        for each in filter(None, (scoring, scoring.test)):
+            each.objective = own
+            predictions.append(read_on(task, trained, each.predict(model)))
+        score, table = scoring.scored(*predictions)
+        read = {"reading": reading_of(trained, task), "dev_rows": rows.scored_fingerprint}
         found[task.name] = score.model_copy(update=read), table
     return found

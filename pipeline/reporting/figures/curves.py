@@ -62,7 +62,7 @@ def low_resource_curves(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set_xscale("log")
         axis.set_xticks(ticks, [f"{size:,.0f}" for size in ticks])
         axis.set_xticks([], minor=True)
-        axis.set(title=title, xlabel="training rows of the target", ylabel="score on dev")
+        axis.set(title=title, xlabel="training rows of the target", ylabel="score")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
     table = pd.DataFrame(numbers, columns=["method", "target", "train_rows", "score"])

@@ -39,7 +39,7 @@ def pareto(runs: StudyRuns) -> Iterator[Drawing]:
         axis.xaxis.set_major_locator(LogLocator(numticks=5))
         axis.xaxis.set_major_formatter(short_number)
         axis.xaxis.set_minor_formatter(NullFormatter())
-        axis.set(title=scope, xlabel="trainable parameters", ylabel="score on dev")
+        axis.set(title=scope, xlabel="trainable parameters", ylabel="score")
         axis.grid(alpha=0.3)
     legend_below(canvas, axes)
     joint = [runs.study.title(name) for name in runs.rows if runs.study.row(name).method == "multitask"]

@@ -66,6 +66,19 @@ def test_a_finished_run_is_found_with_all_that_was_written(ledger: Ledger) -> No
     ]
 
 
+def test_rows_that_only_score_stand_beside_those_that_chose(ledger: Ledger) -> None:
+    both = pd.concat([TABLE.assign(split="dev"), TABLE[:1].assign(split="test")], ignore_index=True)
+    score = OWN.model_copy(update={"test": 0.25, "test_rows": 1})
+    written = record(scores={"sst": score})
+    ledger.finish(written, CURVE, {"sst": both})
+    assert (written.dev, written.value, score.value, score.scored_rows) == (0.5, 0.25, 0.25, 1)
+    pd.testing.assert_frame_equal(ledger.predictions(RUN), TABLE[:1])
+    pd.testing.assert_frame_equal(ledger.predictions(RUN, "sst", "dev"), TABLE)
+    assert (OWN.value, OWN.scored_rows) == (0.5, 2)  # where dev is scored too
+    ledger.finish(record("ba9876543210"), CURVE, PREDICTIONS)
+    assert [len(ledger.predictions("ba9876543210", split=split)) for split in ("scored", "dev", "test")] == [2, 2, 0]
+
+
 def test_a_record_of_an_older_version_is_read_as_it_was_written(ledger: Ledger) -> None:
     older = record(schema_version=1)
     assert older.schema_version < SCHEMA

@@ -17,7 +17,7 @@ from pipeline.settings.study import study_names
 from pipeline.system.errors import PipelineError
 from stages.report import report as report_again
 from stages.studies import STUDIES, find_study
-from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
+from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of, whole_study
 
 
 def rows_of(report: Report, name: str) -> list[dict[str, Cell]]:
@@ -141,9 +141,9 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     report = build_report(study.result, study.ledger, tmp_path / "out")
     told = report.notes
     assert "nano" in told[0]
-    assert "Training rows: sst 900/1000; dev rows: sst 400." in told
+    assert "Training rows: sst 900/1000; scored rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
-    assert "Dev rows whose text is also in train: sst 17." in told
+    assert "Scored rows whose text is also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
 
@@ -187,7 +187,7 @@ def test_where_a_backbone_stands_on_this_machine_is_not_told(tmp_path: Path) -> 
     for name, told in (("/home/someone/nano", "nano"), ("google-bert/bert-base-uncased",) * 2):
         report = build_report(study.result.model_copy(update={"backbone": name}), study.ledger, tmp_path / "out")
         assert report.backbone == told
-        assert report.notes[0].startswith(f"Backbone {told};")
+        assert report.notes[0].startswith(f"Backbone {told}.")
 
 
 # Holes.
@@ -300,3 +300,42 @@ def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -
     assert [rows["multitask", "sst"][f"epoch {epoch}"].text for epoch in (1, 2, 3)] == ["0.250"] * 3
     full = [rows["full", "sst"][f"epoch {epoch}"].sort for epoch in (1, 2, 3)]
     assert full[1] == pytest.approx(full[0] + 0.1) == pytest.approx(full[2] + 0.1)
+
+
+def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path) -> None:
+    """Every score of a study is the same whether its rows chose too, or others did that are of no worth."""
+    reports = {}
+    for scoring in ("dev", "half"):
+        study = whole_study(tmp_path / scoring, scoring=scoring)
+        reports[scoring] = build_report(study.result, study.ledger, tmp_path / scoring / "out")
+    same, apart = ({table.name: table for table in report.tables} for report in reports.values())
+    assert same.keys() - apart.keys() == {"choices"}
+    assert apart.keys() <= same.keys()
+    for name, table in apart.items():
+        texts = [
+            [[(cell.text, cell.verdict, cell.detail) for cell in row] for row in each.rows]
+            for each in (table, same[name])
+        ]
+        assert texts[0] == texts[1], name
+    assert reports["dev"].summary == reports["half"].summary
+    results = {scoring: report.results for scoring, report in reports.items()}
+    assert (set(results["dev"]["split"]), set(results["half"]["split"])) == ({"dev"}, {"test"})
+    assert results["dev"]["value"].tolist() == results["half"]["value"].tolist()
+    scored = ("main", "low-resource", "fusion-gain", "built-on", "forgetting", "published")
+    for name in scored:
+        assert apart[name].notes[0].startswith("Scores are on one half of dev, and"), name
+        assert same[name].notes[0].startswith("Scores are on dev, where"), name
+    for figure in ("pareto", "low-resource", "confusion-sst", "scatter-sts", "built-on", "forgetting"):
+        numbers = [(tmp_path / scoring / "out/figures" / f"{figure}.csv").read_text() for scoring in reports]
+        assert numbers[0] == numbers[1], figure
+
+
+def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
+    study = make(tmp_path, targets=["sst", "sts"], scoring={"rows": "test", "tasks": {"sts": "train"}})
+    for target in ("sst", "sts"):
+        study.add("full", target, 1)
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    told = report.tables[0].notes[0]
+    assert told.startswith("Scores are on the labelled test split, and")
+    assert "on dev (sst); on dev, and" in told
+    assert told.endswith("trained on (sts).")

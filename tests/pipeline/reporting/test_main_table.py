@@ -161,7 +161,7 @@ def test_runs_scored_on_other_rows_are_not_compared(tmp_path: Path) -> None:
     study = make(tmp_path)
     study.add("full", "sst", 1, predictions=labels_of("sst"))
     study.add("adapter", "sst", 1, predictions=labels_of("sst", ROWS - 1))
-    with pytest.raises(PipelineError, match="different dev rows"):
+    with pytest.raises(PipelineError, match="different rows"):
         table_of(study)
 
 

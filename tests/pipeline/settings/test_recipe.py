@@ -2,13 +2,13 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.ledger import SCHEMA
-from pipeline.settings.parts import ADAPTER_KINDS, Pal
+from pipeline.settings.parts import ADAPTER_KINDS, FusionForm, Pal
 from pipeline.settings.recipe import EPOCHS, FLAGS, LEARNING_RATES, PARTS, Recipe, layered
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError

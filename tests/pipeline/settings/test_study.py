@@ -152,6 +152,15 @@ def test_aliases_become_their_tasks_everywhere() -> None:
         parse(targets=["qqp", "quora"]).with_task_names(lambda name: aliases.get(name, name))
 
 
+def test_scoring_is_a_word_or_a_table() -> None:
+    assert parse().scoring.of("sst") == "dev"
+    assert parse(scoring="half").scoring == parse(scoring={"rows": "half"}).scoring
+    study = parse(targets=["qqp", "sts"], scoring={"rows": "half", "tasks": {"qqp": "train"}})
+    renamed = study.with_task_names(lambda name: {"qqp": "quora"}.get(name, name))
+    assert [renamed.scoring.of(task) for task in ("quora", "sts")] == ["train", "half"]
+    assert study.scoring.of("quora", "qqp") == "train"  # a name and its alias
+
+
 def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> None:
     study = read_study("xu-2024", STUDIES, {"targets": ["sst", "sts"], "seeds": [1], "limit": 300})
     assert study.recipe_for("full", "sts").head == "cosine"
@@ -252,6 +261,14 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "values that stand twice further down": (
         {"curve": {"rows": [5, 5], "targets": ["sst", "sst"]}, "rows": {"full": {"targets": ["sts", "sts"]}}},
         [f"{key}: a value stands twice" for key in ("curve.rows", "curve.targets", "rows.full.targets")],
+    ),
+    "rows to score that are none": (
+        {"scoring": {"rows": "third", "share": 1, "tasks": {"nli": "half"}}},
+        [
+            "scoring.rows: Input should be 'half', 'test', 'train' or 'dev'",
+            "scoring.share: Input should be less than 1",
+            "scoring.tasks: 'nli' is neither a target nor a source",
+        ],
     ),
     "too few tasks": (
         {"methods": ["fusion", "sequential", "multitask"], "targets": ["sst"]},

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pipeline.reporting.text import comparison_text
-from pipeline.stats.metrics import Metric, score
-from pipeline.stats.paired import LEVEL, Comparison, Difference, mean_difference, paired_difference
+from pipeline.stats.metrics import METRICS, Metric, score
+from pipeline.stats.paired import LEVEL, Comparison, Difference, mean_difference, paired_difference, score_interval
 
 Systems = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -346,3 +346,26 @@ def test_several_runs_of_a_seed_count_as_one() -> None:
     once = paired_difference("accuracy", list(ours), list(theirs), labels, seeds=[1, 2, 3])
     twice = paired_difference("accuracy", [*ours, *ours], [*theirs, *theirs], labels, seeds=[1, 2, 3, 1, 2, 3])
     assert twice == once == paired_difference("accuracy", list(ours), list(theirs), labels)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro-f1", "matthews", "pearson", "spearman"])
+def test_the_interval_of_a_score_covers_the_true_one_as_often_as_it_says(metric: Metric) -> None:
+    generator, rows, draws = np.random.default_rng(5), 300, 600
+
+    def sample(size: int) -> tuple[np.ndarray, np.ndarray]:
+        if metric in ("pearson", "spearman"):
+            labels = generator.normal(size=size)
+            return labels + generator.normal(size=size), labels
+        labels = generator.integers(0, 3, size)
+        return np.where(generator.random(size) < 0.8, labels, generator.integers(0, 3, size)), labels
+
+    true = METRICS[metric].score(*sample(1_000_000))
+    intervals = [score_interval(metric, *sample(rows)) for _ in range(draws)]
+    covered = sum(low <= true <= high for low, high in intervals) / draws
+    assert 0.92 <= covered <= 0.98
+
+
+def test_a_perfect_score_of_few_rows_is_not_certain() -> None:
+    low, high = score_interval("accuracy", np.ones(20), np.ones(20))
+    assert high == 1.0
+    assert 0.8 < low < 0.9

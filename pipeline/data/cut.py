@@ -1,0 +1,81 @@
+"""Cut labelled rows in two, so that one part can choose what the other scores."""
+
+import hashlib
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from pipeline.data.overlap import text_key
+from pipeline.system.errors import PipelineError
+
+_BINS = 5
+"""Quantile bins that stratify scores."""
+_LOPSIDED = 0.5
+"""A part has at least this share of the rows that it should have."""
+
+
+def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
+    """Row positions (n,) in groups; rows of two groups share no text in any column, as :func:`text_key` reads it.
+
+    Their order depends on the texts alone, not on that of the rows.
+    """
+    columns = [column for column in ("text_a", "text_b") if column in rows]
+    keys = pd.concat([rows[column].map(text_key) for column in columns])
+    codes, known = pd.factorize(keys)
+    size, positions = len(rows), np.tile(np.arange(len(rows)), len(columns))
+    links = coo_matrix((np.ones(len(codes)), (positions, size + codes)), shape=2 * (size + len(known),))
+    _, component = connected_components(links, directed=False)
+    of_row = np.argsort(component[:size], kind="stable")
+    members = np.split(of_row, np.flatnonzero(np.diff(component[of_row])) + 1)
+    first = pd.Series(known).groupby(component[size:]).min()  # the first key by alphabet names a group
+    return [members[number] for number in np.argsort(first.to_numpy(str), kind="stable")]
+
+
+def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:
+    """Which of ``rows`` (n,) are in the first part, of about ``share`` of them; the rest is the second part.
+
+    Rows that share a text stay together. Each class, or fifth of the scores, is divided by ``share`` as nearly as the
+    groups allow, and one with several groups is in both parts. The cut is the same whatever the order of the rows.
+
+    Raises:
+        PipelineError: naming ``what`` is cut: a part would be less than half as large as it should be, or have a
+            single label.
+    """
+    labels = rows["label"].to_numpy()
+    if labels.dtype.kind == "f":
+        labels = np.digitize(labels, np.quantile(labels, np.arange(1, _BINS) / _BINS))
+    names, codes = np.unique(labels, return_inverse=True)
+    # Counts by group of each class, and of all rows: (G, C + 1).
+    groups = text_groups(rows)
+    counts = np.array([[*np.bincount(codes[group], minlength=len(names)), len(group)] for group in groups], float)
+    totals = counts.sum(axis=0)
+    keys = [hashlib.sha256(f"{seed} {number}".encode()).digest() for number in range(len(groups))]
+    order = sorted(range(len(groups)), key=lambda number: (-len(groups[number]), keys[number]))
+    is_first, excess = np.zeros(len(groups), dtype=bool), np.zeros(len(names) + 1)
+    for number in order:
+        # What the first part has too much if the group joins it, and if it does not.
+        joined, left = excess + (1 - share) * counts[number], excess - share * counts[number]
+        costs = [float((each**2 / totals).sum()) for each in (joined, left)]
+        is_first[number] = costs[0] < costs[1] or (costs[0] == costs[1] and keys[number][0] % 2 == 0)
+        excess = joined if is_first[number] else left
+    for column in range(len(names)):
+        has = counts[:, column] > 0
+        for part in (True, False):
+            if has.sum() > 1 and not (has & (is_first == part)).any():
+                is_first[[number for number in order if has[number]][-1]] = part
+    chosen = np.zeros(len(rows), dtype=bool)
+    for number, group in enumerate(groups):
+        chosen[group] = is_first[number]
+    sizes = {True: share * len(rows), False: (1 - share) * len(rows)}
+    if any(
+        (chosen == part).sum() < _LOPSIDED * size or rows["label"][chosen == part].nunique() < 2
+        for part, size in sizes.items()
+    ):
+        most = max(map(len, groups))
+        raise PipelineError(
+            f"{what}: {len(rows)} rows cannot be cut in two with both parts large enough and of several labels, since"
+            f" rows that share texts stay together (up to {most} do): say otherwise for this task under scoring.tasks"
+        )
+    return chosen

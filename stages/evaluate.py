@@ -1,0 +1,111 @@
+"""The score of a kept model on labelled rows, and whether these trained or chose it."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from pipeline.data.load import canonical_rows, fingerprint, load_all_rows, load_split
+from pipeline.data.overlap import overlapping_rows
+from pipeline.data.tables import read_table
+from pipeline.data.tasks import Metric, Task
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Precision
+from pipeline.stats.metrics import score
+from pipeline.stats.paired import score_interval
+from pipeline.system.errors import PipelineError
+from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
+from stages.predict import predictions_of, target_of
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What ``evaluate`` found."""
+
+    run: str
+    task: str
+    rows: int
+    metric: Metric
+    score: float
+    interval: tuple[float, float]
+    """95 %, over examples."""
+    trained_on: int | None
+    """Rows whose text is in the run's training rows; None where it cannot be known."""
+    chosen_on: int | None
+    """Rows whose text is in those that chose its epoch; None where it cannot be known."""
+
+    def summary(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate(
+    target: str,
+    workspace: Workspace,
+    *,
+    using: str = "auto",
+    input_file: Path | None = None,
+    split: Literal["dev", "test"] = "dev",
+    batch_size: int = 64,
+    precision: Precision = "auto",
+) -> Evaluation:
+    """Score a model on the labelled rows of a file, or of a split of the task.
+
+    Args:
+        using: as for ``predict``, of the store or a run; an ensemble has its scores in its record.
+
+    Raises:
+        PipelineError: no such model, rows that are unfit, unlabelled or fewer than two.
+    """
+    if batch_size < 1:
+        raise PipelineError(f"--batch-size {batch_size}: give at least 1")
+    task = workspace.task(target)
+    if input_file is None:
+        rows = load_split(task, workspace.data, split) if split == "test" else load_all_rows(task, workspace.data).dev
+    else:
+        rows = canonical_rows(task, read_table(input_file), str(input_file), source=task.files)
+    model = target_of(task, using, workspace, ())
+    accelerator = make_accelerator(resolve_precision(precision))
+    with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
+        (prediction,) = predictions_of([model], rows, (), batch_size, accelerator)
+    labels = rows["label"].to_numpy()
+    trained, chosen = _seen(rows, model.run, task, workspace)
+    return Evaluation(
+        run=model.run,
+        task=task.name,
+        rows=len(rows),
+        metric=task.metric,
+        score=score(task.metric, prediction.values, labels),
+        interval=score_interval(task.metric, prediction.values, labels),
+        trained_on=trained,
+        chosen_on=chosen,
+    )
+
+
+def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:
+    """How many ``rows`` have a text of the rows that ``run`` trained on, and of those that chose its epoch.
+
+    The run's rows are found again in the task's data by the ids of its predictions, its limit and its seed, and known
+    by their fingerprints. Where they are not those of the run, no more is known than that they come from the task's
+    splits: then the answer is 0 where no text of these is among ``rows``, else None.
+    """
+    record = workspace.ledger.find(run)
+    if record is None or workspace.data is None or task.name not in record.trained_on:
+        return None, None
+    data, then = load_all_rows(task, workspace.data), record.described(task.name)["data"]
+    score = record.score(task.name)
+
+    def shared(part: pd.DataFrame) -> int:
+        return int(overlapping_rows(part, rows)[1].sum())
+
+    def known(part: pd.DataFrame, kind: str) -> int | None:
+        return shared(part) if fingerprint(part.reset_index(drop=True)) == then.get(kind) else None
+
+    train = data.sample(task, score.limit, record.seed, None).train
+    saved = workspace.ledger.predictions(run, task.name, "dev")["id"]
+    of_dev, of_train = (known(part[part["id"].isin(saved)], "dev") for part in (data.dev, train))
+    chosen = of_dev if of_dev is not None else of_train
+    trained = known(train if of_dev is not None else train[~train["id"].isin(saved)], "train")
+    if not score.added and not shared(pd.concat([data.train, data.dev])):
+        return 0, 0
+    return trained, chosen

@@ -1,0 +1,110 @@
+"""Which rows a workspace trains on, chooses by and scores."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.data.load import TaskData, fingerprint
+from pipeline.data.overlap import overlapping_rows
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.rows import Scoring
+from pipeline.system.errors import PipelineError
+from tests.nano import write_tasks
+
+
+def rows(split: str, size: int, *texts: str) -> pd.DataFrame:
+    """Rows with texts of their own, but for the first ones."""
+    own = [f"{split} {number}" for number in range(size)]
+    return pd.DataFrame({"sentence": [*texts, *own[len(texts) :]], "label": [number % 2 for number in range(size)]})
+
+
+@pytest.fixture
+def place(backbone_folder: Path, tmp_path: Path) -> Workspace:
+    """``films`` has a test split. Rows of its dev and test also stand in its own train and in that of ``meals``."""
+    data = write_tasks(tmp_path / "data")
+    for task in ("films", "meals"):
+        shared = ("films dev 7", "films test 7") + (("films dev 8", "films dev 9") if task == "meals" else ())
+        rows(f"{task} train", 60, *shared).to_csv(data / task / "train.csv", index=False)
+        rows(f"{task} dev", 40).to_csv(data / task / "dev.csv", index=False)
+    rows("films test", 30).to_csv(data / "films" / "test.csv", index=False)
+    return Workspace(str(backbone_folder), data, tmp_path / "store", tmp_path / "reports")
+
+
+def read(place: Workspace, task: str = "films", limit: int | None = None, seed: int = 0, **changes: Any) -> TaskData:
+    place = dataclasses.replace(place, **changes)
+    return place.task_data(place.task(task), limit, seed)
+
+
+def texts(rows: pd.DataFrame | None) -> list[str]:
+    assert rows is not None
+    return rows["text_a"].tolist()
+
+
+def test_by_default_dev_chooses_and_is_scored_as_it_always_was(place: Workspace) -> None:
+    plain = read(place)
+    assert plain.test is None
+    assert plain.scored is plain.dev
+    assert plain.fingerprint == {"train": fingerprint(plain.train), "dev": fingerprint(plain.dev)}
+    assert plain.scored_fingerprint == fingerprint(plain.dev)
+
+
+def test_the_halves_of_dev_are_dev_whatever_the_limit_and_the_seed(place: Workspace) -> None:
+    plain, halved = read(place), read(place, scoring=Scoring(rows="half"))
+    assert sorted(texts(halved.dev) + texts(halved.test)) == sorted(texts(plain.dev))
+    assert (len(halved.dev), halved.fingerprint["train"]) == (20, plain.fingerprint["train"])
+    assert halved.fingerprint.keys() == {"train", "dev", "test"}
+    for limit, seed in ((None, 1), (20, 1), (20, 2)):
+        other = read(place, limit=limit, seed=seed, scoring=Scoring(rows="half"))
+        assert texts(other.test) == texts(halved.test)
+        assert other.fingerprint["test"] == halved.fingerprint["test"]
+    moved = read(place, scoring=Scoring(rows="half", seed=1))
+    assert texts(moved.test) != texts(halved.test)
+
+
+def test_a_test_split_is_scored_and_all_of_dev_chooses(place: Workspace) -> None:
+    plain, tested = read(place), read(place, scoring=Scoring(rows="test"))
+    assert texts(tested.test) == [f"films test {number}" for number in range(30)]
+    assert tested.fingerprint["dev"] == plain.fingerprint["dev"]
+    assert (tested.dev_in_train, tested.test_in_train) == (1, 1)
+    with pytest.raises(PipelineError, match="split 'test' is missing"):
+        read(place, "meals", scoring=Scoring(rows="test"))
+    assert read(place, "meals", scoring=Scoring(rows="test", tasks={"meals": "dev"})).test is None
+
+
+def test_few_rows_give_some_of_theirs_to_choose_by(place: Workspace) -> None:
+    plain = read(place, limit=20, seed=3)
+    found = read(place, limit=20, seed=3, scoring=Scoring(rows="train"))
+    assert (len(found.train), len(found.dev)) == (16, 4)
+    assert sorted(texts(found.train) + texts(found.dev)) == sorted(texts(plain.train))
+    assert texts(found.test) == texts(plain.dev)
+    assert set(found.dev["label"]) == {0, 1}
+    few = read(place, limit=4, seed=3, scoring=Scoring(rows="train", share=0.1))
+    assert (set(few.dev["label"]), set(few.train["label"])) == ({0, 1}, {0, 1})
+
+
+@pytest.mark.parametrize("scoring", ["half", "test", "train"])
+def test_no_row_that_chooses_or_scores_is_trained_on_for_another_task(place: Workspace, scoring: Any) -> None:
+    changes = {"scoring": Scoring(rows=scoring, tasks={"meals": "dev"}), "held_out": ("films",)}
+    target, source = read(place, **changes), read(place, "meals", **changes)
+    assert source.dropped == {"films": 4 if scoring == "test" else 3}
+    for part in (target.dev, target.test) if scoring != "train" else (target.test,):
+        assert part is not None
+        assert not overlapping_rows(source.train, part)[0].any()
+
+
+@pytest.mark.parametrize(("scoring", "dropped"), [("dev", 1), ("half", 1), ("test", 2), ("train", 1)])
+def test_overlap_is_dropped_with_all_rows_that_choose_or_score(place: Workspace, scoring: Any, dropped: int) -> None:
+    found = read(place, drop_overlap=True, scoring=Scoring(rows=scoring))
+    assert found.dropped == {"films": dropped}
+    assert (found.dev_in_train, found.test_in_train) == (0, 0)
+
+
+def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
+    sizes = {}
+    for scoring in ("dev", "half", "test", "train"):
+        found = read(place, dev_limit=8, scoring=Scoring(rows=scoring))  # type: ignore[arg-type]
+        sizes[scoring] = (len(found.dev), len(found.scored))
+    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "train": (12, 8)}

@@ -1,0 +1,104 @@
+"""evaluate: the score of a kept model on labelled rows, its interval, and what the rows had to do with the model."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.cli.app import main
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.rows import Scoring
+from pipeline.system.errors import PipelineError
+from stages.evaluate import evaluate
+from stages.extract import extract
+
+
+@pytest.fixture
+def films(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Path:
+    """A file of films whose texts stand in no split."""
+    rows = pd.read_csv(data_folder / "films/dev.csv")
+    rows["sentence"] = [f"{text} {number}" for number, text in enumerate(rows["sentence"])]
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    return tmp_path / "new.csv"
+
+
+def test_dev_chose_the_model_and_new_rows_did_not(workspace, quick, films) -> None:  # type: ignore[no-untyped-def]
+    record = extract("films", quick("adapter"), workspace, seed=0, limit=48)
+    found = evaluate("films", workspace, using="adapter")
+    assert (found.run, found.rows, found.metric) == (record.run, 40, "accuracy")
+    assert found.score == pytest.approx(record.dev)
+    assert found.interval[0] < found.score < found.interval[1]
+    assert found.chosen_on == 40
+    assert found.trained_on == record.own.dev_in_train
+    new = evaluate("films", workspace, using=record.run, input_file=films)
+    assert (new.trained_on, new.chosen_on, new.rows) == (0, 0, 40)
+
+
+@pytest.mark.parametrize("scoring", ["half", "train"])
+def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untyped-def]
+    scoring, workspace, quick, data_folder, tmp_path
+) -> None:
+    place = dataclasses.replace(workspace, data=tmp_path / "data", scoring=Scoring(rows=scoring))
+    (tmp_path / "data/films").mkdir(parents=True)
+    for file in (data_folder / "films").iterdir():
+        text = file.read_text()
+        if file.stem in ("train", "dev"):  # each text once
+            rows = pd.read_csv(file)
+            text = rows.assign(sentence=rows["sentence"] + [f" {file.stem} {n}" for n in range(len(rows))]).to_csv()
+        (tmp_path / "data/films" / file.name).write_text(text)
+    record = extract("films", quick("adapter"), place, seed=0, limit=40)
+    assert record.own.test is not None
+    plain = dataclasses.replace(place, scoring=Scoring())
+    found = evaluate("films", plain, using=record.run)
+    assert (found.trained_on, found.chosen_on) == (0, 20 if scoring == "half" else 0)
+    own = evaluate("films", plain, using=record.run, input_file=tmp_path / "data/films/train.csv")
+    assert (own.trained_on, own.chosen_on) == ((40, 0) if scoring == "half" else (32, 8))
+    scored = place.ledger.predictions(record.run)
+    assert len(scored) == record.own.scored_rows == (20 if scoring == "half" else 40)
+
+
+def test_what_cannot_be_known_is_not_said(workspace, quick, data_folder) -> None:  # type: ignore[no-untyped-def]
+    record = extract("films", quick("adapter"), workspace, seed=0)
+    (workspace.ledger.folder(record.run) / "run.json").unlink()
+    found = evaluate("films", dataclasses.replace(workspace), using="adapter")
+    assert (found.trained_on, found.chosen_on) == (None, None)
+
+
+def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
+    workspace, quick, films, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("films", quick("adapter"), workspace, seed=0)
+    places = [
+        "--backbone",
+        workspace.backbone_name,
+        "--data",
+        str(workspace.data),
+        "--store",
+        str(workspace.store_root),
+    ]
+    command = ["evaluate", "--target", "films", *places, "--reports", str(workspace.reports), "--json"]
+    capsys.readouterr()
+    assert main([*command, "--input", str(films)]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    summary = json.loads(last)
+    assert (summary["run"], summary["trained_on"], len(summary["interval"])) == (record.run, 0, 2)
+    assert f"accuracy {summary['score']:.4f} (95 % CI {summary['interval'][0]:.4f} to" in lines[0]
+    assert "rows with a text that its epoch was chosen on: 0 of 40" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"target": "operas"}, "unknown task"),
+        ({"using": "fusion"}, "no fusion for 'films'"),
+        ({"split": "test"}, "split 'test' is missing"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"input_file": Path("nowhere.csv")}, "nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(workspace, quick, how, message) -> None:  # type: ignore[no-untyped-def]
+    extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    with pytest.raises(PipelineError, match=message):
+        evaluate(**{"target": "films", "workspace": workspace, **how})
