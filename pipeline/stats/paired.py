@@ -106,7 +106,9 @@ def paired_difference(
     by_seeds = float(gains.mean(axis=1).var(ddof=1)) / count
     together = max(0.0, (float((gains**2).mean()) / freedom - by_examples) / (count - 1))
     variance = max(by_examples + by_seeds - together, _LEAST * by_examples)
-    return Difference(value, variance, variance**2 / (by_examples**2 / freedom + by_seeds**2 / (count - 1)))
+    # Of a sum they are never fewer than those of its least known part; what is taken away from it can make them so.
+    satterthwaite = variance**2 / (by_examples**2 / freedom + by_seeds**2 / (count - 1))
+    return Difference(value, variance, max(satterthwaite, min(count - 1, freedom)))
 
 
 def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

@@ -341,6 +341,19 @@ def test_seeds_that_differ_widen_the_interval() -> None:
     assert wide.freedom < narrow.freedom / 2
 
 
+def test_a_variance_is_at_least_as_well_known_as_the_seeds_part_of_it() -> None:
+    """Few rows and two seeds: what both together take away from the sum must not take its degrees of freedom away."""
+    rng, least = np.random.default_rng(0), []
+    for _ in range(300):
+        labels = rng.integers(0, 2, 40)
+        ours, theirs = (list(rng.integers(0, 2, (2, 40))) for _ in range(2))
+        difference = paired_difference("accuracy", ours, theirs, labels)
+        low, high = difference.comparison(family=6).interval
+        least.append(difference.freedom)
+        assert high - low < 100 * difference.variance**0.5 * 6
+    assert min(least) == 1
+
+
 def test_several_runs_of_a_seed_count_as_one() -> None:
     ours, theirs, labels = classifiers(np.random.default_rng(0), seeds=3)
     once = paired_difference("accuracy", list(ours), list(theirs), labels, seeds=[1, 2, 3])
