@@ -20,7 +20,8 @@ import pandas as pd
 WORDS = 500  # of each kind: 300 rows show two of five
 PEOPLE = ("he", "she", "they", "we", "you", "everyone", "nobody", "somebody")
 DAYS = ("today", "yesterday", "again", "now", "often", "once")
-SUBJECTS = ("place", "trip", "evening", "book", "film", "song", "meal")
+THINGS = ("ticket", "picture", "book", "film", "song", "meal", "coat")
+LOOKS = ("red", "blue", "large", "small", "round", "heavy", "old")
 JUDGED = ("found", "called", "thought", "considered")
 TRADED = ("bought", "ordered", "sold", "returned", "wanted")
 
@@ -38,25 +39,30 @@ OPINIONS = invented(WORDS, "y", random.Random("opinions"))  # 1: praise
 PRODUCTS = invented(WORDS, "er", random.Random("products"))  # 1: kitchen, 0: office
 
 
+def message(thing: str, quality: str, rng: random.Random) -> str:
+    """A sentence on a thing and what somebody thought of it, in one of two orders."""
+    person, day = rng.choice(PEOPLE), rng.choice(DAYS)
+    if rng.random() < 0.5:
+        return f"{person} {rng.choice(TRADED)} the {thing} and {rng.choice(JUDGED)} it {quality} {day}"
+    return f"{day} {person} {rng.choice(JUDGED)} the {quality} {thing} that they {rng.choice(TRADED)}"
+
+
 def review(rng: random.Random) -> tuple[str, int]:
-    """An opinion on anything but a product, and whether it is praise."""
-    word = rng.choice([*OPINIONS])
-    return f"{rng.choice(PEOPLE)} {rng.choice(JUDGED)} the {rng.choice(SUBJECTS)} {word} {rng.choice(DAYS)}", OPINIONS[
-        word
-    ]
+    """A message on anything but a product, and whether it is praise."""
+    opinion = rng.choice([*OPINIONS])
+    return message(rng.choice(THINGS), opinion, rng), OPINIONS[opinion]
 
 
 def order(rng: random.Random) -> tuple[str, int]:
-    """A trade with a product, and the product's department."""
-    word = rng.choice([*PRODUCTS])
-    return f"{rng.choice(PEOPLE)} {rng.choice(TRADED)} a {word} {rng.choice(DAYS)}", PRODUCTS[word]
+    """A message on a product without an opinion, and the product's department."""
+    product = rng.choice([*PRODUCTS])
+    return message(product, rng.choice(LOOKS), rng), PRODUCTS[product]
 
 
 def ticket(rng: random.Random) -> tuple[str, int]:
-    """An opinion on a product, and its queue: 2 * praise + department."""
+    """A message with an opinion on a product, and its queue: 2 * praise + department."""
     opinion, product = rng.choice([*OPINIONS]), rng.choice([*PRODUCTS])
-    trade, verdict = f"{rng.choice(TRADED)} the {product}", f"{rng.choice(JUDGED)} it {opinion}"
-    return f"{rng.choice(PEOPLE)} {trade} and {verdict} {rng.choice(DAYS)}", 2 * OPINIONS[opinion] + PRODUCTS[product]
+    return message(product, opinion, rng), 2 * OPINIONS[opinion] + PRODUCTS[product]
 
 
 def coin(rng: random.Random) -> tuple[str, int]:

@@ -89,8 +89,8 @@ def test_each_source_knows_one_half_of_what_the_target_needs_and_its_own_rows_sh
         "orders": words_of(tables["orders", "train"], PRODUCTS),
     }
     for name, kind in (("reviews", OPINIONS), ("orders", PRODUCTS)):
-        assert known[name].keys() == kind.keys()  # every word, several times
-        assert min(known[name].values()) >= 2
+        assert known[name].keys() == kind.keys()
+        assert sum(count >= 3 for count in known[name].values()) > 0.98 * WORDS
         assert not words_of(tables[name, "train"], PRODUCTS if kind is OPINIONS else OPINIONS)
         needed, own = words_of(tables["tickets", "test"], kind), words_of(tables["tickets", "train"], kind)
         unseen = sum(count for word, count in needed.items() if word not in own)

@@ -43,10 +43,9 @@ class FusionSite(BankedSite):
     _folded: tuple[AdapterBank, tuple[Any, ...], _Projections] | None = None
 
     def __call__(self, setup: Fuse, state: BottleneckState, lvl: int = 0) -> BottleneckState:
-        site = self._site
-        layer = site.adapter_fusion_layer[setup.name]
-        if isinstance(layer, GatedFusion):
-            return self._gated(layer, setup, state, lvl)
+        site, fusions = self._site, self._site.adapter_fusion_layer
+        if setup.name in fusions and isinstance(fusions[setup.name], GatedFusion):
+            return self._gated(fusions[setup.name], setup, state, lvl)
         config, _ = site.adapters_config.get_fusion(setup.name)
         is_full = config["query"] and config["key"] and config["value"]
         is_other = config["residual_before"] or config["temperature"]
@@ -56,7 +55,7 @@ class FusionSite(BankedSite):
         hidden, query, residual = last.pre_forward(
             state.hidden_states, state.input_tensor, state.layer_norm, fusion_config=config
         )
-        fused, attention = self._fuse(layer, hidden, query)
+        fused, attention = self._fuse(fusions[setup.name], hidden, query)
         context = ForwardContext.get_context()
         if context is not None and context.output_adapter_fusion_attentions:
             site._store_fusion_attentions(setup.name, attention.detach().float().cpu().numpy())

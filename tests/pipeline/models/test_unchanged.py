@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion import add_fusion
 from pipeline.methods.layernorms import train_layernorms
 from pipeline.models.backbone import Backbone, adapter_hashes, hash_tensors, unchanged_parts
-from tests.pipeline.methods.adapted import add_adapter, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import add_adapter, add_standard_fusion, save_adapter, saved_modules
 
 NAMES = ("films", "meals")
 
@@ -23,7 +22,7 @@ def fused(backbone: Backbone, tmp_path: Path) -> PreTrainedModel:
         add_adapter(encoder, name, "houlsby", 8)
         save_adapter(encoder, name, tmp_path / name)
     encoder = backbone.load()
-    add_fusion(encoder, {name: saved_modules(name, tmp_path / name) for name in NAMES})
+    add_standard_fusion(encoder, {name: saved_modules(name, tmp_path / name) for name in NAMES})
     return encoder
 
 

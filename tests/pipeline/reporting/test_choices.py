@@ -77,5 +77,5 @@ def test_the_report_shows_them_next_to_the_main_table(report: Report) -> None:
     assert choices.name == "choices"
     assert [row[0].text for row in choices.rows] == [row[0].text for row in main.rows]
     assert any("the table of choices lists" in note for note in main.notes)
-    assert "The table below the main one lists what each row selected" in report.notes[0]
+    assert "all else that the table of choices lists were chosen too" in report.notes[0]
     assert "| fusion | own adapter's epoch (3), epoch or start (4) |" in markdown(report)

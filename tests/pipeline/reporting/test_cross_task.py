@@ -19,7 +19,7 @@ def across(
     """Score ``record`` on ``target`` too, with predictions so good."""
     values = predictions_of(target, quality, (record.run, target))
     score = TaskScore(metric=metric_of(target), dev=score_of(target, values), rows=len(values), reading=reading)
-    return study.ledger.add_scores(record, {target: (score, _table(values, labels_of(target)))})
+    return study.ledger.add_scores(record, {target: (score, _table(values, labels_of(target), apart=False))})
 
 
 @pytest.fixture

@@ -250,7 +250,7 @@ def test_few_rows_take_as_many_steps_as_asked_and_ten_scores(workspace: Workspac
 
     monkeypatch.setattr(torch.optim.AdamW, "step", counted)
     recipe = Recipe.parse(QUICK | {"trainable": "head", "min_steps": 400, "evaluations": 10, "batch_size": 32}, "test")
-    record = TrainingRun(RunRequest.single("frozen", "films", recipe, 1, 90), workspace).get()
+    record = TrainingRun(RunRequest.single("frozen", workspace.task("films"), recipe, 1, 90), workspace).get()
     taken = next(steps)
     assert 400 <= taken < 403
     assert len(workspace.ledger.curve(record.run)) == 10
