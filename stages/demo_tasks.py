@@ -40,11 +40,9 @@ PRODUCTS = invented(WORDS, "er", random.Random("products"))  # 1: kitchen, 0: of
 
 
 def message(thing: str, quality: str, rng: random.Random) -> str:
-    """A sentence on a thing and what somebody thought of it, in one of two orders."""
-    person, day = rng.choice(PEOPLE), rng.choice(DAYS)
-    if rng.random() < 0.5:
-        return f"{person} {rng.choice(TRADED)} the {thing} and {rng.choice(JUDGED)} it {quality} {day}"
-    return f"{day} {person} {rng.choice(JUDGED)} the {quality} {thing} that they {rng.choice(TRADED)}"
+    """A sentence on a thing and what somebody thought of it: all tasks have its form, so what is learnt carries over."""
+    person, traded, judged, day = (rng.choice(words) for words in (PEOPLE, TRADED, JUDGED, DAYS))
+    return f"{person} {traded} the {thing} and {judged} it {quality} {day}"
 
 
 def review(rng: random.Random) -> tuple[str, int]:
