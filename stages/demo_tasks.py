@@ -40,7 +40,7 @@ PRODUCTS = invented(WORDS, "er", random.Random("products"))  # 1: kitchen, 0: of
 
 
 def message(thing: str, quality: str, rng: random.Random) -> str:
-    """A sentence on a thing and what somebody thought of it: all tasks have its form, so what is learnt carries over."""
+    """A sentence on a thing and somebody's view of it; all tasks have this form, so that knowledge carries over."""
     person, traded, judged, day = (rng.choice(words) for words in (PEOPLE, TRADED, JUDGED, DAYS))
     return f"{person} {traded} the {thing} and {judged} it {quality} {day}"
 

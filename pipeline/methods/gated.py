@@ -6,7 +6,8 @@ With frozen source outputs z_n, the target's own adapter z and sub-layer output 
                                     scalar: g_n = b_n               vector: g_n in R^d, for each feature
 
 There is no softmax, so one source needs not give way to another: a source works in the next layer only if its output is
-there at about its full strength. w_n is zero at the start, and b_n the recipe's ``gate_start``.
+there at about its full strength. w_n is zero at the start, and b_n the recipe's ``gate_start``, or min(1, 2 / N): the
+mean of ScaLearn's initial weights.
 
 The own adapter may train here from fresh: then it learns what the sources do not know. One that was trained on the same
 rows before leaves nothing to learn from them (the stacking problem of Wolpert 1992). Without an own adapter, a gate for
@@ -39,14 +40,16 @@ class GatedFusion(nn.Module):
         width: d.
         size: the adapters that are fused, N.
         own: the position of the target's own among them, which has no gate; None: all have one.
-        start: b_n.
+        start: b_n; None: 2 / (adapters with a gate), at most 1.
     """
 
-    def __init__(self, kind: Gate, width: int, size: int, own: int | None, start: float) -> None:
+    def __init__(self, kind: Gate, width: int, size: int, own: int | None, start: float | None) -> None:
         super().__init__()
         self.kind, self.own = kind, own
         self.gated = [n for n in range(size) if n != own]
         shape = (len(self.gated), width) if kind == "vector" else (len(self.gated),)
+        if start is None:
+            start = min(1.0, 2 / len(self.gated))
         self.bias = nn.Parameter(torch.full(shape, start))
         self.weight = nn.Parameter(torch.zeros(len(self.gated), width)) if kind == "token" else None
 

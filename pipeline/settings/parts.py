@@ -135,7 +135,9 @@ class Gated(Part):
     flags = {"gate": "gate", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
 
     gate: Gate = Field("token", description="a gate for each token, or fixed ones: a number, or one for each feature")
-    start: float = Field(0.5, ge=-100, le=100, description="gate of each source at the start")
+    start: float | None = Field(
+        None, ge=-100, le=100, description="gate of each source at the start; unset: 2 / sources, at most 1"
+    )
     shared: bool = Field(False, description="the same gates at all sites")
     own: Own = Field(
         "fresh",

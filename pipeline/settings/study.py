@@ -40,6 +40,9 @@ class Study(BaseModel):
     reference: RowName = Field("full", description="what the others are tested against")
     targets: tuple[TaskName, ...] = Field(min_length=1)
     sources: tuple[TaskName, ...] = Field((), description="tasks beside the targets that knowledge comes from")
+    apart: dict[TaskName, tuple[TaskName, ...]] = Field(
+        {}, description="target -> tasks that it takes nothing from, such as those that share text with its dev"
+    )
     seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(min_length=1)
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
@@ -114,6 +117,9 @@ class Study(BaseModel):
         for name in known:
             if (joins := rows[name].joins) and not any(self.partners(name, target) for target in self.targets):
                 problems.append(f"targets: {joins} needs at least two tasks ({name}); add a target or sources")
+            alone = [t for t in self.targets_of(name) if joins and t in self.apart and not self.partners(name, t)]
+            problems += [f"apart.{target}: leaves no task that {name} could take knowledge from" for target in alone]
+        problems += [f"apart.{task}: not a target" for task in self.apart if task not in self.targets]
         if known == list(self.methods) and not any(self.targets_of(name) for name in known):
             problems.append("methods: no row has one of the targets, so there is nothing to run")
         return problems
@@ -170,7 +176,8 @@ class Study(BaseModel):
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
         own = self.row(name).order or self.row(name).sources
-        return tuple(task for task in self.all_tasks if task != target and (own is None or task in own))
+        without = {target, *self.apart.get(target, ())}
+        return tuple(task for task in self.all_tasks if task not in without and (own is None or task in own))
 
     def curve_rows(self) -> dict[str, tuple[str, ...]]:
         """The rows of the curve, each with its targets."""

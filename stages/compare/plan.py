@@ -133,13 +133,13 @@ def job_of(study: Study, cell: Entry) -> Job:
             recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint), trial)
             return Part(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
 
-        trials = asked.trials
+        trials, built_on = asked.trials, tuple(needs)
         jobs = [
             Job(
                 kind=kind or asked.method,
                 parts=tuple(part(task, trial) for task in tasks),
                 seed=cell.seed,
-                needs=tuple(needs),
+                needs=built_on,
                 backbone=asked.backbone,
                 row=name,
                 tuned=point_text(trial) if len(trials) > 1 else "",

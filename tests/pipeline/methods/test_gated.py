@@ -197,3 +197,10 @@ def test_leaving_out_a_source_behind_a_closed_gate_changes_nothing(
 def test_an_own_adapter_of_stage_one_has_to_be_there(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
     with pytest.raises(PipelineError, match="own_adapter = 'trained' .* stage one, .* tickets too"):
         gated(backbone, folders, own_adapter="trained")
+
+
+@pytest.mark.parametrize(("size", "own", "start"), [(2, 0, 1.0), (3, None, 2 / 3), (9, 8, 0.25)])
+def test_gates_start_at_scalearns_mean_unless_one_source_would_count_more_than_once(
+    size: int, own: int | None, start: float
+) -> None:
+    assert GatedFusion("token", 4, size, own, None).bias.tolist() == pytest.approx([start] * (size - (own is not None)))

@@ -278,6 +278,14 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "targets: joint training needs at least two",
         ],
     ),
+    "tasks apart that leave none": (
+        {"methods": ["full", "fusion"], "targets": ["sst", "sts"], "sources": [], "apart": {"sts": ["sst"]}},
+        ["apart.sts: leaves no task that fusion could take knowledge from"],
+    ),
+    "tasks apart of no target": (
+        {"methods": ["full"], "targets": ["sst"], "sources": ["sts"], "apart": {"sts": ["sst"]}},
+        ["apart.sts: not a target"],
+    ),
     "an order of tasks that cannot be": (
         {
             "methods": ["full", "a", "b"],

@@ -117,6 +117,20 @@ def test_the_best_trial_is_the_rows_run_and_other_seeds_reuse_its_recipe(compare
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("row", ["fusion", "sequential", "warm", "probed"])
+def test_every_trial_is_built_on_what_the_row_is_built_on(row: str) -> None:
+    rows = {
+        "fusion": {"method": "fusion"},
+        "sequential": {"method": "sequential"},
+        "warm": {"method": "adapter", "of": "adapter"},
+        "probed": {"method": "full", "of": "frozen"},
+    }
+    of = study(methods=["full", row], rows={name: {**own, "tune": RATES} for name, own in rows.items()}, tune={})
+    for job in (job for cell, job in jobs_of(of, plan(of)).items() if cell.line.row == row and cell.seed == 1):
+        assert job.needs and len(job.trials) == len(RATES["learning_rate"])
+        assert all(trial.needs == job.needs for trial in job.trials)
+
+
 def test_what_is_built_on_a_tuned_row_reads_the_chosen_trial(compared) -> None:  # type: ignore[no-untyped-def]
     workspace, result, _ = compared
     adapters = {entry.seed: entry.run for entry in result.entries if entry.method == "adapter"}

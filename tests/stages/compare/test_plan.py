@@ -69,6 +69,14 @@ def test_a_row_keeps_to_its_targets_and_sources() -> None:
     assert [need.task for need in fused.needs] == ["sst", "sts"]
 
 
+def test_a_target_takes_nothing_from_tasks_that_stand_apart() -> None:
+    of = study(apart={"sts": ["imdb"]}, rows={"warm": {"method": "adapter", "of": "adapter"}})
+    assert [need.task for need in job_of(of, cell("fusion", "sts")).needs] == ["sst", "sts"]
+    assert [need.task for need in job_of(of, cell("fusion", "sst")).needs] == ["imdb", "sst", "sts"]
+    assert [need.task for need in job_of(of, cell("warm", "sts")).needs] == ["sst"]
+    assert {cell.line.source for cell in plan(of) if cell.line.source and cell.target == "sts"} == {"sst"}
+
+
 def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
     rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
     of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
