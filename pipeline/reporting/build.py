@@ -17,6 +17,7 @@ from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
 from pipeline.reporting.low_resource import low_resource_sentences, low_resource_table
 from pipeline.reporting.main_table import main_sentences, main_table
 from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
+from pipeline.reporting.opponents import opponents_sentences, opponents_table
 from pipeline.reporting.published import published_settings_table, published_table
 from pipeline.reporting.report import Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
@@ -27,6 +28,7 @@ from pipeline.reporting.text import backbone_text
 TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
     main_table,
     choices_table,
+    opponents_table,
     cost_table,
     low_resource_table,
     fusion_gain_table,
@@ -40,10 +42,17 @@ TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
 )
 """In the order of the report; one returns None where the study has nothing for it."""
 
-_SCORED = {"main", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
+_SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
 """The tables of scores on the scored rows, each of which says which rows these are."""
 
-SENTENCES = (main_sentences, low_resource_sentences, fusion_sentences, forgetting_sentences, failure_sentences)
+SENTENCES = (
+    opponents_sentences,
+    main_sentences,
+    low_resource_sentences,
+    fusion_sentences,
+    forgetting_sentences,
+    failure_sentences,
+)
 
 
 def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> Report:
