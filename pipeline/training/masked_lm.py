@@ -110,7 +110,7 @@ def fit_masked(
     special, mask_id = tokenizer.fast.all_special_ids, tokenizer.fast.mask_token_id
     assert mask_id is not None
     never, words = torch.tensor(special), torch.tensor(sorted({*range(len(tokenizer.fast))} - {*special}))
-    most_padding = padding_worth_a_pass(accelerator.device)
+    most_padding = padding_worth_a_pass(accelerator.device, recipe.precision)
 
     def mask(batch: Batch, *numbers: int) -> Batch:
         """``batch`` with some words hidden, which follow from its numbers, and ``labels`` (B, T) that hold them."""

@@ -148,7 +148,12 @@ def test_micro_batches_on_a_cpu_hold_little_padding(rows: int) -> None:
 
 
 def test_on_a_gpu_a_batch_is_one_pass() -> None:
-    assert padding_worth_a_pass(torch.device("cuda")) is None
+    assert padding_worth_a_pass(torch.device("cuda"), "bf16") is None
+
+
+def test_a_pass_is_worth_more_padding_where_tokens_are_cheaper() -> None:
+    cpu = torch.device("cpu")
+    assert padding_worth_a_pass(cpu, "bf16") > padding_worth_a_pass(cpu, "fp32") > 0  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64, 1001])
