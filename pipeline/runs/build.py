@@ -100,6 +100,8 @@ def _build_fusion(
     anchored = recipe.fusion.form == "anchored"
     anchors = {anchor.manifest.task: recipe.anchor.score} if anchor is not None and anchored else {}
     add_fusion(encoder, sources, recipe, task.name, anchors)
+    if anchor is not None and not anchored:
+        begin_as(encoder, task.name, modules_of(anchor))
     backbone.check_pretrained(encoder)
     use_fusion_implementation(encoder, recipe.fusion.implementation)
     model = assemble(encoder, recipe, task)

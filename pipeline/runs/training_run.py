@@ -218,7 +218,8 @@ class TrainingRun:
         adapters, recipe = self.request.adapters, self.recipe
         if recipe.trainable == "fusion" and recipe.fusion.form == "anchored":
             return choose_anchor(adapters, recipe, scoring, self.workspace)
-        if self.request.kind == "adapter" and adapters:
+        warm = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
+        if adapters and (self.request.kind == "adapter" or warm):
             rows = self.data[self.task.name].train
             return choose_start(adapters, recipe, scoring, rows, self.backbone, self.title), {}
         return None, {}

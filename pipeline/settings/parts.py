@@ -15,7 +15,7 @@ Tokens = Annotated[int, Field(le=8192)]
 
 FusionForm = Literal["gated", "anchored", "standard"]
 Gate = Literal["token", "scalar", "vector"]
-Own = Literal["fresh", "trained", "frozen", "none"]
+Own = Literal["fresh", "warm", "trained", "frozen", "none"]
 FusionImplementation = Literal["fast", "stock"]
 SmartDirection = Literal["reference", "gradient"]
 PairOrder = Literal["given", "random"]
@@ -141,8 +141,9 @@ class Gated(Part):
     shared: bool = Field(False, description="the same gates at all sites")
     own: Own = Field(
         "fresh",
-        description="the target's own adapter: fresh, trained with the gates; from stage one and trained on, or frozen;"
-        " none: the target's adapter has a gate like all others",
+        description="the target's own adapter: fresh, trained with the gates; warm: the same, initialised from the"
+        " source that a linear probe prefers; from stage one and trained on, or frozen; none: the target's adapter has a"
+        " gate like all others",
     )
 
 

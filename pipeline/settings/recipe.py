@@ -207,12 +207,13 @@ class Recipe(Part):
     @property
     def trains_own(self) -> bool:
         """Whether a fusion trains an adapter of the target's with it."""
-        return self.trainable == "fusion" and self.fusion.form == "gated" and self.gated.own in ("fresh", "trained")
+        gated = self.trainable == "fusion" and self.fusion.form == "gated"
+        return gated and self.gated.own in ("fresh", "warm", "trained")
 
     @property
     def fuses_own(self) -> bool:
         """Whether a fusion takes the target's adapter of stage one."""
-        return not (self.trains_own and self.gated.own == "fresh")
+        return not (self.trains_own and self.gated.own != "trained")
 
     @property
     def _kind_part(self) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from pipeline.system.errors import PipelineError
@@ -66,6 +67,46 @@ def test_the_targets_adapter_of_stage_one_is_no_source_of_a_fresh_one(
     assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).run == first.run
     named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, adapters="films,meals,pairs")
     assert named.run == first.run
+
+
+@pytest.mark.parametrize("chosen", ["pairs", None])
+def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefers(
+    chosen: str | None,
+    workspace: Any,
+    sources: dict[str, Any],
+    recipe: Any,
+    data_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At a rate of nearly nothing it ends as it began; where the probe prefers none it is a fresh one."""
+    seen: list[list[str]] = []
+
+    def choose(adapters: Any, *_: Any) -> Any:
+        seen.append([adapter.manifest.task for adapter in adapters])
+        return next((adapter for adapter in adapters if adapter.manifest.task == chosen), None)
+
+    monkeypatch.setattr("pipeline.runs.training_run.choose_start", choose)
+    still = recipe().changed({"learning_rate": 1e-12})
+    warm = fuse("films", still.changed({"own_adapter": "warm"}), workspace, seed=1)
+    assert seen == [list(SOURCES)] and warm.anchor == chosen
+    found = load_file(Path(warm.artifact or "") / "gated_fusion.safetensors")
+    if chosen is None:
+        fresh = fuse("films", still, workspace, seed=1)
+        expected = load_file(Path(fresh.artifact or "") / "gated_fusion.safetensors")
+    else:
+        saved = load_file(Path(sources[chosen].artifact) / "adapter.safetensors")
+        sites = sorted({name.split(f".{chosen}.")[0] for name in saved})  # attention before FFN, layer by layer
+        expected = {
+            f"{sites.index(site)}.own.{rest}": tensor
+            for name, tensor in saved.items()
+            for site, rest in [name.split(f".{chosen}.")]
+        }
+    own = {name: tensor for name, tensor in found.items() if ".own." in name}
+    assert len(own) == 4 * 2 * workspace.backbone.layers
+    for name, tensor in own.items():
+        torch.testing.assert_close(tensor, expected[name], rtol=0, atol=1e-6)
+    assert_predicted(warm, workspace, data_folder, tmp_path / "out.parquet")
 
 
 @pytest.mark.parametrize("own", ["trained", "frozen", "none"])

@@ -23,7 +23,9 @@ from tests.pipeline.methods.adapted import IDS, hidden, randomise, trainable
 SOURCES = ("films", "pairs", "scores")
 TARGET = "tickets"
 GATES = ["token", "scalar", "vector"]
-OWNS = ["fresh", "trained", "frozen", "none"]
+OWNS = ["fresh", "warm", "trained", "frozen", "none"]
+ADDED = ("fresh", "warm")
+"""An own adapter that is made with the fusion; of the others, if any, stage one has made it."""
 
 
 @pytest.fixture
@@ -93,11 +95,11 @@ def test_closed_gates_leave_the_own_adapter(own: str, backbone: Backbone, folder
 def test_it_has_the_parameters_of_its_equation(
     gate: str, own: str, shared: bool, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
-    target = TARGET if own == "fresh" else "pairs"
+    target = TARGET if own in ADDED else "pairs"
     encoder, d = gated(backbone, folders, target, gate=gate, own_adapter=own, gate_shared=shared), backbone.hidden_size
-    gates = {"fresh": 3, "trained": 2, "frozen": 2, "none": 3}[own]
+    gates = {"fresh": 3, "warm": 3, "trained": 2, "frozen": 2, "none": 3}[own]
     each = {"token": d + 1, "scalar": 1, "vector": d}[gate] * gates
-    adapter = (2 * 8 * d + 8 + d) if own in ("fresh", "trained") else 0
+    adapter = (2 * 8 * d + 8 + d) if own in (*ADDED, "trained") else 0
     sites = 2 * backbone.layers
     assert trainable(encoder) == (1 if shared else sites) * each + sites * adapter
 
@@ -110,7 +112,7 @@ def test_the_fast_form_is_the_plain_one(
     """Outputs and gradients, in fp64, with an own adapter that trains."""
     calls, mixed = [], GatedFusion.mixed
     monkeypatch.setattr(GatedFusion, "mixed", lambda *given: calls.append(1) or mixed(*given))
-    target = TARGET if own == "fresh" else "pairs"
+    target = TARGET if own in ADDED else "pairs"
     encoder = gated(backbone, folders, target, gate=gate, own_adapter=own)
     randomise(encoder, "adapter_fusion_layer", seed=5)
     encoder.double().eval()  # without dropout
@@ -121,7 +123,7 @@ def test_the_fast_form_is_the_plain_one(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     assert gradients.keys() == expected_gradients.keys()
     assert any("adapter_fusion_layer" in name for name in gradients)
-    assert any(f"adapters.{target}" in name for name in gradients) == (own in ("fresh", "trained"))
+    assert any(f"adapters.{target}" in name for name in gradients) == (own in (*ADDED, "trained"))
     for name, gradient in gradients.items():
         assert gradient.abs().max() > 0, name
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=1e-10, msg=name)
@@ -145,11 +147,11 @@ def test_shares_are_lengths_of_what_is_added(backbone: Backbone, folders: dict[s
 def test_what_is_saved_is_what_was_trained(
     gate: str, own: str, shared: bool, backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
 ) -> None:
-    target = TARGET if own == "fresh" else "pairs"
+    target = TARGET if own in ADDED else "pairs"
     settings = {"gate": gate, "own_adapter": own, "gate_shared": shared}
     encoder = gated(backbone, folders, target, **settings)
     randomise(encoder, "adapter_fusion_layer", seed=5)
-    if own in ("fresh", "trained"):
+    if own in (*ADDED, "trained"):
         randomise(encoder, f"adapters.{target}", seed=6)
     expected = hidden(encoder)
     folder = SavedModules(target, recipe_of(**settings), tmp_path / "fusion")
