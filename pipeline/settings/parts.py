@@ -142,7 +142,7 @@ class Gated(Part):
     own: Own = Field(
         "fresh",
         description="the target's own adapter: fresh, trained with the gates; warm: the same, initialised from the"
-        " source that a linear probe prefers; from stage one and trained on, or frozen; none: the target's adapter has a"
+        " source that a linear probe prefers; trained or frozen: that of stage one; none: the target's adapter has a"
         " gate like all others",
     )
 
