@@ -227,7 +227,11 @@ def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
     assert opened().classes == ("bad", "good")
 
 
-@pytest.mark.parametrize("settings", [{}, {"fusion": "standard"}, {"fusion": "anchored"}, {"own_adapter": "none"}, {"pooling": "cls"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"fusion": "standard"}, {"fusion": "anchored"}, {"own_adapter": "none"}, {"pooling": "cls"}],
+    ids=str,
+)
 def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adapters, quick, opened) -> None:  # type: ignore[no-untyped-def]
     """Averaged over tokens, it is what a report says of the same row."""
     fused = fuse("films", quick("fusion", epochs=1, **settings), workspace, seed=1)
@@ -307,7 +311,15 @@ def test_the_types_are_seen_by_a_users_type_checker(tmp_path: Path) -> None:
         "from pipeline import Predicted, load\nmodel = load('films')\n"
         "found: list[Predicted] = model.predict(['a', ('b', 'c')])\nfound[0].label = 'x'\nmodel.predict([1])\n"
     )
-    line = [sys.executable, "-m", "mypy", "--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    line = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file=",
+        "--ignore-missing-imports",
+        "--follow-imports=silent",
+        "--no-site-packages",
+    ]
     done = subprocess.run(
         [*line, f"--cache-dir={tmp_path / 'cache'}", "program.py"],
         cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT)}, capture_output=True, text=True,
@@ -318,6 +330,32 @@ def test_the_types_are_seen_by_a_users_type_checker(tmp_path: Path) -> None:
     ], done.stdout
     for package in ("pipeline", "stages"):
         assert (ROOT / package / "py.typed").is_file()
+
+
+def test_the_examples_in_the_documentation_run(
+    backbone_folder: Path, data_folder: Path, quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    for name, as_here in (("tickets", "films"), ("sts", "pairs")):
+        folder = Path(shutil.copytree(data_folder / as_here, tmp_path / "data" / name))
+        toml = folder / "task.toml"
+        toml.write_text(toml.read_text().replace(f'"{as_here}"', f'"{name}"'))
+    places = Workspace(str(backbone_folder), tmp_path / "data", Path("adapters_store"), Path("reports"))
+    for name in ("tickets", "sts"):
+        extract(name, quick("adapter", epochs=1), places, seed=0)
+    fuse("tickets", quick("fusion", epochs=1), places, seed=0)
+    for file, count in (("docs/python.md", 3), ("README.md", 1)):
+        blocks = [part.partition("```")[0] for part in (ROOT / file).read_text().split("```python\n")[1:]]
+        assert len(blocks) == count
+        capsys.readouterr()
+        names: dict[str, Any] = {}
+        for block in blocks:
+            exec(compile(block, file, "exec"), names)
+        printed = capsys.readouterr().out
+        assert float(printed.splitlines()[2 if count == 3 else 0])
+        if count == 3:
+            assert [line.split()[0] for line in printed.splitlines()[:2]] == [each.label for each in names["answers"]]
+            assert names["by_layer"].T.groupby(level="layer").sum().to_numpy() == pytest.approx(1.0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
