@@ -108,12 +108,10 @@ def test_every_column_of_the_input_stays_as_it_was_written(trained: Workspace, t
     predict("films", file, out, trained, using="auto", batch_size=8, precision="fp32")
     header, *lines = out.read_text().splitlines()
     assert header == "price,sentence,label,id,note,prediction,probability_bad,probability_good"
-    for line, (before, name) in zip(
-        lines, (("1.50,the film is good,1,007,NA", 0), (',"the ""meal"" is bad",0,8,', 1)), strict=True
-    ):
+    for line, before in zip(lines, file.read_text().splitlines()[1:], strict=True):
         assert line.startswith(f"{before},")
         label, bad, good = line.removeprefix(f"{before},").split(",")
-        assert label == ("bad" if float(bad) > float(good) else "good"), name
+        assert label == ("bad" if float(bad) > float(good) else "good")
         assert float(bad) + float(good) == pytest.approx(1)
 
 
