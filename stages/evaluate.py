@@ -8,7 +8,7 @@ import pandas as pd
 
 from pipeline.data.load import canonical_rows, fingerprint, load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
-from pipeline.data.tables import read_table
+from pipeline.data.tables import name_of, read_table
 from pipeline.data.tasks import Metric, Task
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
@@ -63,7 +63,7 @@ def evaluate(
     if input_file is None:
         rows = load_split(task, workspace.data, split) if split == "test" else load_all_rows(task, workspace.data).dev
     else:
-        rows = canonical_rows(task, read_table(input_file), str(input_file), source=task.files)
+        rows = canonical_rows(task, read_table(input_file), name_of(input_file), source=task.files)
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):

@@ -1,23 +1,24 @@
-"""Predictions of trained models for rows without labels."""
+"""Predictions of trained models for rows with or without labels."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 
 from pipeline.data.load import canonical_rows
-from pipeline.data.tables import check_suffix, read_table, write_table
+from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, read_table, write_table
 from pipeline.data.tasks import Task
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member
 from pipeline.records.ledger import RunRecord
-from pipeline.records.store import Artifact
+from pipeline.records.store import Artifact, Store
 from pipeline.runs.build import outputs_of
 from pipeline.runs.restore import restore, restore_together
-from pipeline.runs.scoring import prediction_table, splits_of
+from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
 from pipeline.settings.parts import BOTTLENECKS
@@ -26,9 +27,9 @@ from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, raise_all, writing
-from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
+from pipeline.training.devices import full_memory_explained, make_accelerator, on_main_process, resolve_precision
 from pipeline.training.objectives import objective_of
-from pipeline.training.predict import mean_outputs
+from pipeline.training.predict import Compute, mean_outputs
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -63,17 +64,23 @@ def predict(
     precision: Precision,
     drop_layers: str | None = None,
 ) -> dict[str, Any]:
-    """Write one prediction a target for each input row, in the input's order, under the input's ids.
+    """Write the input's rows with a prediction a target, in the input's order, with all columns that they have.
+
+    A prediction is the name of a class, beside the probability of each class, or a score. A row with a blank text has
+    none: its cells are empty. Labels are neither needed nor read.
 
     Args:
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
+        input_file: a table, or ``-`` for csv from standard input; where it has no ids, rows are numbered from 0.
+        output_file: a table, or ``-`` for csv to standard output.
         using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, the name of a run, or
             ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
             was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.
 
     Raises:
-        PipelineError: no such model, unfit rows, or a file that cannot be read or written; the input is not written.
+        PipelineError: no such model, unfit rows, a column that is called as one of the predictions, or a file that
+            cannot be read or written; the input is not written.
     """
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
@@ -82,7 +89,9 @@ def predict(
     first = tasks[0].name
     if len(tasks) > 1 and using.startswith(ENSEMBLE):
         raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
-    rows = _rows_of(tasks, input_file)
+    table = on_main_process(lambda: read_table(input_file))
+    rows = _rows_of(tasks, table, name_of(input_file))
+    kept = _with_ids(table, tasks, output_file)
     dropped = layers_option(drop_layers)
     ensemble = None
     if using.startswith(ENSEMBLE):
@@ -101,21 +110,27 @@ def predict(
         names, predictions = [first], [combine(predictions, weights, ensemble.rule)]
     if accelerator.is_main_process:
         found = dict(zip(names, predictions, strict=True))
-        write_table(_joined({name: prediction_table(rows[name], found[name]) for name in rows}), output_file)
-    counted = {"rows": len(rows[first]), "output": str(output_file)}
-    if len(tasks) == 1:
-        return {"run": using if ensemble is not None else targets[0].run, "task": first, **counted}
-    named = [{"run": each.run, "task": each.task.name} for each in targets]
-    return {"targets": named, **counted, "passes": len(passes)}
+        columns = [_columns(task, found[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks]
+        write_table(pd.concat([kept, *columns], axis=1), output_file)
+    counted = {"rows": len(kept), "output": str(output_file)}
+    runs = [using] if ensemble is not None else [each.run for each in targets]
+    named = [
+        {"run": run, "task": task.name, "blank": len(kept) - len(rows[task.name])}
+        for run, task in zip(runs, tasks, strict=True)
+    ]
+    return {**named[0], **counted} if len(tasks) == 1 else {"targets": named, **counted, "passes": len(passes)}
 
 
 def _check_output(output_file: Path, input_file: Path) -> None:
     """Fail before anything is computed if the predictions cannot be written, or would replace the input."""
     check_suffix(output_file)
+    if output_file == STANDARD:
+        return
     with writing(output_file):
         if output_file.is_dir():
             raise PipelineError(f"--output {output_file}: a folder stands there: name a file in it")
-        if output_file.exists() and input_file.exists() and output_file.samefile(input_file):
+        is_file = input_file != STANDARD and input_file.exists()
+        if is_file and output_file.exists() and output_file.samefile(input_file):
             raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")
 
 
@@ -132,14 +147,42 @@ def _parse_targets(text: str, workspace: Workspace) -> list[Task]:
     return tasks
 
 
-def _rows_of(tasks: Sequence[Task], file: Path) -> dict[str, pd.DataFrame]:
-    table = read_table(file)
+def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:
+    """What each task reads of the rows that have its texts, by their number in the index."""
 
     def rows(task: Task) -> pd.DataFrame:
-        where = str(file) if len(tasks) == 1 else f"task '{task.name}'"
-        return canonical_rows(task, table, where, labelled=False)
+        name = where if len(tasks) == 1 else f"task '{task.name}'"
+        return canonical_rows(task, table, name, labelled=False, leave_out_blank=True)
 
-    return dict(zip((task.name for task in tasks), _each(str(file), tasks, rows), strict=True))
+    return dict(zip((task.name for task in tasks), _each(where, tasks, rows), strict=True))
+
+
+def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> pd.DataFrame:
+    """The columns of the input, and ids where it has none; they can stand in the output beside the predictions."""
+    names = [name for task in tasks for name in _column_names(task, len(tasks) > 1)]
+    if taken := [name for name in names if name in table]:
+        raise PipelineError(
+            f"the input has a column {', '.join(map(repr, taken))}, as the predictions would be called: rename it"
+        )
+    check_writable(table, output_file)
+    table = table.reset_index(drop=True)
+    return table if "id" in table else pd.concat([pd.Series(map(str, table.index), name="id"), table], axis=1)
+
+
+def _column_names(task: Task, several: bool) -> list[str]:
+    prefix = f"{task.name}_" if several else ""
+    return [f"{prefix}prediction", *(f"{prefix}probability_{name}" for name in task.classes)]
+
+
+def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: int, several: bool) -> pd.DataFrame:
+    """The prediction as columns of a table of ``rows`` rows, empty but for those numbered ``index``."""
+    values = prediction.values
+    if prediction.probabilities is None:
+        columns = [values]
+    else:
+        columns = [np.array(task.classes, dtype=object)[values], *prediction.probabilities.T]
+    named = dict(zip(_column_names(task, several), columns, strict=True))
+    return pd.DataFrame(named, index=index).reindex(range(rows))
 
 
 def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
@@ -186,34 +229,52 @@ def predictions_of(
     accelerator: Accelerator,
 ) -> list[Prediction]:
     """A prediction a target: one forward pass over the rows, as the objective of each reads it."""
+    if rows.empty:
+        return [_nothing(target.task) for target in targets]
     first, workspace = targets[0], targets[0].workspace
-    backbone = workspace.backbone
     model: TransferModel | JointModel
     if len(targets) == 1:
         model = restore(first.trained, first.task, workspace, drop_layers)
     else:
         trained, tasks = [each.trained for each in targets], [each.task for each in targets]
         model = restore_together(trained, tasks, workspace, drop_layers)
-    outputs = mean_outputs(
-        accelerator.prepare(model),
-        splits_of(rows, first.recipe, backbone.tokenizer, first.recipe.pairs.average_orders),
-        batch_size=batch_size,
-        pad_token_id=backbone.tokenizer.pad_token_id,
-        accelerator=accelerator,
-    )
+    predictions = predict_rows(accelerator.prepare(model), targets, rows, batch_size, accelerator)
     # The next pass has a model of its own.
     accelerator.free_memory()
+    return predictions
+
+
+def predict_rows(
+    model: TransferModel | JointModel,
+    targets: Sequence[Target],
+    rows: pd.DataFrame,
+    batch_size: int,
+    compute: Compute,
+    *,
+    cached: bool = True,
+) -> list[Prediction]:
+    """A prediction a target of canonical ``rows`` by their restored ``model``, which stands on the device.
+
+    Unless ``cached``, the tokens of the rows are not kept on disk for another time.
+    """
+    first, tokenizer = targets[0], targets[0].workspace.backbone.tokenizer
+    outputs = mean_outputs(
+        model,
+        splits_of(rows, first.recipe, tokenizer, first.recipe.pairs.average_orders, cached),
+        batch_size=batch_size,
+        pad_token_id=tokenizer.pad_token_id,
+        accelerator=compute,
+    )
     parts = outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1)
     each = zip(targets, parts, strict=True)
     return [objective_of(target.task, target.recipe).predict(part) for target, part in each]
 
 
-def _joined(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
-    first = next(iter(tables.values()))
-    if len(tables) == 1:
-        return first
-    named = (table.drop(columns="id").add_prefix(f"{name}_") for name, table in tables.items())
-    return pd.concat([first["id"], *named], axis=1)
+def _nothing(task: Task) -> Prediction:
+    """The prediction of no rows."""
+    if task.kind == "score":
+        return Prediction(np.empty(0), None)
+    return Prediction(np.empty(0, dtype=np.int64), np.empty((0, task.outputs)))
 
 
 def _members(
@@ -261,18 +322,10 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
 
 def _best(task: Task, using: str, workspace: Workspace) -> Artifact:
     """The task's artifact with the best dev score that the backbone and the store have everything for."""
-    artifacts, kinds = workspace.store.artifacts(), KINDS[using]
-    digests = {a.manifest.run: a.manifest.digest for a in artifacts}
-    ours = [a for a in artifacts if a.manifest.task == task.name and a.manifest.kind in kinds]
-    fitting = [
-        a
-        for a in ours
-        if a.manifest.backbone_weights == workspace.backbone.weights_hash
-        and all(digests.get(source.run) == source.digest for source in a.manifest.sources)
-    ]
-    if fitting:
-        best = max(fitting, key=lambda a: (-kinds.index(a.manifest.kind), a.manifest.dev, a.manifest.run))
-        return workspace.store.current(best)
+    best = best_artifact(task.name, using, workspace.store, workspace.backbone.weights_hash)
+    if best is not None:
+        return best
+    ours, kinds = _artifacts_of(task.name, using, workspace.store), KINDS[using]
     what = " or ".join(kinds)
     if ours:
         names = ", ".join(sorted({a.manifest.backbone for a in ours}))
@@ -284,3 +337,26 @@ def _best(task: Task, using: str, workspace: Workspace) -> Artifact:
         f"no {what} for '{task.name}' in {workspace.store_root}: train one with"
         f" python -m pipeline {'fuse --target' if using == 'fusion' else 'extract --task'} {task.name}"
     )
+
+
+def best_artifact(task: str, using: str, store: Store, backbone_weights: str | None = None) -> Artifact | None:
+    """The artifact of ``task`` with the best dev score whose adapters are all in the store; None if there is none.
+
+    Args:
+        using: one of :data:`KINDS`.
+        backbone_weights: the hash of the backbone that it must be for; None: it may be for any.
+    """
+    kinds, digests = KINDS[using], {a.manifest.run: a.manifest.digest for a in store.artifacts()}
+    fitting = [
+        a
+        for a in _artifacts_of(task, using, store)
+        if backbone_weights in (None, a.manifest.backbone_weights)
+        and all(digests.get(source.run) == source.digest for source in a.manifest.sources)
+    ]
+    if not fitting:
+        return None
+    return store.current(max(fitting, key=lambda a: (-kinds.index(a.manifest.kind), a.manifest.dev, a.manifest.run)))
+
+
+def _artifacts_of(task: str, using: str, store: Store) -> list[Artifact]:
+    return [a for a in store.artifacts() if a.manifest.task == task and a.manifest.kind in KINDS[using]]

@@ -102,7 +102,7 @@ def test_extract_fuse_predict_from_end_to_end(
     assert status == 0
     assert fused["run"] in out
     predictions = pd.read_csv(tmp_path / "o.tsv", sep="\t")
-    assert predictions.columns.tolist() == ["id", "prediction"]
+    assert predictions.columns.tolist() == ["id", "sentence1", "sentence2", "prediction"]
     assert predictions["id"].tolist() == list(range(40))
     assert run("store", "verify", places[2])[0] == 0
     assert run("store", "list", places[2])[1].count("adapter ") == 3

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_text(arguments)
         try:
-            status = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+            status = app(_with_hyphens(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         finally:
             sys.stdout.flush()  # here, where the errors of a closed or full standard output are handled
         return status if isinstance(status, int) else 0
@@ -61,6 +61,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = f"{where}{reason}. Finished work is kept; mend this and run the same command again"
     print_error(message)
     return 2
+
+
+def _with_hyphens(arguments: Sequence[str]) -> list[str]:
+    """``--input -`` as ``--input=-``: a hyphen alone would be read as an option without a name."""
+    joined: list[str] = []
+    for argument in arguments:
+        if argument == "-" and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
+            joined[-1] += "=-"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _check_text(arguments: Sequence[str]) -> None:

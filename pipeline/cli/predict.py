@@ -1,11 +1,14 @@
 """Verbs that use trained models: predict, evaluate, ensemble."""
 
+import sys
 from typing import Literal
 
 from pipeline.cli.options import REPORTS, FileOrFolder, Json, Places, ReportsFolder, TaskFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
 from pipeline.settings.recipe import Precision
+from pipeline.system.errors import PipelineError
+from pipeline.system.process import is_main_process
 
 
 def predict(
@@ -20,12 +23,13 @@ def predict(
     json: Json = False,
     places: Places = Places(),
 ) -> None:
-    """Predict for rows without labels: id, prediction and, for classes, the probability of each class.
+    """Predict for rows with or without labels: their columns, the prediction and the probability of each class.
 
     Args:
         target: The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction etc.
-        input: Table with the text columns of each task (parquet, csv, tsv or jsonl by suffix).
-        output: Table to write, in the input's order.
+        input: Table with the text columns of each task (parquet, csv, tsv or jsonl by suffix), or - for csv from
+            standard input. A row with a blank text gets no prediction.
+        output: Table to write, in the input's order, or - for csv to standard output.
         using: fusion, adapter, a run, or ensemble:NAME; auto is the best fusion, else the best adapter.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
             training (none).
@@ -34,6 +38,9 @@ def predict(
     """
     from stages import predict as stage
 
+    to_stdout = str(output) == "-"
+    if to_stdout and json:
+        raise PipelineError("--json prints to standard output, where --output - writes the table: give --output FILE")
     result = stage.predict(
         target,
         input,
@@ -44,11 +51,18 @@ def predict(
         precision=precision,
         drop_layers=drop_layers,
     )
+    each = result.get("targets", [result])
+    rows = result["rows"]
     lines = [
-        f"{result['rows']} predictions of run {one['run']} for {one['task']} in {result['output']}"
-        for one in result.get("targets", [result])
+        f"{rows - one['blank']} predictions of run {one['run']} for {one['task']} in {result['output']}" for one in each
     ]
-    print_result("\n".join(lines), result, json)
+    if not to_stdout:
+        print_result("\n".join(lines), result, json)
+    for one in each:
+        if one["blank"] and is_main_process():
+            print(
+                f"{one['blank']} of {rows} rows have a blank text and no prediction for {one['task']}", file=sys.stderr
+            )
 
 
 def evaluate(
@@ -67,7 +81,7 @@ def evaluate(
     Args:
         target: The task.
         using: fusion, adapter or a run; auto is the best fusion, else the best adapter.
-        input: Table with texts and labels of the task (a split of the task).
+        input: Table with texts and labels of the task, or - for csv from standard input (a split of the task).
         split: The split that is scored where there is no --input.
         batch_size: Rows per forward pass.
         precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.

@@ -200,11 +200,18 @@ def read_test_texts(task: Task, data: Path | None) -> pd.DataFrame | None:
 
 
 def canonical_rows(
-    task: Task, table: pd.DataFrame, where: str, *, source: Source = Files(), labelled: bool = True
+    task: Task,
+    table: pd.DataFrame,
+    where: str,
+    *,
+    source: Source = Files(),
+    labelled: bool = True,
+    leave_out_blank: bool = False,
 ) -> pd.DataFrame:
     """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
 
-    ``source`` names the raw columns (a Hub data set has its own) and maps raw labels.
+    ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
+    with a blank text is no mistake but left out: the others keep their numbers in the index.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -227,7 +234,8 @@ def canonical_rows(
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         values = table[column].tolist()
-        _report(problems, f"column '{column}': empty or null text", values, map(_is_blank, values))
+        if not leave_out_blank:
+            _report(problems, f"column '{column}': empty or null text", values, map(_is_blank, values))
         no_text = [not isinstance(value, str) and not _is_blank(value) for value in values]
         _report(problems, f"column '{column}': not text", values, no_text)
         _report(problems, f"column '{column}': {_BROKEN}", values, map(_is_broken, values))
@@ -239,6 +247,9 @@ def canonical_rows(
             only = rows["label"].iloc[0]
             problems.append(f"column '{label_column}': a single class: all {len(rows)} rows have label {only}")
     raise_all(where, problems)
+    if leave_out_blank:
+        texts = rows.columns.intersection(["text_a", "text_b"])
+        rows = rows[[not any(map(_is_blank, row)) for row in rows[texts].itertuples(index=False)]]
     return rows
 
 

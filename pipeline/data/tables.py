@@ -1,4 +1,4 @@
-"""Read and write tables as parquet, csv, tsv or jsonl, by suffix.
+"""Read and write tables as parquet, csv, tsv or jsonl, by suffix; ``-`` is csv on standard input or output.
 
 Comma- and tab-separated text is read strictly: what another reader would guess at is refused, with its line. A stray
 quote would swallow the rows that follow into one cell. A row with a cell too many or too few would shift its texts by a
@@ -9,24 +9,35 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, TextIO
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import check_regular, reading
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
+STANDARD = Path("-")
+"""Standard input or standard output, where a file is named."""
 
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'
 
 
 def check_suffix(file: Path) -> None:
-    if file.suffix not in SUFFIXES:
+    if file != STANDARD and file.suffix not in SUFFIXES:
         raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+
+
+def name_of(file: Path) -> str:
+    """What messages about the input ``file`` call it."""
+    return "standard input" if file == STANDARD else str(file)
 
 
 def read_table(file: Path) -> pd.DataFrame:
@@ -36,47 +47,84 @@ def read_table(file: Path) -> pd.DataFrame:
     of the result is the file's row n: no blank line is skipped. Whatever is wrong is a :class:`PipelineError`.
     """
     check_suffix(file)
-    with reading(file, f"write it again as {file.suffix[1:]}"):
-        check_regular(file)
-        if file.suffix == ".parquet":
-            table = pd.read_parquet(file)
-        elif file.suffix == ".jsonl":
-            table = _from_jsonl(_decode(file), file)
+    with reading(Path(name_of(file)), f"write it again as {file.suffix[1:] or 'csv'}"):
+        if file == STANDARD:
+            content = sys.stdin.buffer.read() if sys.stdin is not None else b""
+            table = _from_delimited(_decode(content, name_of(file)), file)
         else:
-            table = _from_delimited(_decode(file), file)
+            table = _read_file(file)
     if repeated := table.columns[table.columns.duplicated()].tolist():
-        raise PipelineError(f"{file}: more than one column is called {repeated[0]!r}: give each another name")
+        raise PipelineError(f"{name_of(file)}: more than one column is called {repeated[0]!r}: give each another name")
     return table
+
+
+def _read_file(file: Path) -> pd.DataFrame:
+    check_regular(file)
+    if file.suffix == ".parquet":
+        return pd.read_parquet(file)
+    text = _decode(file.read_bytes(), str(file))
+    return _from_jsonl(text, file) if file.suffix == ".jsonl" else _from_delimited(text, file)
+
+
+def check_writable(table: pd.DataFrame, file: Path) -> None:
+    """Raise a :class:`PipelineError` for the first column that the format of ``file`` cannot hold."""
+    for column in table:
+        try:
+            if file.suffix == ".parquet":
+                pa.Table.from_pandas(table[[column]], preserve_index=False)
+            elif file.suffix == ".jsonl":
+                _as_jsonl(table[[column]]).encode()
+            else:
+                table[[column]].to_csv(index=False).encode()
+        except (ValueError, TypeError, RecursionError, OverflowError, pa.ArrowException) as error:
+            kind = file.suffix[1:] or "csv"
+            words = "text that no encoding can write" if isinstance(error, UnicodeError) else str(*error.args[:1])
+            reason = words.partition("\n")[0][:200]
+            raise PipelineError(f"column {column!r} cannot be written as {kind} ({reason}): leave it out") from None
 
 
 def write_table(table: pd.DataFrame, file: Path) -> None:
     """Write a table in the format of its suffix; the file appears complete or not at all."""
     check_suffix(file)
+    if file == STANDARD:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")
+        _write_delimited(table, sys.stdout, tabs=False)
+        return
     with new_file(file) as temporary:
         if file.suffix == ".parquet":
             table.to_parquet(temporary, index=False)
         elif file.suffix == ".jsonl":
-            # pandas' to_json keeps ten decimals of a float.
-            rows = table.astype(object).where(table.notna(), None).to_dict("records")
-            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_text(_as_jsonl(table), encoding="utf-8")
         else:
-            tabs = file.suffix == ".tsv"
-            # A text is read back wrongly unless all are quoted, the header too: minimal quoting leaves a carriage
-            # return unquoted, which ends the row; line breaks and tabs in one cell look like rows that a stray quote
-            # has swallowed.
-            texts = [cell for column in table for cell in table[column] if isinstance(cell, str)]
-            quoted = any("\r" in text or (tabs and "\n" in text and "\t" in text) for text in texts)
-            table.to_csv(
-                temporary,
-                sep="\t" if tabs else ",",
-                index=False,
-                quoting=csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_MINIMAL,
-            )
+            _write_delimited(table, temporary, tabs=file.suffix == ".tsv")
 
 
-def _decode(file: Path) -> str:
-    content = file.read_bytes()
+def _as_jsonl(table: pd.DataFrame) -> str:
+    # pandas' to_json keeps ten decimals of a float.
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    return "".join(json.dumps(row, ensure_ascii=False, default=_as_json) + "\n" for row in rows)
+
+
+def _as_json(value: Any) -> Any:
+    """What a parquet file may hold and JSON has no type for: arrays as lists, times and decimals as text."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+
+
+def _write_delimited(table: pd.DataFrame, target: Path | TextIO, tabs: bool) -> None:
+    # A text is read back wrongly unless all are quoted, the header too: minimal quoting leaves a carriage return
+    # unquoted, which ends the row; line breaks and tabs in one cell look like rows that a stray quote has swallowed.
+    texts = [cell for column in table for cell in table[column] if isinstance(cell, str)]
+    quoted = any("\r" in text or (tabs and "\n" in text and "\t" in text) for text in texts)
+    table.to_csv(
+        target,
+        sep="\t" if tabs else ",",
+        index=False,
+        quoting=csv.QUOTE_NONNUMERIC if quoted else csv.QUOTE_MINIMAL,
+    )
+
+
+def _decode(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -87,7 +135,7 @@ def _decode(file: Path) -> str:
             except UnicodeDecodeError as error:
                 bad.append(f"line {number}: {line[max(0, error.start - 10) : error.end + 10]!r}")
         raise PipelineError(
-            f"{file}: text is not UTF-8 in {len(bad)} line(s): {'; '.join(bad[:3])}. Convert it, for example with"
+            f"{name}: text is not UTF-8 in {len(bad)} line(s): {'; '.join(bad[:3])}. Convert it, for example with"
             " iconv -f latin1 -t utf-8"
         ) from None
 
@@ -129,7 +177,7 @@ def _from_delimited(text: str, file: Path) -> pd.DataFrame:
     numbered = _numbered_rows(text, separator, file)
     header = next((cells for _, _, cells in numbered if cells), None)
     if header is None:
-        raise PipelineError(f"{file}: no rows: the file is empty")
+        raise PipelineError(f"{name_of(file)}: no rows: the file is empty")
     width = len(header)
     rows, end = list[list[str]](), 0
     for first, last, cells in numbered:
@@ -141,11 +189,11 @@ def _from_delimited(text: str, file: Path) -> pd.DataFrame:
             remedy = (
                 f"quote text that holds {separator!r}" if len(cells) > width else "write every cell, empty ones too"
             )
-            raise PipelineError(f"{file}: line {first} has {count}, and the header {width}: {remedy}")
+            raise PipelineError(f"{name_of(file)}: line {first} has {count}, and the header {width}: {remedy}")
         if last > first and not trusted and width > 1 and _holds_rows(cells):
             raise PipelineError(
-                f"{file}: the quote that opens a cell in line {first} closes in line {last}, with whole rows between:"
-                f" {_REMEDY}"
+                f"{name_of(file)}: the quote that opens a cell in line {first} closes in line {last}, with whole rows"
+                f" between: {_REMEDY}"
             )
         rows.append(cells)
         end = len(rows)
@@ -166,7 +214,8 @@ def _numbered_rows(text: str, separator: str, file: Path) -> Iterator[tuple[int,
             line = reader.line_num
     except csv.Error:
         raise PipelineError(
-            f"{file}: the quote that opens a cell in line {line + 1} is not closed at the end of a cell: {_REMEDY}"
+            f"{name_of(file)}: the quote that opens a cell in line {line + 1} is not closed at the end of a cell:"
+            f" {_REMEDY}"
         ) from None
 
 

@@ -70,9 +70,14 @@ class TokenisedSplit:
 
 
 def tokenise(
-    rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding, max_length: int, truncation: Truncation = "head"
+    rows: pd.DataFrame,
+    tokenizer: Tokenizer,
+    encoding: Encoding,
+    max_length: int,
+    truncation: Truncation = "head",
+    cached: bool = True,
 ) -> TokenisedSplit:
-    """Tokenise canonical rows, or read them from the cache if they were tokenised in the same way before.
+    """Tokenise canonical rows, or if ``cached`` read them from the cache if they were tokenised in the same way before.
 
     A pair longer than ``max_length`` loses tokens of its longer sentence first, so that both stay. Of a single text,
     ``head`` keeps the beginning; ``head-and-tail`` keeps a quarter from the beginning and the rest from the end, where
@@ -81,18 +86,19 @@ def tokenise(
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
     with_tail = truncation == "head-and-tail" and len(columns) == 1
-    key = {
-        "format": _FORMAT,
-        "tokenizer": tokenizer.hash,
-        "token_types": tokenizer.token_types,
-        "rows": fingerprint(rows[columns]),
-        "siamese": siamese,
-        "max_length": max_length,
-    }
-    if with_tail:  # only then, so that files cached before there was a choice stay valid
-        key["truncation"] = truncation
-    folder = _cache_folder()
-    file = None if folder is None else folder / f"{sha256_text(canonical_json(key))}.arrow"
+    folder, file = _cache_folder() if cached else None, None
+    if folder is not None:
+        key = {
+            "format": _FORMAT,
+            "tokenizer": tokenizer.hash,
+            "token_types": tokenizer.token_types,
+            "rows": fingerprint(rows[columns]),
+            "siamese": siamese,
+            "max_length": max_length,
+        }
+        if with_tail:  # only then, so that files cached before there was a choice stay valid
+            key["truncation"] = truncation
+        file = folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
     if table is None:
         table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)

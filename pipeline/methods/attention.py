@@ -36,15 +36,44 @@ def site_attention(
     totals: dict[tuple[int, str], Any] = defaultdict(float)
     tokens: dict[tuple[int, str], int] = defaultdict(int)
     for inputs in batches:
-        outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
         mask = inputs["attention_mask"].bool().cpu().numpy()
-        for layer, sites in outputs.adapter_fusion_attentions[Fuse(*sources).name].items():
-            for name, attention in sites.items():  # (B, T, N)
-                # The last layer may have been computed for the first token alone.
-                seen = attention[mask[:, : attention.shape[1]]]
-                totals[layer, _PLACES[name]] += seen.sum(axis=0, dtype=np.float64)
-                tokens[layer, _PLACES[name]] += len(seen)
+        for site, attention in _attention_by_site(backbone, sources, inputs).items():
+            # The last layer may have been computed for the first token alone.
+            seen = attention[mask[:, : attention.shape[1]]]
+            totals[site] += seen.sum(axis=0, dtype=np.float64)
+            tokens[site] += len(seen)
     return [SiteAttention(*site, totals[site], tokens[site]) for site in sorted(totals)]
+
+
+def _attention_by_site(
+    backbone: PreTrainedModel, sources: Sequence[str], inputs: dict[str, Tensor]
+) -> dict[tuple[int, str], np.ndarray]:
+    """The softmax (B, T, N) of the active fusion at each site, by layer and place."""
+    outputs = backbone(**inputs, output_adapter_fusion_attentions=True)
+    layers = outputs.adapter_fusion_attentions[Fuse(*sources).name]
+    return {(layer, _PLACES[name]): each for layer, sites in layers.items() for name, each in sites.items()}
+
+
+@torch.inference_mode()
+def token_attention(
+    backbone: PreTrainedModel, sources: Sequence[str], inputs: dict[str, Tensor], tokens: Sequence[str]
+) -> pd.DataFrame:
+    """The attention of every site of the active fusion to each source, token by token, for one input.
+
+    Columns ``position``, ``token``, ``layer``, ``site``, ``adapter``, ``share``. The shares of a token at a site add up
+    to one. Under CLS pooling the last layer computes its first token alone, and has no rows for the others.
+
+    Args:
+        inputs: one row without padding, (1, T) each; the backbone is in fp32, as for :func:`site_attention`.
+        tokens: T words of the vocabulary.
+    """
+    rows = [
+        (position, tokens[position], layer, place, name, share)
+        for (layer, place), attention in sorted(_attention_by_site(backbone, sources, inputs).items())
+        for position, shares in enumerate(attention[0].tolist())
+        for name, share in zip(sources, shares, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["position", "token", "layer", "site", "adapter", "share"])
 
 
 def attention_table(sites: Sequence[SiteAttention], sources: Sequence[str]) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """The trained models of finished runs, from the store or from the weights beside their records."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from pipeline.data.tasks import Task
 from pipeline.methods.fusion import load_fusion, use_fusion_implementation
@@ -131,8 +132,13 @@ def task_of(record: RunRecord, name: str, store: Store) -> Task:
     """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data."""
     artifact = store.find(record.run) if record.artifact_digest is not None else None
     pair = artifact.manifest.pair if artifact is not None else record.recipe_of(name).encoding == "siamese"
+    return described_task(name, record.described(name)["meaning"], pair)
+
+
+def described_task(name: str, meaning: dict[str, Any], pair: bool) -> Task:
+    """Task ``name`` as a manifest or record describes it, with columns ``text_a``, ``text_b`` (pairs) and ``label``."""
     text = ("text_a", "text_b") if pair else ("text_a",)
-    return Task.model_validate({**record.described(name)["meaning"], "name": name, "text": text, "label": "label"})
+    return Task.model_validate({**meaning, "name": name, "text": text, "label": "label"})
 
 
 def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:

@@ -146,11 +146,18 @@ def score_again(
     return score.model_copy(update={"before": start.own.value if same_rows else None}), table
 
 
-def splits_of(rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool) -> list[TokenisedSplit]:
-    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair the other way round."""
+def splits_of(
+    rows: pd.DataFrame, recipe: Recipe, tokenizer: Tokenizer, both_orders: bool, cached: bool = True
+) -> list[TokenisedSplit]:
+    """The rows as a resolved ``recipe`` reads them; with ``both_orders`` also with each pair the other way round.
+
+    Unless they are ``cached``, their tokens are not kept on disk for another time.
+    """
     assert recipe.encoding is not None and recipe.max_length is not None
     orders = [rows, swapped(rows)] if both_orders else [rows]
-    return [tokenise(order, tokenizer, recipe.encoding, recipe.max_length, recipe.truncation) for order in orders]
+    return [
+        tokenise(order, tokenizer, recipe.encoding, recipe.max_length, recipe.truncation, cached) for order in orders
+    ]
 
 
 def prediction_table(rows: pd.DataFrame, prediction: Prediction) -> pd.DataFrame:

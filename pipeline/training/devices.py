@@ -94,9 +94,15 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
         raise PipelineError(f"{what}: the GPU's memory is full: {remedy}") from error
 
 
-def resolve_precision(precision: Precision) -> Precision:
-    """What ``precision`` means here, a :class:`PipelineError` if the hardware has none; ``auto`` is measured."""
-    gpu = on_gpu()
+def resolve_precision(precision: Precision, device: str | None = None) -> Precision:
+    """What ``precision`` means on ``device``, by default the one that trains; ``auto`` is measured.
+
+    Raises:
+        PipelineError: the hardware has no such precision.
+    """
+    if device is None:
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu() else "cpu"
+    gpu = device.startswith("cuda")
     if precision == "bf16" and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
     if precision == "fp16" and not gpu:
@@ -105,7 +111,7 @@ def resolve_precision(precision: Precision) -> Precision:
         return precision
     if not gpu and process_count() > 1:
         return "fp32"  # processes must agree, and each would measure under the load of the others
-    return "bf16" if bf16_is_faster(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if gpu else "cpu") else "fp32"
+    return "bf16" if bf16_is_faster(device) else "fp32"
 
 
 @cache

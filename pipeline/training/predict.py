@@ -1,16 +1,17 @@
 """Predictions for a whole split, in the split's order."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
 from pipeline.data.batches import Batch, collate, evaluation_order, inputs_of, sentences_of
 from pipeline.data.tokens import TokenisedSplit
-from pipeline.models.transfer_model import TransferModel
+from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.system.errors import PipelineError
 
 # Rows of a siamese split whose sentence vectors are held at a time: 200 MB of them with 768 dimensions.
@@ -19,13 +20,28 @@ BLOCK_ROWS = 32_768
 Extend = Callable[[Batch], Batch]
 
 
+class Compute(Protocol):
+    """Where to compute and in what precision: an Accelerator, or one device of a program that has its own."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def num_processes(self) -> int: ...
+
+    @property
+    def process_index(self) -> int: ...
+
+    def autocast(self) -> AbstractContextManager[object]: ...
+
+
 def mean_outputs(
-    model: TransferModel,
+    model: TransferModel | JointModel,
     splits: Sequence[TokenisedSplit],
     *,
     batch_size: int,
     pad_token_id: int,
-    accelerator: Accelerator,
+    accelerator: Compute,
     extend: Extend | None = None,
 ) -> Tensor:
     """The outputs of ``model`` (rows, k), in the order of the rows; a :class:`PipelineError` if one is not finite.
@@ -75,7 +91,7 @@ def mean_outputs(
 
 
 def _in_order(
-    compute: Callable[[np.ndarray], Tensor], lengths: np.ndarray, batch_size: int, accelerator: Accelerator
+    compute: Callable[[np.ndarray], Tensor], lengths: np.ndarray, batch_size: int, accelerator: Compute
 ) -> Tensor:
     """``compute(rows)`` over batches of like length, shared out over the processes; results by row."""
     mine = evaluation_order(lengths, batch_size)[accelerator.process_index :: accelerator.num_processes]

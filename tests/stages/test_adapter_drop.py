@@ -24,7 +24,7 @@ def predicted(workspace: Workspace, rows: Path, folder: Path, **settings: object
         "films", rows, folder / "out.parquet", dataclasses.replace(workspace),
         batch_size=20, precision="fp32", **{"using": "auto", **settings},
     )  # fmt: skip
-    return pd.read_parquet(folder / "out.parquet")["probability_1"]
+    return pd.read_parquet(folder / "out.parquet")["probability_good"]
 
 
 def test_dropped_layers_are_part_of_a_run_that_has_adapters(workspace: Workspace, quick: Quick) -> None:

@@ -274,8 +274,8 @@ def test_prediction_says_what_the_ensemble_said_on_dev(trained, workspace, data_
     assert (result["run"], result["rows"]) == ("ensemble:both", 40)
     found = pd.read_parquet(out).set_index("id")
     kept = table_of(workspace.reports, "both").set_index("id").loc[found.index]
-    assert found["prediction"].tolist() == kept["prediction"].tolist()
-    assert found["probability_1"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-4)
+    assert found["prediction"].tolist() == kept["prediction"].map({0: "bad", 1: "good"}).tolist()
+    assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-4)
 
     with pytest.raises(PipelineError, match=r"no ensemble 'nope' .*there: both.*ensemble --target"):
         predict("films", source, out, fresh, using="ensemble:nope", **settings)

@@ -39,7 +39,7 @@ def assert_predicted(record: Any, workspace: Any, data_folder: Path, out: Path) 
         using=record.run, batch_size=7, precision="fp32",
     )  # fmt: skip
     found, kept = pd.read_parquet(out), workspace.ledger.predictions(record.run)
-    assert found["probability_1"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
+    assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
 
 
 def test_a_target_without_an_adapter_is_fused_from_others_alone(

@@ -73,13 +73,14 @@ def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, 
     """Together, each target has the columns that it has alone."""
     alone = {target: run(target, **settings) for target in targets}
     result, table = run(",".join(targets), **settings)
-    names = [f"{target}_{column}" for target in targets for column in alone[target][1].columns[1:]]
-    assert table.columns.tolist() == ["id", *names]
+    given = ["id", "sentence1", "sentence2", "sentence"]  # the columns of the input, which stay
+    names = [f"{target}_{column}" for target in targets for column in alone[target][1].columns[4:]]
+    assert table.columns.tolist() == [*given, *names]
     for target, (own, expected) in alone.items():
-        assert {"run": own["run"], "task": target} in result["targets"]
-        assert table["id"].tolist() == expected["id"].tolist()
-        for column in expected.columns[1:]:
-            assert table[f"{target}_{column}"].to_numpy() == pytest.approx(expected[column].to_numpy(), abs=1e-5)
+        assert {"run": own["run"], "task": target, "blank": 0} in result["targets"]
+        pd.testing.assert_frame_equal(table[given], expected[given])
+        columns = table[[f"{target}_{column}" for column in expected.columns[4:]]]
+        pd.testing.assert_frame_equal(columns.set_axis(expected.columns[4:], axis=1), expected.iloc[:, 4:], atol=1e-5)
     return result
 
 
@@ -152,9 +153,9 @@ def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run,
     with pytest.raises(PipelineError, match="(?s)1 mistake\n.*'meals'"):
         run("films,meals")
     table = pd.read_csv(source)
-    table.assign(sentence2="").drop(columns=["sentence"]).to_csv(source, index=False)
+    table.drop(columns=["sentence", "sentence2"]).to_csv(source, index=False)
     expected = (
-        r"(?s)in\.csv: 3 mistakes\n  task 'films': column 'sentence' is missing.*task 'pairs'.*'sentence2': empty"
+        r"(?s)in\.csv: 3 mistakes\n  task 'films': column 'sentence' is missing.*task 'pairs'.*'sentence2' is missing"
     )
     with pytest.raises(PipelineError, match=expected):
         run("films,pairs,twins")
@@ -172,14 +173,16 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     for run, task, line in zip(runs, ("films", "meals"), lines, strict=True):
         assert line == f"49 predictions of run {run} for {task} in {tmp_path / 'o.csv'}"
     assert json.loads(last) == {
-        "targets": [{"run": runs[0], "task": "films"}, {"run": runs[1], "task": "meals"}],
+        "targets": [
+            {"run": runs[0], "task": "films", "blank": 0}, {"run": runs[1], "task": "meals", "blank": 0}
+        ],
         "rows": 49, "output": str(tmp_path / "o.csv"), "passes": 1,
     }  # fmt: skip
     found = pd.read_csv(tmp_path / "o.csv")
     assert found.columns.tolist() == [
-        "id", "films_prediction", "films_probability_0", "films_probability_1",
-        "meals_prediction", "meals_probability_0", "meals_probability_1",
+        *pd.read_csv(source).columns, "films_prediction", "films_probability_bad", "films_probability_good",
+        "meals_prediction", "meals_probability_bad", "meals_probability_good",
     ]  # fmt: skip
     assert found["id"].tolist() == pd.read_csv(source)["id"].tolist()
     assert main(["predict", "--target", "films", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"run", "task", "rows", "output"}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"run", "task", "blank", "rows", "output"}

@@ -1,12 +1,17 @@
 """The files that predict reads and writes: the input stays as it is, and predictions stand row by row beside it."""
 
+import io
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from pipeline.cli.app import main
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -79,6 +84,152 @@ def test_an_output_may_stand_beside_the_input_and_replace_another(
     out.write_text("old")
     predict("films", file, out, workspace, using="auto", batch_size=8, precision="fp32")
     assert len(pd.read_csv(out)) == 2
-    file.write_text(ROWS.replace("\nthe meal", "\n\nthe meal"))
-    with pytest.raises(PipelineError, match="column 'sentence': empty or null text .1 in all.: row 2"):
-        predict("films", file, out, workspace, using="auto", batch_size=8, precision="fp32")
+
+
+@pytest.fixture
+def trained(workspace: Workspace, quick: Callable[..., Recipe]) -> Workspace:
+    """A store with an adapter of ``films``, which reads one text, and of ``pairs``."""
+    for task in ("films", "pairs"):
+        extract(task, quick("adapter", epochs=1), workspace, seed=1, limit=16)
+    return workspace
+
+
+def places(workspace: Workspace) -> list[str]:
+    return [
+        f"--backbone={workspace.backbone_name}", f"--data={workspace.data}",
+        f"--store={workspace.store_root}", f"--reports={workspace.reports}",
+    ]  # fmt: skip
+
+
+def test_every_column_of_the_input_stays_as_it_was_written(trained: Workspace, tmp_path: Path) -> None:
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    # A labelled file with numbers that pandas would rewrite, a word that it would drop, and an empty cell.
+    file.write_text('price,sentence,label,id,note\n1.50,the film is good,1,007,NA\n,"the ""meal"" is bad",0,8,\n')
+    predict("films", file, out, trained, using="auto", batch_size=8, precision="fp32")
+    header, *lines = out.read_text().splitlines()
+    assert header == "price,sentence,label,id,note,prediction,probability_bad,probability_good"
+    for line, before in zip(lines, file.read_text().splitlines()[1:], strict=True):
+        assert line.startswith(f"{before},")
+        label, bad, good = line.removeprefix(f"{before},").split(",")
+        assert label == ("bad" if float(bad) > float(good) else "good")
+        assert float(bad) + float(good) == pytest.approx(1)
+
+
+NESTED = [
+    {"sentence": "the film is good", "tags": ["a", {"b": None}], "n": 1},
+    {"sentence": "the meal is bad", "tags": None, "n": "two"},
+]
+
+
+def test_columns_of_any_kind_are_kept_or_refused_before_anything_is_computed(
+    trained: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in NESTED))
+    predict("films", file, out, trained, using="auto", batch_size=8, precision="fp32")
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [{name: row[name] for name in ("sentence", "tags", "n")} for row in found] == NESTED
+    typed = pd.DataFrame({"sentence": ["the film is good"], "when": [pd.Timestamp("2026-01-02")], "v": [[1.5, 2.0]]})
+    typed.to_parquet(tmp_path / "rows.parquet")
+    predict("films", tmp_path / "rows.parquet", out, trained, using="auto", batch_size=8, precision="fp32")
+    (row,) = map(json.loads, out.read_text().splitlines())
+    assert (row["when"], row["v"], row["id"]) == ("2026-01-02 00:00:00", [1.5, 2.0], "0")
+
+    monkeypatch.setattr("stages.predict.predictions_of", lambda *_: pytest.fail("computed"))
+    with pytest.raises(PipelineError, match="column 'tags' cannot be written as parquet .*leave it out"):
+        predict("films", file, tmp_path / "o.parquet", trained, using="auto", batch_size=8, precision="fp32")
+    file.write_text('{"sentence": "the film is good", "odd": "\\ud800"}\n')
+    for suffix in ("csv", "jsonl", "parquet"):
+        with pytest.raises(PipelineError, match=f"column 'odd' cannot be written as {suffix}"):
+            predict("films", file, tmp_path / f"o.{suffix}", trained, using="auto", batch_size=8, precision="fp32")
+    (rows := tmp_path / "rows.csv").write_text("sentence,prediction\nthe film is good,1\n")
+    with pytest.raises(PipelineError, match="has a column 'prediction', as the predictions would be called: rename it"):
+        predict("films", rows, out, trained, using="auto", batch_size=8, precision="fp32")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
+    suffix: str, trained: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, whole, out = tmp_path / "rows.csv", tmp_path / "whole.parquet", tmp_path / f"out.{suffix}"
+    texts = ["the film is good", "", "the meal is bad", "   ", "the room is very grim"]
+    both = {"sentence": texts, "sentence1": texts, "sentence2": ["the walk is kind"] * 4 + [""]}
+    columns = ["films_prediction", "films_probability_bad", "films_probability_good", "pairs_prediction"]
+    pd.DataFrame(both).assign(sentence=[text.strip() or "x" for text in texts], sentence1="x", sentence2="x").to_csv(
+        file, index=False
+    )
+    settings = {"using": "auto", "batch_size": 1, "precision": "fp32"}
+    predict("films,pairs", file, whole, trained, **settings)  # type: ignore[arg-type]
+    expected = pd.read_parquet(whole)
+    pd.DataFrame(both).to_csv(file, index=False)
+    arguments = [f"--input={file}", f"--output={out}", "--precision=fp32", "--batch-size=1", *places(trained)]
+    capsys.readouterr()
+    assert main(["predict", "--target=films,pairs", *arguments]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("3 predictions of run ")
+    assert printed.err.splitlines() == [
+        "2 of 5 rows have a blank text and no prediction for films",
+        "3 of 5 rows have a blank text and no prediction for pairs",
+    ]
+    if suffix == "jsonl":
+        found = pd.read_json(out, lines=True)
+    else:
+        found = pd.read_parquet(out) if suffix == "parquet" else pd.read_csv(out, sep="\t" if suffix == "tsv" else ",")
+    assert len(found) == 5
+    assert found[columns[:3]].isna().any(axis=1).tolist() == [False, True, False, True, False]
+    assert found[columns[3]].isna().tolist() == [False, True, False, True, True]
+    kept = [0, 2, 4]
+    assert found["films_prediction"][kept].tolist() == expected["films_prediction"][kept].tolist()
+    for column in columns[1:3]:
+        assert found[column][kept].to_numpy(float) == pytest.approx(expected[column][kept].to_numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", ["films", "pairs"])
+def test_a_file_of_blank_texts_alone_has_no_predictions(task: str, trained: Workspace, tmp_path: Path) -> None:
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    file.write_text("sentence,sentence1,sentence2\n,a, \n,,b\n")
+    result = predict(task, file, out, trained, using="auto", batch_size=8, precision="fp32")
+    assert (result["rows"], result["blank"]) == (2, 2)
+    assert pd.read_csv(out).filter(regex="prediction|probability").isna().all(axis=None)
+    file.write_text("sentence,sentence1,sentence2\n")
+    with pytest.raises(PipelineError, match="no rows"):
+        predict(task, file, out, trained, using="auto", batch_size=8, precision="fp32")
+
+
+def test_from_standard_input_to_standard_output(trained: Workspace, tmp_path: Path) -> None:
+    """The real command in a pipe, in a locale whose letters are not UTF-8: the table and nothing else."""
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    file.write_text("sentence,note\nthe film is good,ünï\n,x\nthe meal is bad,\n", encoding="utf-8")
+    predict("films", file, out, trained, using="auto", batch_size=64, precision="fp32")
+    arguments = ["predict", "--target", "films", "--input", "-", "--output", "-", "--precision=fp32", *places(trained)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        input=file.read_bytes(),
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == out.read_bytes()
+    assert done.stderr.decode() == "1 of 3 rows have a blank text and no prediction for films\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "expected"),
+    [
+        (b"", [], "standard input: no rows: the file is empty"),
+        (b"text\nthe film\n", [], "standard input: column 'sentence' is missing; the columns are 'text'"),
+        (b"sentence\n\xff\n", [], "standard input: text is not UTF-8 in 1 line(s)"),
+        (b"sentence,b\nthe film\n", [], "standard input: line 2 has 1 cell, and the header 2"),
+        (b"sentence\nthe film\n", ["--json"], "--json prints to standard output, where --output - writes the table"),
+    ],
+)
+def test_standard_input_that_cannot_be_read_is_named(
+    content: bytes, options: list[str], expected: str, workspace: Workspace, monkeypatch, capsys
+) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    arguments = ["predict", "--target", "films", "--input", "-", "--output", "-", *options, *places(workspace)]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {expected}")
+    assert captured.out == ""

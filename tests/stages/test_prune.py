@@ -38,7 +38,7 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
         using=record.run, batch_size=7, precision="fp32",
     )  # fmt: skip
     found, kept = pd.read_parquet(tmp_path / "out.parquet"), workspace.ledger.predictions(record.run)
-    assert found["probability_1"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
+    assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
     assert {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()} == before
 
     monkeypatch.setattr("stages.prune._pruned", lambda *_: pytest.fail("made again"))

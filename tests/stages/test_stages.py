@@ -207,8 +207,8 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
     assert found["id"].tolist() == rows["id"].tolist()
     kept = workspace.ledger.predictions(record.run).set_index("id").loc[found["id"]]
     tolerance = 5e-2 if precision == "bf16" else 1e-4
-    column = "prediction" if task == "pairs" else "probability_1"
-    assert found[column].to_numpy() == pytest.approx(kept[column].to_numpy(), abs=tolerance)
+    column, kept_as = ("prediction",) * 2 if task == "pairs" else ("probability_good", "probability_1")
+    assert found[column].to_numpy() == pytest.approx(kept[kept_as].to_numpy(), abs=tolerance)
 
 
 def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -219,7 +219,7 @@ def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, q
         result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")
         assert (result["run"], result["rows"]) == (run, 40)
         kept = workspace.ledger.predictions(run)
-        assert pd.read_csv(out)["prediction"].tolist() == kept["prediction"].tolist()
+        assert pd.read_csv(out)["prediction"].tolist() == kept["prediction"].map({0: "bad", 1: "good"}).tolist()
     workspace.store.remove(fused.run)
     with pytest.raises(PipelineError, match="fuse --target films"):
         predict("films", source, out, again(workspace), using="fusion", batch_size=64, precision="fp32")

@@ -34,14 +34,18 @@ def trained(workspace: Workspace, quick: Quick, tasks: Any, **settings: Any) -> 
 
 @pytest.fixture
 def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..., tuple[pd.DataFrame, int]]:
-    """What predict writes for the dev rows of a file, and in how many passes."""
+    """What predict adds to the dev rows of a file, in the terms of the ledger's tables, and in how many passes."""
 
     def says(target: str, run: str, rows_of: str) -> tuple[pd.DataFrame, int]:
         out = tmp_path / "out.parquet"
         source = data_folder / rows_of / "dev.csv"
         settings = {"using": run, "batch_size": 16, "precision": "fp32"}
         told = predict(target, source, out, dataclasses.replace(workspace), **settings)  # type: ignore[arg-type]
-        return pd.read_parquet(out), told.get("passes", 1)
+        found = pd.read_parquet(out).drop(columns=pd.read_csv(source).columns.drop("id"))
+        numbers = found.replace({"bad": 0, "good": 1}).infer_objects()
+        return numbers.rename(columns=lambda name: name.replace("_bad", "_0").replace("_good", "_1")), told.get(
+            "passes", 1
+        )
 
     return says
 

@@ -37,8 +37,8 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
         using=settings.pop("using", run), batch_size=7, precision="fp32", **settings,
     )  # fmt: skip
     found, kept = pd.read_parquet(out), workspace.ledger.predictions(run)
-    column = "prediction" if task == "pairs" else "probability_1"
-    assert found[column].to_numpy() == pytest.approx(kept[column].to_numpy(), abs=1e-4)
+    column, kept_as = ("prediction",) * 2 if task == "pairs" else ("probability_good", "probability_1")
+    assert found[column].to_numpy() == pytest.approx(kept[kept_as].to_numpy(), abs=1e-4)
 
 
 @pytest.mark.parametrize(

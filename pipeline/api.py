@@ -1,0 +1,336 @@
+"""Trained models in a Python program: ``from pipeline import load``.
+
+What the ``predict`` command computes, with the model kept in memory between calls. Nothing here forms a process group
+or sets a state of Accelerate: the program may have its own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
+from pipeline.data.tasks import Task, built_in_tasks, is_name
+from pipeline.data.tokens import TokenisedSplit
+from pipeline.methods.attention import token_attention
+from pipeline.methods.fusion import members_of
+from pipeline.models.transfer_model import TransferModel
+from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.store import MANIFEST, Artifact, Store
+from pipeline.runs.restore import described_task, restore, task_of
+from pipeline.runs.scoring import splits_of
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Precision
+from pipeline.stats.metrics import Prediction
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import present
+from pipeline.training.devices import full_memory_explained, on_gpu, resolve_precision
+from stages.predict import KINDS, Target, best_artifact, predict_rows, target_of
+
+Text = str | tuple[str, str]
+"""A text, or the two texts of a pair."""
+Using = Literal["auto", "fusion", "adapter"]
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The prediction for one text or pair: a class or a score, as the task has it."""
+
+    label: str | None
+    """The name of the most probable class; None for a task of scores."""
+    score: float | None
+    """The score, which may lie outside the task's range by a little; None for a task of classes."""
+    probabilities: Mapping[str, float]
+    """By name of the class, in the task's order; empty for a task of scores."""
+
+
+@dataclass(frozen=True)
+class _Device:
+    """One device, in the calling program's own process."""
+
+    device: torch.device
+    dtype: torch.dtype | None
+    num_processes: int = 1
+    process_index: int = 0
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
+
+
+class Model:
+    """A trained model in memory; made by :func:`load`. Not for several threads at once."""
+
+    def __init__(self, target: Target, model: TransferModel, device: _Device) -> None:
+        self._target, self._model, self._device = target, model, device
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.task}@{self.run} on {self.backbone}, {self._device.device}>"
+
+    @property
+    def task(self) -> str:
+        return self._target.task.name
+
+    @property
+    def run(self) -> str:
+        return self._target.run
+
+    @property
+    def kind(self) -> str:
+        """``adapter``, ``fusion``, or the kind of another run."""
+        trained = self._target.trained
+        return trained.manifest.kind if isinstance(trained, Artifact) else trained.kind
+
+    @property
+    def backbone(self) -> str:
+        """The folder or Hub id that the backbone was read from."""
+        return self._target.workspace.backbone_name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the task's order; empty for a task of scores."""
+        return self._target.task.classes
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it reads pairs of texts."""
+        return self._target.task.is_pair
+
+    def predict(self, texts: Sequence[Text], *, batch_size: int = 64) -> list[Predicted]:
+        """The predictions for B texts or pairs, in their order.
+
+        The numbers are those of the ``predict`` command with the same precision. Other texts in the same call may
+        change them by rounding, since inputs are padded to the longest of their batch.
+
+        Args:
+            texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``; without any, there are no
+                predictions.
+            batch_size: rows per forward pass, above 0.
+
+        Raises:
+            PipelineError: something else than a text or a pair, whichever the task reads, or a blank text.
+        """
+        if batch_size < 1:
+            raise PipelineError(f"batch_size={batch_size}: give at least 1")
+        if (rows := self._rows(texts)).empty:
+            return []
+        with full_memory_explained(f"predict with {self!r}", "give a smaller batch_size"):
+            (prediction,) = predict_rows(self._model, [self._target], rows, batch_size, self._device, cached=False)
+        return list(_each(prediction, self.classes))
+
+    def explain(self, text: Text) -> pd.DataFrame:
+        """The share of each adapter at each token and layer of a fusion, for one text or pair.
+
+        Weights say what the fusion mixed, not what the prediction depends on: an adapter with a large share may still
+        be one that can be left out.
+
+        Returns:
+            Columns ``input`` (0; of a siamese pair 1 for its second text), ``position`` and ``token`` from ``[CLS]``
+            on, ``layer`` from 0 at the bottom, ``site`` (``attention`` or ``ffn``, after which the adapters stand),
+            ``adapter``, and ``share`` (0 to 1). The shares of a token at a site add up to 1. Under CLS pooling the last
+            layer computes its first token alone, and the table has no others of it.
+
+        Raises:
+            PipelineError: the model is no fusion, or the text as for :meth:`predict`.
+        """
+        trained, recipe = self._target.trained, self._target.recipe
+        if not isinstance(trained, Artifact) or trained.manifest.kind != "fusion":
+            raise PipelineError(
+                f"run {self.run} ({self.kind} of '{self.task}') is no fusion: only a fusion has shares of adapters"
+            )
+        rows = self._rows([text])
+        tokenizer = self._target.workspace.backbone.tokenizer
+        (split, *_) = splits_of(rows, recipe, tokenizer, both_orders=False, cached=False)
+        sources = members_of(recipe, self.task, [source.task for source in trained.manifest.sources])
+        tables = [
+            token_attention(
+                self._model.backbone, sources, inputs, tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0])
+            ).assign(input=number)
+            for number, inputs in enumerate(self._inputs(split))
+        ]
+        table = pd.concat(tables, ignore_index=True)
+        return table[["input", *table.columns.drop("input")]]
+
+    def _inputs(self, split: TokenisedSplit) -> Iterator[dict[str, Tensor]]:
+        """What the backbone reads of the only row, (1, T) each: one input, or those of the texts of a siamese pair."""
+        inputs, positions = split, np.zeros(1, dtype=np.int64)
+        if split.b is not None:
+            inputs, positions = sentences_of(split, positions)
+        pad = self._target.workspace.backbone.tokenizer.pad_token_id
+        for position in positions:
+            batch = collate(inputs, np.array([position]), pad)
+            yield {name: batch[name].to(self._device.device) for name in BACKBONE_INPUTS if name in batch}
+
+    def _rows(self, texts: Sequence[Text]) -> pd.DataFrame:
+        """The texts as canonical rows, checked."""
+        if isinstance(texts, str):
+            raise PipelineError("texts is one text, where a list is needed: write predict([text])")
+        parts = [self._parts(text, f"texts[{number}]") for number, text in enumerate(texts)]
+        rows = pd.DataFrame(parts, columns=["text_a", "text_b"] if self.is_pair else ["text_a"], dtype=object)
+        rows.insert(0, "id", [str(number) for number in range(len(rows))])
+        return rows
+
+    def _parts(self, text: Text, where: str) -> tuple[str, ...]:
+        """The one or two texts of an input; ``where`` it stands is in the message if it is unfit."""
+        reads = "a pair of texts, such as (a, b)" if self.is_pair else "a single text"
+        parts = tuple(text) if isinstance(text, tuple | list) else (text,)
+        is_pair = isinstance(text, tuple | list)
+        if is_pair != self.is_pair or len(parts) != (2 if self.is_pair else 1):
+            raise PipelineError(f"{where} is {shortened(text)}: task '{self.task}' reads {reads}")
+        for part in parts:
+            if not isinstance(part, str):
+                raise PipelineError(f"{where} is {shortened(text)}: {shortened(part)} is not text (str)")
+            if not part.strip():
+                raise PipelineError(f"{where} is {shortened(text)}: a blank text has no prediction: leave it out")
+            if any("\ud800" <= letter <= "\udfff" for letter in part):
+                raise PipelineError(f"{where} is {shortened(text)}: half a surrogate pair, which no encoding can write")
+        return parts
+
+
+def load(
+    target: str | Path,
+    *,
+    store: str | Path | None = None,
+    backbone: str | Path | None = None,
+    data: str | Path | None = None,
+    reports: str | Path = "reports",
+    using: Using = "auto",
+    device: str | None = None,
+    precision: Precision = "auto",
+) -> Model:
+    """Load a trained model into memory.
+
+    Args:
+        target: a task with a model in the store, for its best one; ``TASK@RUN`` for one run of the store or the ledger;
+            or the folder of an artifact.
+        store: the folder of artifacts (``adapters_store``); an artifact's folder says it itself.
+        backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
+        data: folder that may hold ``<task>/task.toml``; by default the task is as the model's manifest describes it.
+        reports: where the ledger is, for ``TASK@RUN`` of a model that is no artifact.
+        using: of a task the best ``fusion`` or the best ``adapter``; auto is the best fusion, else the best adapter.
+        device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
+        precision: auto: bf16 if it is clearly faster on the device, which is measured at the start, else fp32.
+
+    Raises:
+        PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
+            classes; or the device or its precision is not to be had.
+    """
+    if using not in get_args(Using):
+        raise PipelineError(f"using={using!r}: give {', '.join(get_args(Using))}; one run is TASK@RUN")
+    place = _device(device, precision)
+    name, run, root = _parse(target, store)
+    kept, ledger = Store(root), Ledger(Path(reports))
+    known = None if backbone is None else str(backbone)
+    workspace = Workspace(known or "", None if data is None else Path(data), root, Path(reports))
+    trained = _run(name, run, kept, ledger) if run else _best(name, using, kept, workspace)
+    if backbone is None:
+        workspace = workspace.on(_backbone_of(trained))
+        with _named_by(trained):
+            workspace.backbone  # noqa: B018  (opened here, where it is known who named it)
+    task = _task(trained, name, workspace)
+    run = trained.manifest.run if isinstance(trained, Artifact) else trained.run
+    found = target_of(task, run, workspace, ())
+    with full_memory_explained(f"load {target}", "give device='cpu'"):
+        model = restore(found.trained, task, workspace).to(place.device)
+    return Model(found, model, place)
+
+
+def _parse(target: str | Path, store: str | Path | None) -> tuple[str, str, Path]:
+    """Task, run (empty: the best one) and store of what the caller names."""
+    root = Path("adapters_store" if store is None else store)
+    task, _, run = str(target).partition("@")
+    if isinstance(target, str) and is_name(task):
+        return next((each.name for each in built_in_tasks().values() if task in each.aliases), task), run, root
+    folder = Path(target).absolute()
+    if not present(folder / MANIFEST) or len(folder.parents) < 3:
+        raise PipelineError(
+            f"{shortened(str(target))} is no task, TASK@RUN or folder of an artifact (it has no {MANIFEST})"
+        )
+    if store is not None and root.resolve() != folder.parents[2].resolve():
+        raise PipelineError(f"{folder} stands in another store than {root}: leave out store=")
+    artifact = Store(folder.parents[2]).find(folder.name)
+    if artifact is None or artifact.folder != folder:
+        raise PipelineError(
+            f"{folder} stands in no store: its place is STORE/adapters/TASK/RUN, or fusions for a fusion"
+        )
+    return artifact.manifest.task, artifact.manifest.run, folder.parents[2]
+
+
+def _run(task: str, run: str, store: Store, ledger: Ledger) -> Artifact | RunRecord:
+    trained = store.find(run) or ledger.find(run)
+    if trained is None:
+        raise PipelineError(f"no run {shortened(run)} in {store.root} or {ledger.root}")
+    tasks = [trained.manifest.task] if isinstance(trained, Artifact) else trained.trained_on
+    if task not in tasks:
+        names = ", ".join(f"'{name}'" for name in tasks)
+        raise PipelineError(f"run {run} was trained for {names}, not '{task}'")
+    return trained
+
+
+def _best(task: str, using: Using, store: Store, workspace: Workspace) -> Artifact:
+    """The best artifact of ``task`` for the workspace's backbone, or for any where the caller has named none."""
+    store.check()
+    tasks = sorted({each.manifest.task for each in store.artifacts() if each.manifest.kind in KINDS[using]})
+    what = "model" if using == "auto" else using
+    if task not in tasks:
+        known = f"there are those of {', '.join(tasks)}" if tasks else "there is none"
+        raise PipelineError(f"no {what} of '{task}' in {store.root}: {known}")
+    weights = workspace.backbone.weights_hash if workspace.backbone_name else None
+    best = best_artifact(task, using, store, weights)
+    if best is None:
+        fits = f"fits backbone '{workspace.backbone_name}' and " if workspace.backbone_name else ""
+        raise PipelineError(
+            f"no {what} of '{task}' in {store.root} {fits}has all its adapters there: see python -m pipeline store"
+            " verify"
+        )
+    return best
+
+
+def _backbone_of(trained: Artifact | RunRecord) -> str:
+    return trained.manifest.backbone if isinstance(trained, Artifact) else trained.backbone
+
+
+@contextmanager
+def _named_by(trained: Artifact | RunRecord) -> Iterator[None]:
+    """Say in the message of a :class:`PipelineError` who named the backbone, and what to do."""
+    try:
+        yield
+    except PipelineError as error:
+        raise PipelineError(f"{error}. The model was trained on it: give backbone=FOLDER_OR_HUB_ID") from error
+
+
+def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:
+    """The task as the caller's data describe it, else as the model's manifest or record does."""
+    if workspace.data is not None:
+        return workspace.task(name)
+    if isinstance(trained, RunRecord):
+        return task_of(trained, name, workspace.store)
+    return described_task(name, trained.manifest.meaning, trained.manifest.pair)
+
+
+def _device(name: str | None, precision: Precision) -> _Device:
+    if name is None:
+        name = "cuda" if on_gpu() else "cpu"
+    try:
+        device = torch.device(name)
+    except (RuntimeError, TypeError):
+        raise PipelineError(f"device={name!r}: give cpu, cuda or cuda:N") from None
+    gpus = torch.cuda.device_count()
+    if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
+        raise PipelineError(f"device={name!r}: there is no such device here ({gpus} GPUs): give cpu, cuda or cuda:N")
+    return _Device(device, _DTYPES.get(resolve_precision(precision, name)))
+
+
+def _each(prediction: Prediction, classes: tuple[str, ...]) -> Iterator[Predicted]:
+    if prediction.probabilities is None:
+        yield from (Predicted(None, value, {}) for value in prediction.values.tolist())
+        return
+    for value, row in zip(prediction.values.tolist(), prediction.probabilities.tolist(), strict=True):
+        yield Predicted(classes[value], None, dict(zip(classes, row, strict=True)))
