@@ -1,15 +1,17 @@
 """The parts every stage is built from: tasks, data, models, training, store, ledger, reporting.
 
-In a program, ``from pipeline import load`` loads a trained model (:mod:`pipeline.api`).
+In a program, ``from pipeline import load`` loads a trained model (:mod:`stages.api`).
 """
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pipeline.api import Model, Predicted, load
-    from pipeline.system.errors import PipelineError
+from pipeline.system.version import VERSION
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from pipeline.system.errors import PipelineError
+    from stages.api import Model, Predicted, load
+
+__version__ = VERSION
 __all__ = ["Model", "PipelineError", "Predicted", "load"]
 
 
@@ -17,6 +19,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Here, not above: it loads torch, which the command line's help and a program's start do not wait for.
-    from pipeline import api
+    from stages import api
 
     return getattr(api, name)

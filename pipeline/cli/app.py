@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from pipeline import __version__
 from pipeline.cli.compare import compare, report, studies
 from pipeline.cli.predict import ensemble, evaluate, predict
 from pipeline.cli.store import store_app
@@ -13,11 +12,12 @@ from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
 from pipeline.system.errors import PipelineError, refusal
 from pipeline.system.streams import print_error
+from pipeline.system.version import VERSION
 
 app = App(
     name="python -m pipeline",
     help="Train an adapter per task on one frozen BERT, fuse them for a target task, and compare with fine-tuning.",
-    version=__version__,
+    version=VERSION,
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
 )

@@ -120,6 +120,17 @@ class OneRun(Running):
     "Train even if the ledger has this run."
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """How a trained model reads rows."""
+
+    batch_size: int = 64
+    "Rows per forward pass."
+    precision: Precision = "auto"
+    "auto: bf16 if it is clearly faster, which is measured at the start, else fp32."
+
+
 @Parameter(name="*", group="Where")
 @dataclass(frozen=True, kw_only=True)
 class Places:

@@ -3,10 +3,9 @@
 import sys
 from typing import Literal
 
-from pipeline.cli.options import REPORTS, FileOrFolder, Json, Places, ReportsFolder, TaskFolder, names_in
+from pipeline.cli.options import REPORTS, FileOrFolder, Json, Passes, Places, ReportsFolder, TaskFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
-from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 
@@ -18,8 +17,7 @@ def predict(
     output: FileOrFolder,
     using: str = "auto",
     drop_layers: str | None = None,
-    batch_size: int = 64,
-    precision: Precision = "auto",
+    passes: Passes = Passes(),
     json: Json = False,
     places: Places = Places(),
 ) -> None:
@@ -33,8 +31,6 @@ def predict(
         using: fusion, adapter, a run, or ensemble:NAME; auto is the best fusion, else the best adapter.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
             training (none).
-        batch_size: Rows per forward pass.
-        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
     """
     from stages import predict as stage
 
@@ -47,8 +43,8 @@ def predict(
         output,
         places.workspace(),
         using=using,
-        batch_size=batch_size,
-        precision=precision,
+        batch_size=passes.batch_size,
+        precision=passes.precision,
         drop_layers=drop_layers,
     )
     each = result.get("targets", [result])
@@ -71,8 +67,7 @@ def evaluate(
     using: str = "auto",
     input: FileOrFolder | None = None,
     split: Literal["dev", "test"] = "dev",
-    batch_size: int = 64,
-    precision: Precision = "auto",
+    passes: Passes = Passes(),
     json: Json = False,
     places: Places = Places(),
 ) -> None:
@@ -83,8 +78,6 @@ def evaluate(
         using: fusion, adapter or a run; auto is the best fusion, else the best adapter.
         input: Table with texts and labels of the task, or - for csv from standard input (a split of the task).
         split: The split that is scored where there is no --input.
-        batch_size: Rows per forward pass.
-        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
     """
     from stages import evaluate as stage
 
@@ -94,8 +87,8 @@ def evaluate(
         using=using,
         input_file=input,
         split=split,
-        batch_size=batch_size,
-        precision=precision,
+        batch_size=passes.batch_size,
+        precision=passes.precision,
     )
     print_evaluation(found, json)
 

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from pipeline import __version__
 from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.load import TaskData, check_limit, load_all_rows, read_test_texts
 from pipeline.data.tasks import Task, find_task
@@ -25,6 +24,7 @@ from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import ScoredOn, Scoring
 from pipeline.system.errors import PipelineError
+from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, process_count, resolve_precision
 
 T = TypeVar("T")
@@ -175,7 +175,7 @@ def provenance() -> dict[str, Any]:
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")
     return {
-        "pipeline": __version__,
+        "pipeline": VERSION,
         "commit": commit,
         "dirty": bool(_git(here, "status", "--porcelain")) if commit else None,
         "python": platform.python_version(),

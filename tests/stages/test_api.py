@@ -303,7 +303,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
         "assert pipeline.__version__; assert not hasattr(pipeline, 'nothing')"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "pipeline\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "pipeline pipeline.system pipeline.system.version\n"), done.stderr
 
 
 def test_the_types_are_seen_by_a_users_type_checker(tmp_path: Path) -> None:
