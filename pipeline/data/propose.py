@@ -113,7 +113,8 @@ def propose(
     else:
         _check_classes(rows["label"], where_label)
         hints = tuple(did_you_mean(rows))
-    contradicting = _contradicting(rows, kind)
+    keys = _keys(rows)
+    contradicting = _contradicting(rows["label"], keys, kind)
     dropped["with the text of another row and another label"] = int(contradicting.sum())
     rows = rows[~contradicting].reset_index(drop=True)
     if rows["label"].nunique() < 2:
@@ -129,7 +130,7 @@ def propose(
         range=bounds,
         max_length=_max_length(rows),
         dropped={reason: count for reason, count in dropped.items() if count},
-        repeated=int(pd.Series(_keys(rows), dtype=object).duplicated().sum()),
+        repeated=int(pd.Series(keys[~contradicting]).duplicated().sum()),
         hints=hints,
     )
 
@@ -347,19 +348,19 @@ def _check_classes(labels: pd.Series, where: str) -> None:
                 )
 
 
-def _keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """One key a row; unlike :func:`pipeline.data.overlap.row_keys`, a pair in the other order has another."""
+def _keys(rows: pd.DataFrame) -> np.ndarray:
+    """A number a row (n,), equal for equal texts; unlike :func:`row_keys`, a pair in the other order has another."""
     columns = [rows[column].map(text_key) for column in ("text_a", "text_b") if column in rows]
-    return list(zip(*columns, strict=True))
+    return pd.factorize(pd.Series(list(zip(*columns, strict=True)), dtype=object))[0]
 
 
-def _contradicting(rows: pd.DataFrame, kind: Kind) -> np.ndarray:
+def _contradicting(labels: pd.Series, keys: np.ndarray, kind: Kind) -> np.ndarray:
     """Which rows (bool) have a text that stands in the table with another label too."""
-    groups = rows["label"].groupby(pd.factorize(pd.Series(_keys(rows), dtype=object))[0])
+    groups = labels.groupby(keys)
     if kind == "classes":
         return (groups.transform("nunique") > 1).to_numpy()
     spread = groups.transform("max") - groups.transform("min")
-    return (spread > _RANGE_SHARE * np.ptp(rows["label"])).to_numpy()
+    return (spread > _RANGE_SHARE * np.ptp(labels)).to_numpy()
 
 
 def _class_order(name: str) -> tuple[float, str, str]:

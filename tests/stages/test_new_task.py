@@ -67,7 +67,7 @@ def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
     places.append(f"--reports={tmp_path / 'r'}")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text("bottleneck = 8\nlearning_rate = 5e-3\nbatch_size = 8\n")
-    assert run("extract", "--task", "support-tickets", "--epochs", 6, "--recipe", recipe, *places)[0] == 0
+    assert run("extract", "--task", "support-tickets", "--epochs", 15, "--recipe", recipe, *places)[0] == 0
     test = data / "support-tickets" / "test.csv"
     given, answers = pd.read_csv(test), tmp_path / "answers.csv"
     assert set(given["queue"]) == {"praise", "complaint"}
