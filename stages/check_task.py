@@ -7,7 +7,7 @@ import pandas as pd
 
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.load import load_all_rows, load_split
-from pipeline.data.tables import SUFFIXES
+from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
@@ -44,9 +44,12 @@ def _load(task: Task, folder: Path) -> dict[str, pd.DataFrame]:
         loaded = load_all_rows(task, folder.parent)
         splits = {"train": loaded.train, "dev": loaded.dev}
     wanted: list[Split] = [] if splits else ["train", "dev"]
-    if any((folder / f"{task.files.test}{suffix}").exists() for suffix in SUFFIXES):
-        wanted.append("test")
     problems: list[str] = []
+    for file in (folder / f"{task.files.test}{suffix}" for suffix in SUFFIXES):
+        with noted(problems):
+            # A test split need not have labels; then there is nothing to score, and nothing to check.
+            if file.exists() and task.label in read_table(file):
+                wanted.append("test")
     for split in wanted:
         with noted(problems):
             splits[split] = load_split(task, folder.parent, split)

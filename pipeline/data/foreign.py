@@ -67,19 +67,15 @@ def _named(table: pd.DataFrame, file: Path, form: str) -> ForeignTable:
 
 def _decoded(content: bytes, file: Path) -> tuple[str, str]:
     """The text and the name of its encoding."""
-    for mark, encoding in ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
-        if content.startswith(mark):
-            return content.decode(encoding), encoding
-    if content.startswith(codecs.BOM_UTF8):
-        return content.decode("utf-8-sig"), "utf-8-sig"
-    for encoding in ("utf-8", "cp1252"):
+    marks = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", codecs.BOM_UTF8: "utf-8-sig"}
+    marked = [encoding for mark, encoding in marks.items() if content.startswith(mark)]
+    for encoding in marked or ("utf-8", "cp1252"):
         try:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if "\0" in text[:1000]:
-            break
-        return text, encoding
+        if "\0" not in text[:1000]:  # which UTF-16 without a mark has
+            return text, encoding
     raise PipelineError(f"{file}: neither UTF-8 nor cp1252 text, nor UTF-16 with a byte order mark: save it as UTF-8")
 
 

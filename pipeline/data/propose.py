@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -169,8 +169,7 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     named = [*text, *([label] if label is not None else [])]
     if missing := [column for column in named if column not in table.columns]:
         raise PipelineError(
-            f"{where}: no column {', '.join(map(repr, missing))}; the columns are"
-            f" {shortened(', '.join(map(repr, table.columns)), 400)}"
+            f"{where}: no column {', '.join(map(repr, missing))}; the columns are {_listed(table.columns)}"
         )
     if len(text) > 2 or len(set(text)) < len(text):
         raise PipelineError(f"--text {','.join(text)}: name one column, or two different ones for pairs")
@@ -193,15 +192,14 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
     flags = [column for column in few if {_name(value) for value in table[column]} - {None} <= {"0", "1"}]
     if len(flags) > 1 and len(flags) == len(few):
         raise PipelineError(
-            f"{where}: columns {shortened(', '.join(flags), 200)} hold 0 or 1 each: rows of several labels are not"
+            f"{where}: columns {_listed(flags)} hold 0 or 1 each: rows of several labels are not"
             f" supported; make a task for each column, such as --label {flags[0]}"
         )
     if len(few) == 1:
         return str(few[0])
     candidates = few or list(table.columns)
     reason = "several columns could be the label" if few else "no column holds a few values that recur"
-    listed = shortened(", ".join(map(repr, candidates)), 300)
-    raise PipelineError(f"{where}: {reason}: name one with --label: {listed}")
+    raise PipelineError(f"{where}: {reason}: name one with --label: {_listed(candidates)}")
 
 
 def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
@@ -213,10 +211,14 @@ def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
         return (named,)
     if not candidates or words[longest := max(candidates, key=words.__getitem__)] < 2:
         raise PipelineError(
-            f"{where}: no column holds texts of several words: name one with --text: "
-            f"{shortened(', '.join(map(repr, table.columns)), 300)}"
+            f"{where}: no column holds texts of several words: name one with --text: {_listed(table.columns)}"
         )
     return (longest,)
+
+
+def _listed(columns: Iterable[str]) -> str:
+    text = ", ".join(map(repr, columns))
+    return text if len(text) <= 300 else f"{text[:297]}..."
 
 
 def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:

@@ -278,6 +278,13 @@ def test_check_with_a_backbone_counts_what_max_length_cuts(made: Path, backbone_
     ) in check_task(made, str(backbone_folder)).splitlines()
 
 
+def test_check_leaves_out_a_test_split_without_labels(made: Path) -> None:
+    test = made / "test.csv"
+    assert "\ntest: " in check_task(made)
+    pd.read_csv(test).drop(columns="queue").to_csv(test, index=False)
+    assert "\ntest: " not in check_task(made)
+
+
 def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:
     for split in ("train", "dev"):
         (made / f"{split}.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")

@@ -71,7 +71,7 @@ def test_a_table_with_types_is_read_as_it_is(suffix: str, tmp_path: Path) -> Non
         ("t.csv", b"text,label\na,b,c\n", "line 2 has 3 cells"),
         ("t.csv", b"text,text\na,b\n", "more than one column is called 'text'"),
         ("t.csv", "text,label\na,b\n".encode("utf-16-le"), "nor UTF-16 with a byte order mark"),
-        ("t.csv", "text,label\na,b\n".encode("utf-16")[:-1], "cannot be read"),
+        ("t.csv", "text,label\na,b\n".encode("utf-16")[:-1], "nor UTF-16 with a byte order mark"),
         ("t.csv", b"text,label\n\x81,b\n", "neither UTF-8 nor cp1252"),
         ("t.jsonl", b"[1]\n", "line 1 is not a JSON object"),
         ("t.parquet", b"PAR1", "cannot be read"),

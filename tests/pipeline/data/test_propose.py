@@ -177,7 +177,7 @@ def test_long_texts_raise_max_length() -> None:
         (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also stand alone"),
         (table(queue=["a|b", "b|c", "c|a"]), {}, r"'a\|b' is a list of labels that recur in others"),
         (table(queue=["a;b", "a;b;c"]), {}, "'a;b' is a list of labels that recur in others"),
-        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "columns 'toxic, rude' hold 0 or 1 each"),
+        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "columns 'toxic', 'rude' hold 0 or 1 each"),
     ],
 )  # fmt: skip
 def test_what_no_task_can_be_made_of_is_refused(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:
