@@ -47,9 +47,11 @@ def tasks_new(
 @tasks.command(name="list")
 def tasks_list(*, data: TaskFolder = None) -> None:
     """Every task in --data, then every built-in one."""
+    if data is not None and not data.is_dir():
+        raise PipelineError(f"{data}: no such folder (--data)")
     for file in own_files(data) if data is not None else []:
         try:
-            _print_task(Task.read(file), f"{file}")
+            _print_task(Task.read(file), str(file))
         except PipelineError as error:
             print(f"{file.parent.name:<14} {'-':<9} {str(error).splitlines()[0]}: see tasks check {file}")
     for task in built_in_tasks().values():

@@ -224,7 +224,7 @@ def _listed(columns: Iterable[str]) -> str:
 def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:
     """The column with one of ``names``, or with one as its last word; those of the first name come first."""
     words = {column: re.split(r"[\W_]+", column.strip().casefold()) for column in columns}
-    for matches in (lambda own, name: "_".join(own) == name, lambda own, name: own[-1] == name):
+    for matches in (lambda own, name: "_".join(own) == name, lambda own, name: len(name) > 1 and own[-1] == name):
         for name in names:
             for column in columns:
                 if matches(words[column], name):

@@ -45,6 +45,7 @@ SENTENCES = [f"a sentence of row {row}" for row in range(SIZE)]
         (table(message=None, text_a=SENTENCES, text_b=SENTENCES[::-1]), ("text_a", "text_b"), "queue"),
         (table(message=None, hypothesis=SENTENCES, premise=SENTENCES[::-1]), ("premise", "hypothesis"), "queue"),
         (table(id=[*range(SIZE)]), ("message",), "queue"),
+        (table(date=None, pos_y=["1.5", "2.5", *map(str, range(SIZE - 2))]), ("message",), "queue"),
     ],
 )
 def test_columns_are_found_by_name_and_by_what_they_hold(rows: pd.DataFrame, text: tuple[str], label: str) -> None:
