@@ -1,19 +1,65 @@
-"""Verbs for tasks: tasks list, show, check."""
+"""Verbs for tasks: tasks new, list, show, check."""
 
-from cyclopts import App
+from pathlib import Path
+from typing import Annotated
 
-from pipeline.cli.options import FileOrFolder, TaskFolder
-from pipeline.data.tasks import Task, built_in_tasks, find_task
+from cyclopts import App, Parameter
 
-tasks = App(name="tasks", help="The tasks that can be trained.")
+from pipeline.cli.options import FileOrFolder, TaskFolder, names_in
+from pipeline.data.tasks import Task, built_in_tasks, find_task, own_files
+from pipeline.stats.names import Kind
+from pipeline.system.errors import PipelineError
+
+tasks = App(name="tasks", help="The tasks that can be trained, and new ones from your files.")
+
+DataFolder = Annotated[FileOrFolder, Parameter(help="Folder of your tasks, in which the task's own folder is made.")]
+
+
+@tasks.command(name="new")
+def tasks_new(
+    file: FileOrFolder,
+    *,
+    name: str | None = None,
+    data: DataFolder = Path("data"),
+    text: str | None = None,
+    label: str | None = None,
+    kind: Kind | None = None,
+    split: str = "80/10/10",
+    seed: int = 0,
+) -> None:
+    """Make a task of your own from a table: a task file, and files to train, choose and test on.
+
+    Args:
+        file: Table with texts and labels (csv, tsv, jsonl or parquet).
+        name: Name of the task (from the file's name).
+        text: The column of the texts, or two for pairs, such as question,answer (found by name and content).
+        label: The column of the labels (found by name and content).
+        kind: classes or score (score: numbers that are not whole, or many different ones).
+        split: Percentages of train, dev and test, or of train and dev.
+        seed: Determines the split.
+    """
+    from stages.new_task import new_task
+
+    columns = names_in(text) or []
+    print(new_task(file, data, name=name, text=columns, label=label, kind=kind, split=split, seed=seed))
 
 
 @tasks.command(name="list")
-def tasks_list() -> None:
-    """Every built-in task."""
+def tasks_list(*, data: TaskFolder = None) -> None:
+    """Every task in --data, then every built-in one."""
+    if data is not None and not data.is_dir():
+        raise PipelineError(f"{data}: no such folder (--data)")
+    for file in own_files(data) if data is not None else []:
+        try:
+            _print_task(Task.read(file), str(file))
+        except PipelineError as error:
+            print(f"{file.parent.name:<14} {'-':<9} {str(error).splitlines()[0]}: see tasks check {file}")
     for task in built_in_tasks().values():
-        names = ", ".join((task.name, *task.aliases))
-        print(f"{names:<14} {task.metric:<9} {task.description}")
+        _print_task(task, task.description)
+
+
+def _print_task(task: Task, description: str) -> None:
+    print(f"{', '.join((task.name, *task.aliases)):<14} {task.metric:<9} {description}")
 
 
 @tasks.command(name="show")
@@ -27,10 +73,20 @@ def tasks_show(name: str, *, data: TaskFolder = None) -> None:
 
 
 @tasks.command(name="check")
-def tasks_check(file: FileOrFolder) -> None:
-    """Check a task file; every mistake is reported at once.
+def tasks_check(file: FileOrFolder, *, backbone: str | None = None) -> None:
+    """Check a task file or, given its folder, its data too; every mistake is reported at once.
 
     Args:
-        file: The TOML file.
+        file: The TOML file, or the folder that holds it and the splits.
+        backbone: Hub id or folder of an encoder: count the tokens that max_length cuts off (off).
     """
-    print(f"{file}: task '{Task.read(file).name}' is fine")
+    if not file.is_dir():
+        if backbone is not None:
+            raise PipelineError(
+                f"--backbone: counts the tokens of a task's rows: give the folder of the task, not {file}"
+            )
+        print(f"{file}: task '{Task.read(file).name}' is fine")
+        return
+    from stages.check_task import check_task
+
+    print(check_task(file, backbone))

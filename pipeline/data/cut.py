@@ -30,7 +30,7 @@ def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
     of_row = np.argsort(component[:size], kind="stable")
     members = np.split(of_row, np.flatnonzero(np.diff(component[of_row])) + 1)
     first = pd.Series(known).groupby(component[size:]).min()  # the first key by alphabet names a group
-    return [members[number] for number in np.argsort(first.to_numpy(str), kind="stable")]
+    return [members[number] for number in np.argsort(first.to_numpy(object), kind="stable")]
 
 
 def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:

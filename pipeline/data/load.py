@@ -223,7 +223,7 @@ def canonical_rows(
             f" {', '.join(map(repr, table.columns))}"
         )
     if source.drop_blank:
-        kept = [not any(map(_is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
+        kept = [not any(map(is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
         table = table[kept].reset_index(drop=True)
     if source.drop_labels and labelled:
         kept = [label_key(value) not in source.drop_labels for value in table[label_column]]
@@ -235,12 +235,12 @@ def canonical_rows(
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         values = table[column].tolist()
         if not leave_out_blank:
-            _report(problems, f"column '{column}': empty or null text", values, map(_is_blank, values))
-        no_text = [not isinstance(value, str) and not _is_blank(value) for value in values]
+            _report(problems, f"column '{column}': empty or null text", values, map(is_blank, values))
+        no_text = [not isinstance(value, str) and not is_blank(value) for value in values]
         _report(problems, f"column '{column}': not text", values, no_text)
-        _report(problems, f"column '{column}': {_BROKEN}", values, map(_is_broken, values))
+        _report(problems, f"column '{column}': {_BROKEN}", values, map(is_broken, values))
         # Replace what was reported: pandas cannot hold half a surrogate pair.
-        rows[target] = [value if isinstance(value, str) and not _is_broken(value) else "" for value in values]
+        rows[target] = [value if isinstance(value, str) and not is_broken(value) else "" for value in values]
     if labelled:
         rows["label"] = _labels(task, table[label_column].tolist(), label_column, source, problems)
         if not problems and rows["label"].nunique() < 2:
@@ -249,7 +249,7 @@ def canonical_rows(
     raise_all(where, problems)
     if leave_out_blank:
         texts = rows.columns.intersection(["text_a", "text_b"])
-        rows = rows[[not any(map(_is_blank, row)) for row in rows[texts].itertuples(index=False)]]
+        rows = rows[[not any(map(is_blank, row)) for row in rows[texts].itertuples(index=False)]]
     return rows
 
 
@@ -307,13 +307,13 @@ def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
         return folders[0], [file for file in files if file.exists()]
 
 
-def _is_blank(value: Any) -> bool:
+def is_blank(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and np.isnan(value))
 
 
-def _is_broken(value: Any) -> bool:
+def is_broken(value: Any) -> bool:
     """Whether a text holds a lone surrogate, as JSON can spell them."""
     return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
 
@@ -331,8 +331,8 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
         return [str(row) for row in range(len(table))]
     values = table["id"].tolist()
     nested = [isinstance(value, (list, dict, np.ndarray)) for value in values]
-    broken = [_is_broken(value) for value in values]
-    _report(problems, "column 'id': empty", values, map(_is_blank, values))
+    broken = [is_broken(value) for value in values]
+    _report(problems, "column 'id': empty", values, map(is_blank, values))
     _report(problems, f"column 'id': {_BROKEN}", values, broken)
     _report(problems, "column 'id': neither text nor a number", values, nested)
     unfit = np.logical_or(nested, broken)
@@ -342,13 +342,19 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
 
 
 def _labels(task: Task, values: list[Any], column: str, source: Source, problems: list[str]) -> np.ndarray:
-    mapping = {label_key(raw): label for raw, label in source.labels.items()}
-    read = [mapping.get(label_key(value), np.nan) if mapping else _number(value) for value in values]
+    mapping = {label_key(raw): label for raw, label in source.labels.items()} or _classes_by_name(task)
+    if source.labels:
+        read = [mapping.get(label_key(value), np.nan) for value in values]
+        what = f"label not in {list(mapping)}"
+    else:
+        read = [as_number(value) if (label := mapping.get(label_key(value))) is None else label for value in values]
+        what = (
+            f"label is neither a number nor in {shortened(list(mapping), 300)}" if mapping else "label is not a number"
+        )
     if source.scale is not None:
         read = [source.scale[0] * number + source.scale[1] for number in read]
     numbers = np.array(read, dtype=float)
     unread = np.isnan(numbers)
-    what = f"label not in {list(mapping)}" if mapping else "label is not a number"
     _report(problems, f"column '{column}': {what}", values, unread)
     labels, outside = as_labels(task, numbers)
     if task.range is None:
@@ -357,6 +363,11 @@ def _labels(task: Task, values: list[Any], column: str, source: Source, problems
         allowed = "score out of range {:g}..{:g}".format(*task.range)
     _report(problems, f"column '{column}': {allowed}", numbers.tolist(), outside & ~unread)
     return labels
+
+
+def _classes_by_name(task: Task) -> dict[str, float]:
+    """The numbers of the classes by name, but for names that are numbers themselves, which could mean either."""
+    return {name: number for number, name in enumerate(task.classes) if np.isnan(as_number(name))}
 
 
 def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -372,13 +383,14 @@ def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def label_key(value: Any) -> str:
     """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same."""
-    number = _number(value)
+    number = as_number(value)
     if not np.isnan(number) and number == int(number):
         return str(int(number))
     return value if isinstance(value, str) else shortened(value)
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
+    """The finite number that ``value`` is or spells, else NaN."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -50,9 +50,14 @@ def read_table(file: Path) -> pd.DataFrame:
     with reading(Path(name_of(file)), f"write it again as {file.suffix[1:] or 'csv'}"):
         if file == STANDARD:
             content = sys.stdin.buffer.read() if sys.stdin is not None else b""
-            table = _from_delimited(_decode(content, name_of(file)), file)
+            table = parse_delimited(_decode(content, name_of(file)), file)
         else:
             table = _read_file(file)
+    return check_columns(table, file)
+
+
+def check_columns(table: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """``table`` itself; a :class:`PipelineError` if two of its columns have the same name."""
     if repeated := table.columns[table.columns.duplicated()].tolist():
         raise PipelineError(f"{name_of(file)}: more than one column is called {repeated[0]!r}: give each another name")
     return table
@@ -63,7 +68,7 @@ def _read_file(file: Path) -> pd.DataFrame:
     if file.suffix == ".parquet":
         return pd.read_parquet(file)
     text = _decode(file.read_bytes(), str(file))
-    return _from_jsonl(text, file) if file.suffix == ".jsonl" else _from_delimited(text, file)
+    return parse_jsonl(text, file) if file.suffix == ".jsonl" else parse_delimited(text, file)
 
 
 def check_writable(table: pd.DataFrame, file: Path) -> None:
@@ -140,7 +145,8 @@ def _decode(content: bytes, name: str) -> str:
         ) from None
 
 
-def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
+def parse_jsonl(text: str, file: Path) -> pd.DataFrame:
+    """The table in ``text``, a JSON object a line; ``file`` is for messages."""
     rows = []
     for number, line in enumerate(text.rstrip().split("\n"), start=1):
         try:
@@ -164,16 +170,18 @@ def _from_jsonl(text: str, file: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def _from_delimited(text: str, file: Path) -> pd.DataFrame:
+def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.DataFrame:
     """The table in ``text``, with cells as written; an empty cell is None.
 
     A blank line is a row of empty cells, except before the header and at the end. Columns without a name are called
-    ``Unnamed: 0`` and so on, by their position.
+    ``Unnamed: 0`` and so on, by their position. Without a ``separator`` it is a tab or a comma, by the suffix of
+    ``file`` and the header.
     """
-    first_line = _LINE_BREAK.split(text.lstrip("\r\n"), maxsplit=1)[0]
-    separator = "\t" if file.suffix == ".tsv" or ("\t" in first_line and "," not in first_line) else ","
-    # If every text is quoted, no quote can open a cell by accident.
-    trusted = separator == "," or first_line.startswith('"')
+    first_line = header_line(text)
+    if separator is None:
+        separator = "\t" if file.suffix == ".tsv" or ("\t" in first_line and "," not in first_line) else ","
+    # Tab-separated files often quote nothing; if every text is quoted, no quote can open a cell by accident.
+    trusted = separator != "\t" or first_line.startswith('"')
     numbered = _numbered_rows(text, separator, file)
     header = next((cells for _, _, cells in numbered if cells), None)
     if header is None:
@@ -200,6 +208,11 @@ def _from_delimited(text: str, file: Path) -> pd.DataFrame:
     names = [name or f"Unnamed: {position}" for position, name in enumerate(header)]
     values = [[cell or None for cell in row] for row in rows[:end]]
     return pd.DataFrame(values, columns=range(width), dtype=object).set_axis(names, axis=1)
+
+
+def header_line(text: str) -> str:
+    """The first line that is not blank."""
+    return _LINE_BREAK.split(text.lstrip("\r\n"), maxsplit=1)[0]
 
 
 def _numbered_rows(text: str, separator: str, file: Path) -> Iterator[tuple[int, int, list[str]]]:

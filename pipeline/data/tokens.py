@@ -24,6 +24,7 @@ _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
+_ENDLESS = 2**31 - 1  # tokens
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -107,6 +108,13 @@ def tokenise(
     arrays = {name: _arrays(table[name].combine_chunks()) for name in table.column_names}
     labels = rows["label"].to_numpy() if "label" in rows else None
     return TokenisedSplit(tuple(rows["id"]), arrays["a"], arrays.get("types_a"), arrays.get("b"), labels)
+
+
+def whole_lengths(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding) -> np.ndarray:
+    """Tokens (n, I) of each input of canonical rows if nothing is cut; I is 2 for pairs read apart, else 1."""
+    table = _tokenise(rows, tokenizer, encoding == "siamese" and "text_b" in rows, _ENDLESS, with_tail=False)
+    inputs = [name for name in ("a", "b") if name in table.column_names]
+    return np.array([[len(ids) for ids in _arrays(table[name].combine_chunks())] for name in inputs]).T
 
 
 def swapped(rows: pd.DataFrame) -> pd.DataFrame:

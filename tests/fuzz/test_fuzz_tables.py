@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from pipeline.data.load import canonical_rows, read_test_texts
 from pipeline.data.tables import SUFFIXES, read_table, write_table
-from pipeline.data.tasks import Task
+from pipeline.data.tasks import Task, find_task
 from pipeline.system.errors import PipelineError
+from stages.check_task import check_task
+from stages.new_task import new_task
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_NUMBERS, ODD_RAWS, ODD_TEXTS, as_bytes, damaged_bytes, texts
 from tests.loading import load_task_data
@@ -178,6 +180,54 @@ def test_a_folder_of_data_is_loaded_or_refused(
         loaded = load_task_data(task, folder, limit=limit, seed=seed, dev_limit=dev_limit, drop_overlap=drop)
         assert min(len(loaded.train), len(loaded.dev)) > 0
         assert loaded.fingerprint.keys() == {"train", "dev"}
+
+
+@st.composite
+def user_tables(draw: st.DrawFn) -> tuple[str, bytes]:
+    """A suffix and a table of a user, long enough to be split, with some odd cells, in any form; often damaged."""
+    suffix, size = draw(suffixes), draw(st.integers(0, 40))
+    values = draw(st.sampled_from([["a", "b"], [0, 1], ["1.5", "2", 0.25], ["x;y", "x", "y"], [True, None, "no"]]))
+    grid: list[list[Any]] = [draw(st.permutations(COLUMNS))]
+    for row in range(size):
+        cell = {"id": row, "text": f"a text {row // 2}", "other": f"other {row}", "label": values[row % len(values)]}
+        grid.append([cell[name] for name in grid[0]])
+    for _ in range(draw(st.integers(0, 4))):
+        draw(st.sampled_from(grid))[draw(st.integers(0, len(COLUMNS) - 1))] = draw(cells)
+    if suffix == ".parquet":
+        return suffix, content_of(suffix, grid, [], draw(typed_columns()), csv.QUOTE_MINIMAL)
+    if suffix == ".jsonl":
+        return suffix, lines_of_json(grid, [])
+    content = delimited(grid, draw(st.sampled_from(",;\t|")), draw(st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])))
+    encoding = draw(st.sampled_from(["utf-8", "utf-16", "utf-8-sig", "cp1252"]))
+    return suffix, content.decode("utf-8", errors="replace").encode(encoding, errors="replace")
+
+
+@fuzzed(
+    st.data(),
+    user_tables(),
+    st.none() | st.sampled_from(COLUMNS),
+    st.sampled_from([(), ("text",), ("text", "other"), ("",)]),
+    st.none() | st.sampled_from(["classes", "score"]),
+    st.sampled_from(["80/10/10", "50/50", "1e-300/100", "nan/1", ""]),
+)
+def test_a_task_is_made_of_any_table_or_refused(
+    room: Any, data: st.DataObject, table: tuple[str, bytes], label: Any, text: Any, kind: Any, split: str
+) -> None:
+    suffix, content = table
+    if data.draw(st.integers(0, 3)) == 0:
+        content = data.draw(damaged_bytes(st.just(content)))
+    with room() as folder:
+        file = folder / f"mine{suffix}"
+        file.write_bytes(content)
+        try:
+            new_task(file, folder / "data", text=text, label=label, kind=kind, split=split)
+        except PipelineError as error:
+            assert "\n" not in str(error)
+            assert not (folder / "data").exists()
+            return
+        task = find_task("mine", folder / "data")
+        load_task_data(task, folder / "data")
+        assert check_task(folder / "data" / "mine")
 
 
 written_texts = (st.sampled_from(ODD_TEXTS) | st.text()).filter(lambda text: text != "" and is_writable(text))

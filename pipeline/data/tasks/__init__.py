@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.stats.names import METRICS_OF, Kind, Metric
 from pipeline.system.errors import PipelineError, raise_all, shortened, validation_problems
-from pipeline.system.reading import present, read_toml
+from pipeline.system.reading import present, read_toml, reading
 
 Encoding = Literal["cross", "siamese"]
 Pooling = Literal["cls", "mean"]
@@ -168,6 +168,12 @@ def built_in_tasks() -> dict[str, Task]:
     return {file.stem: Task.read(file) for file in sorted(BUILT_IN.glob("*.toml"))}
 
 
+def own_files(data: Path) -> list[Path]:
+    """The task files in a folder of tasks, by name."""
+    with reading(data):
+        return sorted(data.glob("*/task.toml"))
+
+
 def find_task(name: str, data: Path | None = None) -> Task:
     """The task called ``name``: a task file, ``<data>/<name>/task.toml``, a built-in task or an alias of one."""
     if name.endswith(".toml"):
@@ -184,7 +190,7 @@ def find_task(name: str, data: Path | None = None) -> Task:
             return find_task(task.name, data)
     if name in tasks:
         return tasks[name]
-    here = sorted(file.parent.name for file in data.glob("*/task.toml")) if data is not None else []
+    here = [file.parent.name for file in own_files(data)] if data is not None else []
     known = ", ".join([*here, *tasks])
     raise PipelineError(
         f"unknown task {shortened(name)}: name one of {known}; or a task file; or put <task>/task.toml into --data DIR"

@@ -114,6 +114,16 @@ def test_raw_labels_are_mapped_as_the_task_says(
     assert rows["label"].tolist() == labels
 
 
+def test_a_label_may_be_the_name_of_its_class(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("wxyz"), "label": ["good", "bad", "1", "0"]})})
+    assert load_split(task(), tmp_path, "train")["label"].tolist() == [1, 0, 1, 0]
+
+
+def test_a_number_is_never_read_as_a_name(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xyz"), "label": ["1", "0", "few"]})})
+    assert load_split(task(classes=["1", "0", "few"]), tmp_path, "train")["label"].tolist() == [1, 0, 2]
+
+
 def test_scores_are_rescaled_and_rounding_at_the_ends_is_forgiven(tmp_path: Path) -> None:
     raw = pd.DataFrame({"first": list("abc"), "second": list("def"), "score": ["0.1", "0.2", "0.4"]})
     write(tmp_path, "likeness", {"train": raw})
@@ -350,7 +360,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "a label of 400 digits": (
         task(),
         {"mood/train.jsonl": f'{{"text": "a", "label": 1{"0" * 400}}}\n{{"text": "b", "label": 1}}\n'},
-        ["label is not a number (1 in all): row 1: 1000", "..."],
+        ["label is neither a number nor in ['bad', 'good'] (1 in all): row 1: 1000", "..."],
     ),
     "half a surrogate pair": (
         task(),
@@ -389,10 +399,15 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         {"likeness/train.csv": "first,second,score\na,b,5.1\nc,d,0\ne,f,-0.001\n"},
         ["column 'score': score out of range 0..5 (2 in all): row 1: 5.1, row 3: -0.001"],
     ),
-    "labels that are no numbers": (
+    "labels that are neither numbers nor names": (
         task(),
-        {"mood/train.csv": "text,label\na,good\nb,1\nc,\nd,inf\ne,nan\n"},
-        ["train.csv: 1 mistake", "label is not a number (4 in all): row 1: 'good', row 3: None, row 4: 'inf'"],
+        {"mood/train.csv": "text,label\na,Good\nb,1\nc,\nd,inf\ne,nan\nf,good\n"},
+        ["train.csv: 1 mistake", "nor in ['bad', 'good'] (4 in all): row 1: 'Good', row 3: None, row 4: 'inf'"],
+    ),
+    "scores that are no numbers": (
+        pair_task(),
+        {"likeness/train.csv": "first,second,score\na,b,good\nc,d,0\ne,f,1\n"},
+        ["'score': label is not a number (1 in all): row 1: 'good'"],
     ),
     "labels not in the mapping": (
         task(files={"labels": {"neg": 0, "pos": 1}}),
@@ -432,7 +447,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
             "train.csv: 4 mistakes",
             "'id': duplicate ids (1 in all): row 2: '1'",
             "'text': empty or null text (1 in all): row 1: None",
-            "'label': label is not a number (1 in all): row 3: 'x'",
+            "'label': label is neither a number nor in ['bad', 'good'] (1 in all): row 3: 'x'",
             "'label': label out of range 0..1 or not whole (1 in all): row 1: 5.0",
         ],
     ),

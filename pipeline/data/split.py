@@ -1,0 +1,99 @@
+"""Split labelled rows into train, dev and test."""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.cut import text_groups
+from pipeline.data.overlap import row_keys
+from pipeline.system.errors import PipelineError
+
+_BINS = 5
+"""Quantile bins that stratify scores."""
+_HUB = 0.05
+"""Pairs are grouped by either text, unless a group then has more than this share of the rows."""
+
+
+def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str) -> list[np.ndarray]:
+    """The positions of the rows of each part, in the rows' order; ``shares`` (P,) add up to 1.
+
+    Rows of equal text stay together. Each class, or fifth of the scores, is divided by ``shares`` as nearly as its
+    texts allow: exactly, up to rounding, where no text repeats. A class is in as many parts as it has texts, the first
+    part before the second, and so on. The split of equal rows is the same whatever their order.
+
+    Raises:
+        PipelineError: naming ``what`` is split: a part would have a single label.
+    """
+    groups, keys = _groups(rows), row_keys(rows)
+    names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
+    order = sorted(range(len(groups)), key=lambda number: (-len(groups[number]), names[number]))
+    strata = _strata(rows["label"])
+    parts = np.zeros(len(rows), dtype=int)
+    of_stratum: dict[str | int, list[np.ndarray]] = {}
+    for number in order:
+        values, counts = np.unique(strata[groups[number]], return_counts=True)
+        of_stratum.setdefault(values[counts.argmax()], []).append(groups[number])
+    for stratum in sorted(of_stratum):
+        own = of_stratum[stratum]
+        for group, part in zip(own, _divided([len(group) for group in own], shares), strict=True):
+            parts[group] = part
+    found = [np.flatnonzero(parts == part) for part in range(len(shares))]
+    if any(rows["label"].iloc[positions].nunique() < 2 for positions in found):
+        raise PipelineError(
+            f"{what}: {len(rows)} rows in {len(groups)} different texts are too few for {len(shares)} splits with two"
+            " labels in each: give more rows, or --split 80/20 for train and dev alone"
+        )
+    return found
+
+
+def _groups(rows: pd.DataFrame) -> list[np.ndarray]:
+    """Row positions (n,) in groups that share a text, in either column of pairs, as :func:`text_key` reads it.
+
+    Where pairs share texts all over (one query with many passages), only pairs of the same two texts are a group.
+    """
+    groups = text_groups(rows)
+    if "text_b" not in rows or max(map(len, groups)) <= max(2, _HUB * len(rows)):
+        return groups
+    codes = pd.factorize(pd.Series(row_keys(rows), dtype=object))[0]
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _strata(labels: pd.Series) -> np.ndarray:
+    values = labels.to_numpy()
+    if values.dtype.kind != "f":
+        return values
+    return np.digitize(values, np.quantile(values, np.arange(1, _BINS) / _BINS))
+
+
+def _divided(sizes: Sequence[int], shares: Sequence[float]) -> list[int]:
+    """The part of each group of a stratum, by their ``sizes``, the largest first."""
+    wanted = _targets(sum(sizes), min(len(sizes), len(shares)), shares)
+    left = list(wanted)
+    parts = []
+    for size in sizes:
+        part = max(range(len(shares)), key=lambda part: (left[part], -part))
+        parts.append(part)
+        left[part] -= size
+    # Large groups may have filled the first parts past their targets.
+    for part in range(min(len(sizes), len(shares))):
+        if part not in parts:
+            last = max(number for number, other in enumerate(parts) if parts.count(other) > 1)
+            parts[last] = part
+    return parts
+
+
+def _targets(total: int, filled: int, shares: Sequence[float]) -> list[int]:
+    """``total`` divided by ``shares`` with largest remainders; the first ``filled`` parts have at least 1."""
+    exact = [total * share for share in shares]
+    wanted = [int(number) for number in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda part: (wanted[part] - exact[part], part))
+    for part in by_remainder[: total - sum(wanted)]:
+        wanted[part] += 1
+    for part in range(filled):
+        if wanted[part] == 0:
+            wanted[wanted.index(max(wanted))] -= 1
+            wanted[part] = 1
+    return wanted

@@ -1,0 +1,116 @@
+"""tasks check: what the data of a task holds that a person should know before training."""
+
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
+from pipeline.data.load import load_all_rows, load_split
+from pipeline.data.tables import SUFFIXES, read_table
+from pipeline.data.tasks import Split, Task, find_task, is_name
+from pipeline.data.tokens import whole_lengths
+from pipeline.models.backbone import open_backbone
+from pipeline.system.errors import PipelineError, noted, printable, raise_all
+
+FEW = 10
+"""A class with fewer training rows is reported."""
+_SHOWN = 8  # classes in a line
+
+
+def check_task(folder: Path, backbone: str | None = None) -> str:
+    """Load the splits in a task's folder; return their sizes, balance, repeats and, with a backbone, what is cut.
+
+    Raises:
+        PipelineError: the task file or a split cannot be loaded; of several splits, all mistakes at once.
+    """
+    folder = folder.resolve()
+    if not is_name(folder.name):
+        raise PipelineError(f"{folder}: no folder of a task: its name is not of a-z, 0-9, _ and -, a letter first")
+    task = find_task(folder.name, folder.parent)
+    splits = _load(task, folder)
+    lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
+    lines += [_balance(task, split, rows["label"]) for split, rows in splits.items()]
+    lines += _rare(task, splits["train"]["label"])
+    lines += _repeats(find_repeats(splits))
+    if backbone is not None:
+        lines += _cut(task, splits, backbone)
+    return printable("\n".join(lines))
+
+
+def _load(task: Task, folder: Path) -> dict[str, pd.DataFrame]:
+    splits: dict[str, pd.DataFrame] = {}
+    if task.files.dev_fraction is not None:  # then train is cut in two, and no file is dev
+        loaded = load_all_rows(task, folder.parent)
+        splits = {"train": loaded.train, "dev": loaded.dev}
+    wanted: list[Split] = [] if splits else ["train", "dev"]
+    problems: list[str] = []
+    for file in (folder / f"{task.files.test}{suffix}" for suffix in SUFFIXES):
+        with noted(problems):
+            # A test split need not have labels; then there is nothing to score, and nothing to check.
+            if file.exists() and task.label in read_table(file):
+                wanted.append("test")
+    for split in wanted:
+        with noted(problems):
+            splits[split] = load_split(task, folder.parent, split)
+    raise_all(str(folder), problems)
+    return splits
+
+
+def _balance(task: Task, split: str, labels: pd.Series) -> str:
+    if task.range is not None:
+        quarters = labels.quantile([0.25, 0.5, 0.75])
+        return f"{split}: {len(labels):,} rows; quarters of the scores at {', '.join(f'{q:g}' for q in quarters)}"
+    counts = Counter(labels.tolist()).most_common()
+    shown = [f"{task.classes[number]} {count:,} ({count / len(labels):.0%})" for number, count in counts]
+    if len(shown) > _SHOWN:
+        shown[_SHOWN - 2 : -1] = [f"{len(shown) - _SHOWN + 1} more"]
+    return f"{split}: {len(labels):,} rows: {', '.join(shown)}"
+
+
+def _rare(task: Task, labels: pd.Series) -> list[str]:
+    if task.range is not None:
+        return []
+    counts = Counter(labels.tolist())
+    rare = [f"{name} {counts[number]}" for number, name in enumerate(task.classes) if counts[number] < FEW]
+    if not rare:
+        return []
+    more = f", and {len(rare) - _SHOWN} more" if len(rare) > _SHOWN else ""
+    return [f"classes with fewer than {FEW} training rows: {', '.join(rare[:_SHOWN])}{more}"]
+
+
+def _repeats(found: Repeats) -> list[str]:
+    lines = [
+        f"equal texts: {count:,} of {split} repeat an earlier row" for split, count in found.equal.items() if count
+    ]
+    for split, count in found.equal_in_train.items():
+        if count:
+            lines.append(
+                f"equal texts: {count:,} of {split} are also in train (extract --drop-overlap drops them there)"
+            )
+    for split, count in found.near_in_train.items():
+        if count:
+            other = "another row of train" if split == "train" else "a row of train"
+            lines.append(
+                f"near-duplicates: {count:,} of {split} differ from {other} by one word of {LEAST_WORDS} or more"
+            )
+    if not lines:
+        lines.append("no equal texts, no near-duplicates")
+    if found.compared < found.texts:
+        lines.append(f"near-duplicates were looked for among {found.compared:,} of {found.texts:,} texts")
+    return lines
+
+
+def _cut(task: Task, splits: dict[str, pd.DataFrame], backbone: str) -> list[str]:
+    opened = open_backbone(backbone)
+    longest = min(task.max_length, opened.max_length)
+    lines = []
+    for split, rows in splits.items():
+        lengths = whole_lengths(rows, opened.tokenizer, task.encoding)
+        lost = (lengths - longest).clip(0)
+        cut, of = int((lost.sum(axis=1) > 0).sum()), int(lengths.sum())
+        lines.append(
+            f"{split}: {cut:,} of {len(rows):,} rows are longer than {longest} tokens; {int(lost.sum()):,} of {of:,}"
+            f" tokens ({lost.sum() / of:.1%}) are cut; the longest row has {int(lengths.max()):,}"
+        )
+    return lines

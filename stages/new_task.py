@@ -1,0 +1,157 @@
+"""tasks new: from a table to a task with splits."""
+
+import json
+import shlex
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.data.foreign import read_foreign
+from pipeline.data.propose import Proposal, name_of, propose
+from pipeline.data.split import split_rows
+from pipeline.data.tables import write_table
+from pipeline.data.tasks import Split, Task, built_in_tasks, is_name
+from pipeline.stats.names import METRICS_OF, Kind
+from pipeline.system.atomic import new_folder
+from pipeline.system.errors import PipelineError, printable, shortened
+from pipeline.system.reading import present
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+_SHOWN = 8  # classes, or hints
+
+
+def new_task(
+    file: Path,
+    data: Path,
+    *,
+    name: str | None = None,
+    text: Sequence[str] = (),
+    label: str | None = None,
+    kind: Kind | None = None,
+    split: str = "80/10/10",
+    seed: int = 0,
+) -> str:
+    """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return what was found, in lines.
+
+    Raises:
+        PipelineError: the folder exists, or the table is none that a task can be made of (:func:`propose`). Nothing is
+            written then.
+    """
+    shares = _shares(split)
+    folder = data / _checked_name(name, file)
+    if present(folder):
+        raise PipelineError(f"{folder}: exists already: delete it, or give another name with --name")
+    table = read_foreign(file)
+    proposal = propose(table.rows, str(file), text=text, label=label, kind=kind)
+    positions = split_rows(proposal.rows, shares, seed, str(file))
+    parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
+    sizes = {part: len(own) for part, own in parts.items()}
+    content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}")
+    Task.parse(tomllib.loads(content), str(folder / "task.toml"))
+    columns = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
+    with new_folder(folder) as temporary:
+        (temporary / "task.toml").write_text(content, encoding="utf-8")
+        for part, own in parts.items():
+            write_table(own.rename(columns=columns), temporary / f"{part}{file.suffix.lower()}")
+    lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
+    lines.append(f"written to {folder}: " + ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items()))
+    lines.append(f"next: python -m pipeline extract --task {folder.name} --data {shlex.quote(str(data))}")
+    return printable("\n".join(lines))
+
+
+def _shares(split: str) -> list[float]:
+    """``80/10/10`` as shares of train, dev and test, or ``80/20`` of train and dev."""
+    try:
+        shares = [float(part) for part in split.split("/")]
+    except ValueError:
+        shares = []
+    if not (2 <= len(shares) <= 3 and all(share > 0 for share in shares) and abs(sum(shares) - 100) < 1e-6):
+        raise PipelineError(
+            f"--split {shortened(split)}: write percentages of train, dev and test that add up to 100, such as"
+            " 80/10/10, or of train and dev, such as 80/20"
+        )
+    return [share / 100 for share in shares]
+
+
+def _checked_name(name: str | None, file: Path) -> str:
+    given = name if name is not None else name_of(file)
+    if not is_name(given):
+        what = f"--name {shortened(name)}" if name is not None else f"{file}: its name makes no name of a task: --name"
+        raise PipelineError(f"{what}: give up to 32 of a-z, 0-9, _ and -, a letter first")
+    if any(given in (task.name, *task.aliases) for task in built_in_tasks().values()):
+        raise PipelineError(f"'{given}' is a built-in task: give another name with --name")
+    return given
+
+
+def _found(proposal: Proposal) -> list[str]:
+    columns = proposal.columns
+    named = f"text: {' and '.join(map(repr, columns.text))}; label: {columns.label!r}"
+    if columns.unused:
+        named += f"; not used: {shortened(', '.join(columns.unused), 200)[1:-1]}"
+    if proposal.range is not None:
+        return [named, f"scores from {proposal.range[0]:g} to {proposal.range[1]:g}; metric: {proposal.metric}"]
+    counts = proposal.counts
+    shown = ", ".join(f"{_short(name)} {count:,}" for name, count in list(counts.items())[:_SHOWN])
+    more = f", and {len(counts) - _SHOWN} more" if len(counts) > _SHOWN else ""
+    return [named, f"{len(counts)} classes: {shown}{more}; metric: {proposal.metric}{_because(proposal)}"]
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 40 else f"{name[:37]}..."
+
+
+def _because(proposal: Proposal) -> str:
+    return " (unbalanced classes)" if proposal.metric == "macro-f1" else ""
+
+
+def _warnings(proposal: Proposal) -> list[str]:
+    lines = [f"left out: {_rows(count)} {reason}" for reason, count in proposal.dropped.items()]
+    if proposal.repeated:
+        lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")
+    lines += proposal.hints[:_SHOWN]
+    if len(proposal.hints) > _SHOWN:
+        lines.append(f"and {len(proposal.hints) - _SHOWN} more such labels")
+    if proposal.hints:
+        lines.append("to mend labels: correct the file, delete the folder of the task, and run the command again")
+    return lines
+
+
+def _task_file(name: str, file: Path, proposal: Proposal, split: str) -> str:
+    """The task in TOML, with comments on what can be changed."""
+    others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
+    lines = [
+        f"# Made from {_comment(file.name)} by tasks new (split {split}).",
+        *(f"# Left out: {_rows(count)} {reason}." for reason, count in proposal.dropped.items()),
+        f"name = {_toml(name)}",
+        f"kind = {_toml(proposal.kind)}",
+        f"text = {_toml(list(proposal.columns.text))}",
+        f"label = {_toml(proposal.columns.label)}",
+    ]
+    if proposal.range is not None:
+        lines.append(f"range = [{proposal.range[0]!r}, {proposal.range[1]!r}]  # the lowest and highest score found")
+    else:
+        counts = proposal.counts
+        lines += [
+            "classes = [",
+            *(f"    {_toml(one)},  # {_rows(counts[one])}" for one in proposal.classes),
+            "]",
+        ]
+    lines.append(f"metric = {_toml(proposal.metric)}  # or {others}{_because(proposal)}")
+    lines.append(f"max_length = {proposal.max_length}  # tokens; longer texts are cut: tasks check counts them")
+    if labels := proposal.labels:
+        lines += ["", "[files]", "# What the files call class 0, 1, ... of the list above."]
+        lines.append(f"labels = {{ {', '.join(f'{_toml(one)} = {number}' for one, number in labels.items())} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _toml(value: str | list[str]) -> str:
+    """A string or a list of strings; for these JSON and TOML agree, but for one control character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

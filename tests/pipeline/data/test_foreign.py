@@ -1,0 +1,87 @@
+"""A table comes back the same from every encoding and delimiter that programs write."""
+
+import csv
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.data.foreign import DELIMITERS, read_foreign
+from pipeline.data.tables import write_table
+from pipeline.system.errors import PipelineError
+
+HEADER = ["message", "queue", "price"]
+ROWS = [["the café, on Monday; again", "bill", "1,5"], ['she said "no" | and\tleft', "bug", "2"], ["über", "bug", ""]]
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "cp1252"]
+
+
+def delimited(rows: list[list[str]], delimiter: str) -> str:
+    text = io.StringIO()
+    quoting = csv.QUOTE_ALL if delimiter == "\t" else csv.QUOTE_MINIMAL  # a line break beside tabs is refused else
+    csv.writer(text, delimiter=delimiter, lineterminator="\r\n", quoting=quoting).writerows(rows)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("delimiter", DELIMITERS)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".CSV"])
+def test_a_table_is_read_in_every_encoding_and_delimiter(
+    suffix: str, delimiter: str, encoding: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"table{suffix}"
+    file.write_bytes(delimited([HEADER, *ROWS], delimiter).encode(encoding))
+    found = read_foreign(file)
+    assert found.rows.columns.tolist() == HEADER
+    assert found.rows.fillna("").to_numpy().tolist() == ROWS
+    assert found.form == f"{suffix[1:].lower()}, {encoding}, {DELIMITERS[delimiter]}"
+
+
+words = st.text(st.sampled_from('ab ,;|\t"\n'), min_size=1, max_size=12).map(lambda text: f"x{text}x")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(words, words), min_size=2, max_size=8), st.sampled_from([",", ";", "\t", "|"]))
+def test_texts_full_of_delimiters_do_not_mislead(rows: list[tuple[str, str]], delimiter: str) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "table.csv"
+        file.write_text(delimited([["text", "label"], *map(list, rows)], delimiter), encoding="utf-8", newline="")
+        assert read_foreign(file).rows.to_numpy().tolist() == [list(row) for row in rows]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_table_with_types_is_read_as_it_is(suffix: str, tmp_path: Path) -> None:
+    table = pd.DataFrame({"message": ["a b", "c"], "queue": ["x", "y"]})
+    write_table(table, tmp_path / f"t{suffix}")
+    assert read_foreign(tmp_path / f"t{suffix}").rows.to_dict("list") == table.to_dict("list")
+    (tmp_path / f"t{suffix}").rename(tmp_path / f"t{suffix.upper()}")
+    assert read_foreign(tmp_path / f"t{suffix.upper()}").rows.to_dict("list") == table.to_dict("list")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("t.xlsx", b"PK", "save the sheet as csv"),
+        ("t.txt", b"a", "unknown suffix '.txt'"),
+        ("t.csv", b"", "no rows: the file is empty"),
+        ("t.csv", b"text,label\n", "no rows"),
+        ("t.csv", b"text,label\na,b,c\n", "line 2 has 3 cells"),
+        ("t.csv", b"text,text\na,b\n", "more than one column is called 'text'"),
+        ("t.csv", "text,label\na,b\n".encode("utf-16-le"), "nor UTF-16 with a byte order mark"),
+        ("t.csv", "text,label\na,b\n".encode("utf-16")[:-1], "nor UTF-16 with a byte order mark"),
+        ("t.csv", b"text,label\n\x81,b\n", "neither UTF-8 nor cp1252"),
+        ("t.jsonl", b"[1]\n", "line 1 is not a JSON object"),
+        ("t.parquet", b"PAR1", "cannot be read"),
+        ("t.csv", None, "no such file"),
+    ],
+)
+def test_what_is_no_table_is_refused(name: str, content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PipelineError, match=said) as caught:
+        read_foreign(file)
+    assert str(caught.value).startswith(str(file))

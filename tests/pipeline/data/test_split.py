@@ -1,0 +1,96 @@
+"""A split is disjoint by text, complete, stratified, seeded, and blind to the order of the rows."""
+
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeline.data.overlap import text_key
+from pipeline.data.split import split_rows
+from pipeline.system.errors import PipelineError
+
+SHARES = [0.8, 0.1, 0.1]
+
+
+def table(labels: list[str], texts: list[str] | None = None) -> pd.DataFrame:
+    texts = texts or [f"text {row}" for row in range(len(labels))]
+    return pd.DataFrame({"id": [str(row) for row in range(len(labels))], "text_a": texts, "label": labels})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=150),
+    st.sampled_from([SHARES, [0.5, 0.25, 0.25], [0.8, 0.2]]),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_every_row_is_in_one_part_and_no_text_in_two(
+    drawn: list[tuple[int, int]], shares: list[float], seed: int, pairs: bool
+) -> None:
+    rows = table([f"class {text % (label + 1)}" for text, label in drawn], [f"text {text}" for text, _ in drawn])
+    if pairs:
+        rows["text_b"] = [f"other {row}" for row in range(len(rows))]
+    try:
+        parts = split_rows(rows, shares, seed, "rows")
+    except PipelineError:
+        assume(False)
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(len(rows)))
+    assert all((np.diff(part) > 0).all() for part in parts)
+    if not pairs or Counter(text for text, _ in drawn).most_common()[0][1] <= 0.05 * len(rows):
+        keys = [{text_key(text) for text in rows["text_a"].iloc[part]} for part in parts]
+        assert not any(keys[a] & keys[b] for a in range(len(parts)) for b in range(a))
+    shuffled = rows.sample(frac=1, random_state=seed).reset_index(drop=True)
+    again = split_rows(shuffled, shares, seed, "rows")
+    assert [set(shuffled["id"].iloc[part]) for part in again] == [set(rows["id"].iloc[part]) for part in parts]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(3, 60), min_size=2, max_size=8), st.integers(0, 3))
+def test_without_equal_texts_each_class_is_divided_exactly(counts: list[int], seed: int) -> None:
+    rows = table([f"class {label}" for label, count in enumerate(counts) for _ in range(count)])
+    parts = split_rows(rows, SHARES, seed, "rows")
+    for label, count in enumerate(counts):
+        for share, part in zip(SHARES, parts, strict=True):
+            size = int((rows["label"].iloc[part] == f"class {label}").sum())
+            assert size >= 1
+            # A class too small for its share takes one row from train.
+            assert abs(size - share * count) < (1 if count >= 10 else 2)
+
+
+def test_a_class_of_two_texts_is_in_train_and_dev_and_one_of_one_in_train() -> None:
+    rows = table(["a"] * 10 + ["b"] * 10 + ["c"] * 2 + ["d"])
+    train, dev, test = (set(rows["label"].iloc[part]) for part in split_rows(rows, SHARES, 0, "rows"))
+    assert (train, dev, test) == ({"a", "b", "c", "d"}, {"a", "b", "c"}, {"a", "b"})
+
+
+def test_scores_are_stratified_by_fifths() -> None:
+    rows = table(["x"] * 500).assign(label=np.random.default_rng(0).random(500) ** 2)
+    parts = split_rows(rows, SHARES, 0, "rows")
+    assert [len(part) for part in parts] == [400, 50, 50]
+    for part in parts:
+        assert rows["label"].iloc[part].mean() == pytest.approx(rows["label"].mean(), abs=0.03)
+
+
+def test_another_seed_is_another_split() -> None:
+    rows = table(["a", "b"] * 50)
+    one, other = (split_rows(rows, SHARES, seed, "rows") for seed in (0, 1))
+    assert any(not np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_pairs_that_share_a_text_stay_together_unless_all_do() -> None:
+    rows = table(["a", "b"] * 60, [f"question {row // 3}" for row in range(120)])
+    rows["text_b"] = [f"answer {row}" for row in range(120)]
+    parts = split_rows(rows, SHARES, 0, "rows")
+    questions = [set(rows["text_a"].iloc[part]) for part in parts]
+    assert not questions[0] & questions[1] | questions[0] & questions[2] | questions[1] & questions[2]
+    rows["text_a"] = "the same question"
+    assert [len(part) for part in split_rows(rows, SHARES, 0, "rows")] == [96, 12, 12]
+
+
+def test_rows_too_few_for_the_splits_are_refused() -> None:
+    with pytest.raises(PipelineError, match="rows.csv: 4 rows in 4 different texts are too few for 3 splits"):
+        split_rows(table(["a", "a", "b", "b"]), SHARES, 0, "rows.csv")
+    assert [len(part) for part in split_rows(table(["a", "a", "b", "b"]), [0.8, 0.2], 0, "rows.csv")] == [2, 2]

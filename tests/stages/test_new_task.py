@@ -1,0 +1,311 @@
+"""tasks new and tasks check: from any table to a task that loads, and to what its data holds."""
+
+import csv
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from pipeline.cli.app import main
+from pipeline.data.load import load_all_rows
+from pipeline.data.overlap import text_key
+from pipeline.data.tables import SUFFIXES, read_table, write_table
+from pipeline.data.tasks import find_task
+from pipeline.system.errors import PipelineError
+from stages.check_task import check_task
+from stages.new_task import new_task
+from tests.nano import BAD, GOOD, THINGS
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Command:
+    """The real command in this process: status, stdout, stderr."""
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return command
+
+
+def tickets(folder: Path, rows: int = 240) -> Path:
+    """Messages as a spreadsheet program saves them: semicolons, cp1252, columns besides text and label."""
+    rng = random.Random(0)
+    lines = [["date", "message", "queue", "price"]]
+    for row in range(rows):
+        words, queue = rng.choice([(GOOD, "praise"), (BAD, "complaint")])
+        text = f"the {rng.choice(THINGS)} is {rng.choice(words)} and {rng.choice(words)}"
+        lines.append([f"2024-01-{row % 28 + 1:02}", text, queue, "1 €"])
+    file = folder / "Support Tickets.csv"
+    with file.open("w", encoding="cp1252", newline="") as opened:
+        csv.writer(opened, delimiter=";").writerows(lines)
+    return file
+
+
+def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
+    run: Command, backbone_folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    status, out, _ = run("tasks", "new", tickets(tmp_path), "--data", data)
+    assert status == 0
+    assert "240 rows (csv, cp1252, semicolon)" in out
+    assert "text: 'message'; label: 'queue'; not used: date, price" in out
+    assert out.splitlines()[-1] == f"next: python -m pipeline extract --task support-tickets --data {data}"
+    places = [f"--backbone={backbone_folder}", f"--data={data}", f"--store={tmp_path / 's'}"]
+    places.append(f"--reports={tmp_path / 'r'}")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("bottleneck = 8\nlearning_rate = 5e-3\nbatch_size = 8\n")
+    assert run("extract", "--task", "support-tickets", "--epochs", 15, "--recipe", recipe, *places)[0] == 0
+    test = data / "support-tickets" / "test.csv"
+    given, answers = pd.read_csv(test), tmp_path / "answers.csv"
+    assert set(given["queue"]) == {"praise", "complaint"}
+    assert run("predict", "--target=support-tickets", f"--input={test}", f"--output={answers}", *places)[0] == 0
+    found = pd.read_csv(answers)
+    assert found["id"].tolist() == given["id"].tolist()
+    names = dict(enumerate(find_task("support-tickets", data).classes))
+    predicted = [names.get(one, one) for one in found["prediction"]]
+    assert (pd.Series(predicted) == given["queue"]).mean() > 0.9
+
+
+labels = st.sampled_from(["bug", "bill", "other", "Größe", 'a "quoted" one', " spaced "])
+numbers = st.sampled_from(["1", "2", "3.0", "-1", "7"])
+scores = st.floats(-1e6, 1e6).map(str)
+cells = st.one_of(labels, st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12), st.just(""))
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pd.DataFrame:
+    """Rows of one text or two, with equal texts, blank cells and labels of one sort, under any names of columns."""
+    of = draw(st.sampled_from([labels, numbers, scores, st.sampled_from(["yes", "no"])]))
+    size = draw(st.integers(10, 60))
+    texts = st.one_of(st.integers(0, 80).map(lambda number: f"text {number}"), cells)
+    pairs = draw(st.booleans())
+    names = draw(
+        st.lists(st.sampled_from(["text", "x y", "a\tb", 'q"q', "te,xt", "ü"]), min_size=2, max_size=2, unique=True)
+    )
+    columns = {name: draw(st.lists(texts, min_size=size, max_size=size)) for name in (names if pairs else names[:1])}
+    columns["label"] = draw(st.lists(st.one_of(of, of, of, of, st.just("")), min_size=size, max_size=size))
+    if draw(st.booleans()):
+        columns["id"] = draw(
+            st.lists(st.integers(0, 999).map(str), min_size=size, max_size=size, unique=draw(st.booleans()))
+        )
+    return pd.DataFrame(columns, dtype=object)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), st.sampled_from(SUFFIXES), st.sampled_from(["80/10/10", "50/25/25", "70/30"]), st.integers(0, 2))
+def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_lost(
+    table: pd.DataFrame, suffix: str, split: str, seed: int
+) -> None:
+    text = [column for column in table if column not in ("label", "id")]
+    with TemporaryDirectory() as folder:
+        file, data = Path(folder) / f"mine{suffix}", Path(folder) / "data"
+        write_table(table, file)
+        try:
+            new_task(file, data, text=text, label="label", split=split, seed=seed)
+        except PipelineError as error:
+            assert "\n" not in str(error)
+            assert not data.exists()
+            reject()
+        task = find_task("mine", data)
+        loaded = load_all_rows(task, data, test=len(split) > 5)
+        parts = [part for part in (loaded.train, loaded.dev, loaded.test) if part is not None]
+        written = [read_table(data / "mine" / f"{part}{suffix}") for part in ("train", "dev", "test")[: len(parts)]]
+        again = Path(folder) / "again"
+        new_task(file, again, text=text, label="label", split=split, seed=seed)
+        for new in (again / "mine").iterdir():
+            assert new.read_bytes() == (data / "mine" / new.name).read_bytes()
+
+    # Every row of the file is in one split, with its text and label, or has a reason not to be.
+    rows = {str(number): row for number, row in enumerate(table.to_dict("records"), start=1)}
+    if "id" in table and table["id"].is_unique:
+        rows = {row["id"]: row for row in rows.values()}
+    ids = Counter(one for part in parts for one in part["id"])
+    assert set(ids.values()) == {1} and set(ids) <= set(rows)
+    for raw, part in zip(written, parts, strict=True):
+        for cell, row in zip(raw["label"], part.to_dict("records"), strict=True):
+            before = rows[row["id"]]
+            assert [row[name] for name in ("text_a", "text_b")[: len(text)]] == [before[column] for column in text]
+            if task.range is None:
+                assert task.classes[row["label"]] == str(cell)
+                assert cell == before["label"].strip() or float(cell) == float(before["label"])
+            else:
+                assert row["label"] == pytest.approx(float(before["label"]))
+
+    def key(row: dict[str, Any]) -> tuple[str, ...]:
+        return tuple(text_key(row[column]) for column in text)
+
+    usable = [row for row in rows.values() if all(row[c].strip() for c in text) and row["label"].strip()]
+    for one, row in rows.items():
+        if one not in ids and row in usable:
+            assert any(other["label"] != row["label"] and key(other) == key(row) for other in usable)
+    # No text is in two splits; the classes have their shares.
+    keys = [set(map(tuple, part.filter(regex="text_").map(text_key).to_numpy().tolist())) for part in parts]
+    assert not any(keys[a] & keys[b] for a in range(len(keys)) for b in range(a))
+    if task.range is None:
+        assert set(loaded.train["label"]) == set(range(len(task.classes)))
+
+
+def test_the_task_file_is_what_a_person_would_write(tmp_path: Path) -> None:
+    file = tmp_path / "mail.csv"
+    rows = [f"message number {row} in words,{('bill', 'bug', 'bug', 'bug')[row % 4]}" for row in range(40)]
+    file.write_text("\n".join(["body,queue", *rows, ",bug", "unlabelled,"]))
+    new_task(file, tmp_path / "data")
+    assert (tmp_path / "data" / "mail" / "task.toml").read_text() == (
+        "# Made from mail.csv by tasks new (split 80/10/10, seed 0).\n"
+        "# Left out: 1 row without text.\n"
+        "# Left out: 1 row without a label.\n"
+        'name = "mail"\n'
+        'kind = "classes"\n'
+        'text = ["body"]\n'
+        'label = "queue"\n'
+        "classes = [\n"
+        '    "bill",  # 10 rows\n'
+        '    "bug",  # 30 rows\n'
+        "]\n"
+        'metric = "macro-f1"  # or accuracy, balanced-accuracy, matthews (unbalanced classes)\n'
+        "max_length = 128  # tokens; longer texts are cut: tasks check counts them\n"
+    )
+
+
+def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
+    file = tmp_path / "stars.csv"
+    file.write_text("\n".join(["review,stars", *(f"review number {row},{row % 5 + 1}" for row in range(50))]))
+    new_task(file, tmp_path)
+    task = find_task("stars", tmp_path)
+    assert task.classes == ("1", "2", "3", "4", "5")
+    train = load_all_rows(task, tmp_path).train
+    assert [int(task.classes[label]) for label in train["label"]] == [(int(one) - 1) % 5 + 1 for one in train["id"]]
+
+
+REFUSED: dict[str, tuple[str, list[str], str]] = {
+    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already: delete it, or give another name"),
+    "a built-in task's name": ("text,label\n", ["--name", "sst"], "'sst' is a built-in task"),
+    "a built-in task's alias": ("text,label\n", ["--name", "qqp"], "'qqp' is a built-in task"),
+    "a bad name": ("text,label\n", ["--name", "Mine!"], "--name 'Mine!': give up to 32 of a-z"),
+    "no rows": ("text,label\n", [], "mine.csv: no rows"),
+    "an empty file": ("", [], "no rows: the file is empty"),
+    "too few rows": ("text,label\na b,x\nc d,y\ne f,x\ng h,y\n", [], "too few for 3 splits"),
+    "one label": ("text,label\na b,x\nc d,x\n", [], "fewer than two different labels"),
+    "no such column": ("text,label\na b,x\nc d,y\n", ["--text", "body"], "no column 'body'"),
+    "three text columns": ("text,label\na b,x\n", ["--text", "a,b,c"], "no column 'a', 'b', 'c'"),
+    "a split that is none": ("text,label\na b,x\n", ["--split", "80/10"], "--split '80/10': write percentages"),
+    "a split of words": ("text,label\na b,x\n", ["--split", "most"], "--split 'most': write percentages"),
+    "another kind": ("text,label\na b,x\n", ["--kind", "ranking"], "--kind"),
+    "a score that is none": ("text,label\na b,x\nc d,y\n", ["--kind", "score"], "'x' is no score"),
+    "a ragged row": ("text,label\na b,x,y\n", [], "line 2 has 3 cells, and the header 2"),
+    "several labels": ("text,label\na b,x\nc d,y\ne f,x;y\ng h,x;y\ni,x\nj,y\n", [], "several labels are not"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_bad_table_or_option_is_one_message_and_leaves_nothing(name: str, run: Command, tmp_path: Path) -> None:
+    content, options, said = REFUSED[name]
+    file, data = tmp_path / "mine.csv", tmp_path / "data"
+    file.write_text(content)
+    (data / "old").mkdir(parents=True)
+    status, out, error = run("tasks", "new", file, "--data", data, *options)
+    assert (status, out) == (2, "")
+    assert error.startswith("error: ") and error.count("\n") == 1
+    assert said in error
+    assert [one.name for one in data.iterdir()] == ["old"] and not list((data / "old").iterdir())
+
+
+@pytest.mark.parametrize("name", ["sheet.xlsx", "table.txt", "nowhere.csv", "123.csv", "folder.csv"])
+def test_a_file_that_is_no_table_is_one_message(name: str, run: Command, tmp_path: Path) -> None:
+    said = {
+        "sheet.xlsx": "save the sheet as csv", "table.txt": "unknown suffix '.txt'", "nowhere.csv": "no such file",
+        "123.csv": "its name makes no name of a task", "folder.csv": "a folder stands where a file is needed",
+    }  # fmt: skip
+    file = tmp_path / name
+    if name == "folder.csv":
+        file.mkdir()
+    elif name != "nowhere.csv":
+        file.write_text("text,label\n")
+    status, _, error = run("tasks", "new", file, "--data", tmp_path / "data")
+    assert status == 2
+    assert error.count("\n") == 1 and said[name] in error
+
+
+# tasks check and tasks list.
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    new_task(tickets(tmp_path), tmp_path / "data", name="mine")
+    return tmp_path / "data" / "mine"
+
+
+def test_check_tells_balance_rare_classes_and_repeats(made: Path) -> None:
+    train, dev = pd.read_csv(made / "train.csv"), pd.read_csv(made / "dev.csv")
+    long = "one two three four five six seven eight nine"
+    extra = [("r1", long, "praise"), ("r2", train["message"][0].upper() + "!", train["queue"][0])]
+    pd.concat([train, pd.DataFrame(extra, columns=train.columns)]).to_csv(made / "train.csv", index=False)
+    shared = [("r3", train["message"][0], train["queue"][0]), ("r4", long.replace("four", "fore"), "praise")]
+    pd.concat([dev, pd.DataFrame(shared, columns=dev.columns)]).to_csv(made / "dev.csv", index=False)
+    toml = (made / "task.toml").read_text()
+    (made / "task.toml").write_text(toml.replace("classes = [", 'classes = [\n    "unseen",'))
+    lines = check_task(made).splitlines()
+    assert f"train: {len(train) + 2} rows: " in lines[1] and f"dev: {len(dev) + 2} rows: " in lines[2]
+    assert "classes with fewer than 10 training rows: unseen 0" in lines
+    repeated = train["message"].duplicated().sum() + 1
+    assert f"equal texts: {repeated} of train repeat an earlier row" in lines
+    assert "equal texts: 1 of dev are also in train (extract --drop-overlap drops them there)" in lines
+    assert "near-duplicates: 1 of dev differ from a row of train by one word of 8 or more" in lines
+
+
+def test_check_with_a_backbone_counts_what_max_length_cuts(made: Path, backbone_folder: Path) -> None:
+    toml = (made / "task.toml").read_text()
+    (made / "task.toml").write_text(toml.replace("max_length = 128", "max_length = 6"))
+    train = pd.read_csv(made / "train.csv")
+    # [CLS] the THING is WORD and WORD [SEP]: 8 tokens, of which 2 are cut.
+    size = len(train)
+    assert (
+        f"train: {size} of {size} rows are longer than 6 tokens; {2 * size} of {8 * size:,} tokens (25.0%) are cut;"
+        " the longest row has 8"
+    ) in check_task(made, str(backbone_folder)).splitlines()
+
+
+def test_check_leaves_out_a_test_split_without_labels(made: Path) -> None:
+    test = made / "test.csv"
+    assert "\ntest: " in check_task(made)
+    pd.read_csv(test).drop(columns="queue").to_csv(test, index=False)
+    assert "\ntest: " not in check_task(made)
+
+
+def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:
+    for split in ("train", "dev"):
+        (made / f"{split}.csv").write_text("id,message,queue\n1,a,praise\n2,b,prase\n")
+    (made / "test.csv").unlink()
+    status, _, error = run("tasks", "check", made)
+    assert status == 2
+    assert "2 mistakes" in error and error.count("row 2: 'prase'") == 2
+    shutil.rmtree(made)
+    made.mkdir()
+    assert "unknown task 'mine'" in run("tasks", "check", made)[2]
+
+
+def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run: Command) -> None:
+    (made.parent / "broken").mkdir()
+    (made.parent / "broken" / "task.toml").write_text("name = 3")
+    status, out, _ = run("tasks", "list", "--data", made.parent)
+    assert status == 0
+    broken, own, *others = [line.split() for line in out.splitlines()]
+    assert own[:2] == ["mine", "accuracy"] and broken[0] == "broken"
+    assert others == [line.split() for line in run("tasks", "list")[1].splitlines()]
+    assert run("tasks", "list", "--data", made / "none")[::2] == (
+        2,
+        f"error: {made / 'none'}: no such folder (--data)\n",
+    )
