@@ -66,9 +66,8 @@ def fuse(
         adapters: Sources, such as sst,quora,sts, or sst@RUN for one of several (every adapter in the store that fits).
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
-        fusion: anchored: initialised as the best single adapter, with few weights; gated: gates on the other tasks'
-            adapters beside one of the target's own, trained together; standard: the form of Pfeiffer et al. 2021
-            (anchored).
+        fusion: gated: gates on the other tasks' adapters beside one of the target's own, trained together; anchored:
+            attention initialised as the best single adapter; standard: the form of Pfeiffer et al. 2021 (gated).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
     """
     from stages import fuse as stage

@@ -112,8 +112,8 @@ class Fusion(Part):
     flags = {"form": "fusion", "implementation": "fusion_impl"}
 
     form: FusionForm = Field(
-        "anchored",
-        description="anchored: attention that starts as one adapter; gated: the target's own adapter plus gated others;"
+        "gated",
+        description="gated: the target's own adapter plus gated others; anchored: attention that starts as one adapter;"
         " standard: Pfeiffer et al. 2021",
     )
     implementation: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")

@@ -308,13 +308,14 @@ class Recipe(Part):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The part of a resolved recipe that identifies a run: every setting that differs from its default.
+        """The part of a resolved recipe that identifies a run: the form of a fusion, and all that is not at its default.
 
         A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
-        default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one.
+        default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one. The form is
+        named since its default has changed.
         """
-        usual = type(self)().flat()
-        return {flag: value for flag, value in self.flat().items() if value != usual[flag]}
+        usual, always = type(self)().flat(), {"fusion"} if self.trainable == "fusion" else set[str]()
+        return {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
 
     @property
     def usual_epochs(self) -> int:
