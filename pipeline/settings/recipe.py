@@ -308,7 +308,7 @@ class Recipe(Part):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The part of a resolved recipe that identifies a run: the form of a fusion, and all that is not at its default.
+        """The part of a resolved recipe that identifies a run: a fusion's form, and all that is not at its default.
 
         A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
         default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one. The form is

@@ -38,6 +38,11 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     jobs = in_order(jobs_of(study, plan(study, sizes)).values())
     is_usable: dict[str | None, bool] = {None: True}
     for name in study.methods:
+        if study.row(name).own and not all(study.recipe_for(name, t).fuses_own for t in study.targets_of(name)):
+            problems.append(
+                f"rows.{name}.own: a gated fusion trains an adapter of its own from fresh: leave own out, or write"
+                ' own_adapter = "trained" or "frozen", or another fusion, into the recipe'
+            )
         backbone = study.row(name).backbone
         if backbone not in is_usable:
             is_usable[backbone] = False

@@ -50,7 +50,7 @@ def trained(encoder: nn.Module) -> Any:
 
 
 def fusion_in(folder: Path, **values: Any) -> SavedModules:
-    return saved_modules("pairs", folder, trainable="fusion", fusion_rank=4, **values)
+    return saved_modules("pairs", folder, trainable="fusion", fusion="anchored", fusion_rank=4, **values)
 
 
 def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:

@@ -13,6 +13,7 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make
 
+ANCHORED = Recipe(trainable="fusion", fusion="anchored", epochs=4)
 STANDARD = Recipe(trainable="fusion", fusion="standard", epochs=4)
 
 
@@ -23,7 +24,7 @@ def fused(folder: Path, *seeds: Mapping[str, Any], own_quality: float = 0.5) -> 
     for number, how in zip(numbers, seeds, strict=True):
         own, other = study.add("adapter", "sst", number, own_quality), study.record("adapter", "imdb", number)
         read = tuple(SourceRun(task=one.task, run=one.run, digest="a" * 64) for one in (other, own))
-        study.add("fusion", "sst", number, 0.6, sources=read, **how)
+        study.add("fusion", "sst", number, 0.6, sources=read, **{"recipe": ANCHORED, **how})
     return study
 
 
@@ -82,8 +83,8 @@ def test_a_start_that_was_not_scored_is_told_and_nothing_is_made_up_for_it(tmp_p
     [
         ({"anchor": "imdb"}, "imdb"),
         ({"anchor": None}, "mean of all"),
-        ({"anchor": "sst", "recipe": Recipe(trainable="fusion", anchor=0.0)}, "mean of all"),
-        ({"anchor": "sst", "recipe": Recipe(trainable="fusion", head_start=False)}, "sst, new head"),
+        ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", anchor=0.0)}, "mean of all"),
+        ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", head_start=False)}, "sst, new head"),
     ],
 )
 def test_what_it_began_as_is_named(how: dict[str, Any], began: str, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def stage_one(workspace: Workspace, quick: Quick, seed: int = 0, **by_task: dict
 
 def held(workspace: Workspace, quick: Quick, target: str, **settings: object) -> RunRecord:
     """A fusion that does not leave its start."""
-    return fuse(target, quick("fusion", **UNTRAINED, **settings), workspace, seed=0)
+    return fuse(target, quick("fusion", **{"fusion": "anchored", **UNTRAINED, **settings}), workspace, seed=0)
 
 
 def accuracy_on_films(workspace: Workspace, record: RunRecord) -> float:
@@ -67,7 +67,7 @@ def test_without_a_head_to_start_from_it_begins_as_its_own(settings, workspace: 
 
 def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED)
-    record = fuse("pairs", quick("fusion", **UNTRAINED), workspace, seed=0, adapters="films,meals")
+    record = fuse("pairs", quick("fusion", fusion="anchored", **UNTRAINED), workspace, seed=0, adapters="films,meals")
     assert record.anchor is None
     weights = workspace.ledger.attention(record.run)
     assert weights is not None
@@ -84,7 +84,7 @@ def test_a_standard_fusion_has_no_anchor(workspace: Workspace, quick: Quick) -> 
 def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> None:
     """Steps far too large ruin it at once; the start is what is kept, and it is what predicts."""
     own = stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED)["films"]
-    recipe = quick("fusion", anchor=40.0, learning_rate=30.0, max_grad_norm=1e3, pooling="cls")
+    recipe = quick("fusion", fusion="anchored", anchor=40.0, learning_rate=30.0, max_grad_norm=1e3, pooling="cls")
     record = fuse("films", recipe, workspace, seed=0)
     curve = workspace.ledger.curve(record.run)
     assert curve["dev"].iloc[0] == own.dev > curve["dev"].iloc[1:].max()
@@ -100,7 +100,9 @@ def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> No
 
 def test_it_is_pruned_and_predicts_as_any_fusion(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED, pairs=UNTRAINED)
-    record = fuse("films", quick("fusion", epochs=1, pooling="cls", learning_rate=1e-4), workspace, seed=0)
+    record = fuse(
+        "films", quick("fusion", fusion="anchored", epochs=1, pooling="cls", learning_rate=1e-4), workspace, seed=0
+    )
     pruned = prune("films", workspace, keep=2, using=record.run)
     assert len(pruned.sources) == 2
     assert workspace.data is not None

@@ -55,9 +55,11 @@ KINDS = {
     "standard in one layer": Kind(
         {"trainable": "fusion", "fusion": "standard", "drop_layers": [0]}, "model_adapter_fusion.safetensors"
     ),
-    "anchored": Kind({"trainable": "fusion"}, "anchored_fusion.safetensors"),
-    "anchored in one layer": Kind({"trainable": "fusion", "drop_layers": [0]}, "anchored_fusion.safetensors"),
-    "source": Kind({"trainable": "fusion"}, "adapter.safetensors"),
+    "anchored": Kind({"trainable": "fusion", "fusion": "anchored"}, "anchored_fusion.safetensors"),
+    "anchored in one layer": Kind(
+        {"trainable": "fusion", "fusion": "anchored", "drop_layers": [0]}, "anchored_fusion.safetensors"
+    ),
+    "source": Kind({"trainable": "fusion", "fusion": "anchored"}, "adapter.safetensors"),
     "head": Kind({}, HEAD_FILE),
     "mlp head": Kind({"head": "mlp"}, HEAD_FILE),
 }

@@ -141,7 +141,7 @@ def small(**rows: dict[str, Any]) -> Study:
         "recipe": {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3},
         "rows": {
             "begun": {"method": "adapter", "of": "adapter", "sources": ["meals"]},
-            "fusion": {"own": ["begun"]},
+            "fusion": {"own": ["begun"], "recipe": {"fusion": "anchored"}},
             **rows,
         },
     }
@@ -180,7 +180,7 @@ def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
     rows: dict[str, dict[str, Any]] = {
         "adapter": {"recipe": {"epochs": 8}},
         "begun": {"method": "adapter", "of": "adapter", "recipe": {"epochs": 8}},
-        "fusion": {"own": ["adapter", "begun"]},
+        "fusion": {"own": ["adapter", "begun"], "recipe": {"fusion": "anchored"}},
     }
     rows[slow]["recipe"] = UNTRAINED
     result, _ = compare(small(**rows), workspace)

@@ -152,8 +152,8 @@ def test_a_cosine_tells_two_classes_apart_and_no_more() -> None:
         ("adapter", {"head_start": False}),
         *((trainable, {"fusion": "standard"}) for trainable in ("head", "adapter", "full")),
         *((trainable, {"fusion_rank": 5}) for trainable in ("head", "adapter", "full")),
-        ("fusion", {"bottleneck": 8}),
-        ("fusion", {"train_layernorm": True}),
+        ("fusion", {"fusion": "anchored", "bottleneck": 8}),
+        ("fusion", {"fusion": "anchored", "train_layernorm": True}),
         *((trainable, {"pal_size": 24}) for trainable in TRAINABLE),
         *((trainable, {"pal_heads": 6}) for trainable in TRAINABLE),
         *((trainable, {"prefix_length": 5}) for trainable in TRAINABLE),
@@ -200,11 +200,11 @@ def test_a_setting_without_effect_does_not_tell_recipes_apart(trainable: str, in
         ("adapter", {"adapter": "prefix-tuning", "prefix_length": 5}),
         ("fusion", {"adapter": "pfeiffer"}),
         ("fusion", {"fusion": "standard"}),
-        ("fusion", {"fusion_rank": 5}),
-        ("fusion", {"anchor": 1.0}),
-        ("fusion", {"score_start": False}),
+        ("fusion", {"fusion": "anchored", "fusion_rank": 5}),
+        ("fusion", {"fusion": "anchored", "anchor": 1.0}),
+        ("fusion", {"fusion": "anchored", "score_start": False}),
         ("fusion", {"fusion": "standard", "fusion_regularization": 0.5}),
-        ("fusion", {"head_start": False}),
+        ("fusion", {"fusion": "anchored", "head_start": False}),
         ("full", {"head_dropout": 0.4}),
         ("full", {"batch_size": 8}),
         ("full", {"weight_decay": 0.5}),
@@ -566,7 +566,6 @@ DEFAULTS = {
     "pal_size": 204,
     "pal_heads": 12,
     "prefix_length": 10,
-    "fusion": "anchored",
     "anchor": 5.0,
     "fusion_rank": 16,
     "fusion_regularization": 0.01,
@@ -619,7 +618,15 @@ def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
     flat = Recipe().flat()
     assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
     # An adapter kind or a form of fusion that comes later brings settings of its own, whose defaults its tests know.
-    assert {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys()} <= {*ADAPTER_KINDS.values(), *get_args(FusionForm)}
+    later = {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys() - {"fusion"}}
+    assert later <= {*ADAPTER_KINDS.values(), *get_args(FusionForm)}
+
+
+@pytest.mark.parametrize("form", get_args(FusionForm))
+def test_the_form_of_a_fusion_is_always_part_of_its_identity(form: str) -> None:
+    """Its default has changed, and runs of either form keep their names."""
+    assert resolved(STS, trainable="fusion", fusion=form).identity["fusion"] == form
+    assert "fusion" not in resolved(STS, trainable="adapter", fusion=form).identity
 
 
 def test_a_key_may_be_written_flat_or_in_its_part() -> None:
