@@ -57,21 +57,23 @@ def test_an_adapter_without_a_layer_predicts_what_training_saw(  # type: ignore[
 def test_fusion_leaves_out_what_its_adapters_leave_out(workspace: Workspace, quick: Quick) -> None:
     for task in ("films", "meals"):
         extract(task, quick("adapter", drop_layers="0"), workspace, seed=0)
-    record = fuse("films", quick("fusion"), workspace, seed=0)
+    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
     assert record.recipe.adapter.drop_layers == (0,)
     assert record.cost.trainable_parameters == 2 * (4 * 16 * 32 + 16 + 2) + 2 * 32 + 2
-    assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).run == record.run
+    assert fuse("films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0).run == record.run
 
 
 def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace: Workspace, quick: Quick) -> None:
     extract("films", quick("adapter", drop_layers="0"), workspace, seed=0)
     extract("meals", quick("adapter"), workspace, seed=0)
     with pytest.raises(PipelineError, match=r"different layers \(films: 0, meals: none\): give --drop-layers 0,"):
-        fuse("films", quick("fusion"), workspace, seed=0)
-    assert fuse("films", quick("fusion", drop_layers="0"), workspace, seed=0).recipe.adapter.drop_layers == (0,)
+        fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
+    assert fuse(
+        "films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0
+    ).recipe.adapter.drop_layers == (0,)
     # With an adapter that leaves nothing out there is one for each wish.
     whole = extract("films", quick("adapter"), workspace, seed=3)
-    record = fuse("films", quick("fusion"), dataclasses.replace(workspace), seed=0)
+    record = fuse("films", quick("fusion", fusion="anchored"), dataclasses.replace(workspace), seed=0)
     assert (record.recipe.adapter.drop_layers, record.sources[0].run) == ((), whole.run)
 
 
@@ -79,7 +81,7 @@ def test_layers_are_dropped_from_a_trained_model(workspace, quick, data_folder, 
     rows = data_folder / "films" / "dev.csv"
     for task in ("films", "meals"):
         extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=0)
-    fuse("films", quick("fusion"), workspace, seed=0)
+    fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
     for using in ("adapter", "fusion"):
         whole = predicted(workspace, rows, tmp_path, using=using)
         dropped = predicted(workspace, rows, tmp_path, using=using, drop_layers="0")

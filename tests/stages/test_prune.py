@@ -17,7 +17,7 @@ from stages.prune import prune
 def fused(workspace, quick):  # type: ignore[no-untyped-def]
     for task in ("films", "meals", "pairs"):
         extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1)
-    return fuse("films", quick("fusion", learning_rate=5e-2, score_start=False), workspace, seed=1)
+    return fuse("films", quick("fusion", fusion="anchored", learning_rate=5e-2, score_start=False), workspace, seed=1)
 
 
 def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -116,7 +116,7 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
 
     monkeypatch.setattr(training_run, "build_for_training", remember)
     before = {task: artifact_bytes(record) for task, record in adapters.items()}
-    fuse("films", quick("fusion"), workspace, seed=1)
+    fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
     state = trained[0].model.of("films").backbone.state_dict()
     workspace.backbone.check_unchanged(trained[0].model.of("films").backbone)
     for task, record in adapters.items():
@@ -131,7 +131,7 @@ def test_fusion_starts_its_head_from_stage_one(
 ) -> None:
     from pipeline.runs.build import build_for_training
 
-    chosen = Fusion(workspace.task("films"), quick("fusion"), workspace).choose(None, seed=1)
+    chosen = Fusion(workspace.task("films"), quick("fusion", fusion="anchored"), workspace).choose(None, seed=1)
     own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
     for head_start, form in product((True, False), ("standard", "anchored")):
         recipe = quick("fusion", head_start=head_start, fusion=form).resolve(workspace.task("films"), "fp32")
@@ -144,7 +144,7 @@ def test_fusion_starts_its_head_from_stage_one(
 
 
 def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, adapters, quick: Quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    recipe = quick("fusion")
+    recipe = quick("fusion", fusion="anchored")
 
     def chosen(place: Workspace, recipe: Recipe, target: str, seed: int = 1, names: Any = None) -> dict[str, str]:
         artifacts = Fusion(place.task(target), recipe, place).choose(names, seed)
@@ -159,9 +159,9 @@ def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, ada
     named = parse_sources(f"pairs, films@{better.run}", workspace)
     assert chosen(again(workspace), recipe, "pairs", names=named)["films"] == better.run
     with pytest.raises(PipelineError, match="encodes pairs as cross, not siamese .*extract --task pairs .*siamese"):
-        chosen(workspace, quick("fusion", encoding="siamese"), "pairs")
+        chosen(workspace, quick("fusion", fusion="anchored", encoding="siamese"), "pairs")
     with pytest.raises(PipelineError, match="houlsby, not pfeiffer .*--adapter pfeiffer"):
-        chosen(workspace, quick("fusion", adapter="pfeiffer"), "films")
+        chosen(workspace, quick("fusion", fusion="anchored", adapter="pfeiffer"), "films")
     other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=3)))
     with pytest.raises(PipelineError, match="trained on another backbone .*extract --task films"):
         chosen(other, recipe, "films")
@@ -173,11 +173,11 @@ def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, ada
 def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Quick, capsys) -> None:  # type: ignore[no-untyped-def]
     for task in ("films", "meals"):
         extract(task, quick("adapter"), workspace, seed=0, limit=50)
-    record = fuse("films", quick("fusion"), workspace, seed=0)
+    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
     assert (record.own.limit, record.own.train_rows) == (50, 50)
-    fuse("films", quick("fusion"), workspace, seed=0, limit=40)
+    fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0, limit=40)
     assert "should read the rows of stage one" in capsys.readouterr().err
-    fuse("films", quick("fusion", epochs=1), workspace, seed=0, limit=50)
+    fuse("films", quick("fusion", fusion="anchored", epochs=1), workspace, seed=0, limit=50)
     assert "should read the rows" not in capsys.readouterr().err
 
 
@@ -212,7 +212,7 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
 
 
 def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    fused = fuse("films", quick("fusion"), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
     full = single_run(workspace, "full", "films", quick("full"), seed=1).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     for using, run in (("auto", fused.run), ("adapter", adapters["films"].run), (full.run, full.run)):
@@ -231,7 +231,7 @@ def test_a_damaged_artifact_is_never_used(workspace, adapters, quick, data_folde
     file = Path(adapters["films"].artifact) / "adapter.safetensors"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(PipelineError, match=r"sha256 .*store remove .*extract --task films"):
-        fuse("meals", quick("fusion"), again(workspace), seed=1)
+        fuse("meals", quick("fusion", fusion="anchored"), again(workspace), seed=1)
     with pytest.raises(PipelineError, match="sha256"):
         predict(
             "films", data_folder / "films" / "dev.csv", tmp_path / "o.csv", again(workspace),
@@ -259,11 +259,11 @@ def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, qu
             using="adapter", batch_size=8, precision="fp32",
         )  # fmt: skip
     with pytest.raises(PipelineError, match="had other classes"):
-        fuse("films", quick("fusion"), changed, seed=1)
+        fuse("films", quick("fusion", fusion="anchored"), changed, seed=1)
 
 
 def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, adapters, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    fused = fuse("films", quick("fusion"), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
     artifact = workspace.store.find(adapters["meals"].run)
     with pytest.raises(PipelineError, match=f"fusion {fused.run} is built on it"):
         workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"))  # type: ignore[arg-type, return-value]

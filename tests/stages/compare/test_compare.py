@@ -257,7 +257,7 @@ def test_everything_that_can_be_known_is_told_before_training(
     rows.loc[3, "label"] = "7"
     rows.to_csv(data / "meals" / "train.csv", index=False)
     wrong = study(
-        methods=["full", "cosine", "adapter", "fusion", "other", "long"],
+        methods=["full", "cosine", "adapter", "fusion", "other", "long", "ignored"],
         targets=["films", "pairs"],
         sources=["meals", "nothing"],
         recipe=QUICK | {"bottleneck": 64},
@@ -265,8 +265,12 @@ def test_everything_that_can_be_known_is_told_before_training(
             "cosine": {"method": "full", "recipe": {"head": "cosine"}},
             "layered": {"method": "adapter", "recipe": {"train_layernorm": True, "bottleneck": 8}},
             "fusion": {"of": "layered"},
-            "other": {"method": "fusion", "recipe": {"adapter": "pfeiffer", "encoding": "siamese"}},
+            "other": {
+                "method": "fusion",
+                "recipe": {"fusion": "standard", "adapter": "pfeiffer", "encoding": "siamese"},
+            },
             "long": {"method": "full", "recipe": {"max_length": 999}},
+            "ignored": {"method": "fusion", "own": ["adapter"]},
         },
     )
     for command in (compare, dry_run):
@@ -282,6 +286,7 @@ def test_everything_that_can_be_known_is_told_before_training(
             "fusion on pairs: the adapter of films (row layered) trained its own LayerNorms",
             "other on films: the adapter of films (row adapter) is of kind houlsby, not pfeiffer",
             "long on pairs: max_length 999",
+            "rows.ignored.own: a gated fusion trains an adapter of its own from fresh: leave own out",
         ):
             assert expected in message
         lines = message.splitlines()
@@ -302,7 +307,14 @@ def test_adapters_that_encode_pairs_in_another_way_are_not_fused(workspace: Work
 
 def test_adapters_that_leave_out_different_layers_are_not_fused(workspace: Workspace, no_training: None) -> None:
     with pytest.raises(PipelineError, match="leave out different layers"):
-        compare(study(methods=["fusion"], targets=["films", "pairs"], tasks={"pairs": {"drop_layers": [0]}}), workspace)
+        compare(
+            study(
+                methods=["fusion"],
+                targets=["films", "pairs"],
+                tasks={"films": {"fusion": "anchored"}, "pairs": {"drop_layers": [0]}},
+            ),
+            workspace,
+        )
 
 
 @pytest.mark.parametrize("limit", [{"limit": 1}, {"dev_limit": 2, "recipe": QUICK}])

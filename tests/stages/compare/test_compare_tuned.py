@@ -29,7 +29,7 @@ SMALL: dict[str, Any] = {
     "sources": ["meals"],
     "seeds": [1, 2],
     "limit": 48,
-    "recipe": QUICK,
+    "recipe": QUICK | {"fusion": "anchored"},  # which reads the tuned adapter of its target
     "tune": {"adapter": RATES},
 }
 

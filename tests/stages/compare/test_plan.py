@@ -24,6 +24,7 @@ SMALL: dict[str, Any] = {
     "sources": ["imdb"],
     "seeds": [1, 2],
     "limit": 500,
+    "recipe": {"fusion": "anchored"},  # which reads the target's own adapter too
 }
 
 
@@ -119,7 +120,7 @@ def test_one_joint_model_serves_all_targets_unless_the_target_is_limited() -> No
 
 
 def test_the_curve_limits_the_target_and_leaves_the_sources_as_they_are() -> None:
-    of = study(curve={"rows": [100, 30], "recipe": {"min_steps": 70}}, recipe={"epochs": 2})
+    of = study(curve={"rows": [100, 30], "recipe": {"min_steps": 70}}, recipe={"epochs": 2, "fusion": "anchored"})
     cells = [cell for cell in plan(of) if cell.rows is not None and cell.seed == 1]
     assert {cell.rows for cell in cells} == {30, 100}
     assert len(cells) == 2 * (4 * 2 + 2 * 2)

@@ -33,7 +33,7 @@ def study(**values: Any) -> Study:
         "cross_task": True,
         "rows": {
             "begun": {"method": "adapter", "of": "adapter"},
-            "fusion": {"own": ["adapter", "begun"]},
+            "fusion": {"own": ["adapter", "begun"], "recipe": {"fusion": "anchored"}},
             "smoothed": {"method": "full", "recipe": {"smart": 1.0}},
             "sequential": {"keep_weights": True},
             "multitask": {"keep_weights": True},
