@@ -18,7 +18,7 @@ from pipeline.system.errors import PipelineError
 from stages.fuse import fuse
 from tests.pipeline.records.artifacts import manifest
 
-FUSION = Recipe(trainable="fusion")
+FUSION = Recipe(trainable="fusion", fusion="anchored")
 
 
 def keep(workspace: Workspace, run: str, task: str = "films", **values: Any) -> Manifest:
