@@ -72,7 +72,9 @@ def _pruned(setting: Setting, workspace: Workspace, tasks: list[str], limit: int
     """The fusion of all tasks' adapters, then those of fewer and fewer."""
     for task in tasks:
         _extract(setting, workspace, task, limit)
-    recipe = Recipe.parse({"trainable": "fusion", "epochs": _EPOCHS, "precision": "fp32"}, "adapter_drop")
+    recipe = Recipe.parse(
+        {"trainable": "fusion", "fusion": "anchored", "epochs": _EPOCHS, "precision": "fp32"}, "adapter_drop"
+    )
     whole = fuse(tasks[0], recipe, workspace, seed=0, limit=limit)
     parts = [prune(tasks[0], workspace, keep=keep, using=whole.run) for keep in range(len(tasks) - 1, 0, -1)]
     records = {len(record.sources): record for record in (whole, *parts)}
