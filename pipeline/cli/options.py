@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from pipeline.data.tasks import Encoding, HeadKind, Pooling
-from pipeline.settings.recipe import Precision, Recipe, layered
+from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_toml
 
@@ -59,6 +59,10 @@ class Training:
     "Sentence vector: cls, the first token; mean, the mean over tokens (from the task)."
     head: HeadKind | None = None
     "How a prediction is made from sentence vectors (from the task; cosine and difference imply siamese)."
+    class_weights: ClassWeights | None = None
+    "balanced: all classes count alike in the loss, however many training rows each has (none)."
+    label_smoothing: float | None = None
+    "Share of a class's label that is spread over all classes, from 0 to below 1 (0)."
     early_stopping_patience: int | None = None
     "Stop after N epochs without a better dev score (off)."
     precision: Precision | None = None
@@ -89,6 +93,8 @@ class Running:
 
     limit: int | None = None
     "Use only N training rows (a seeded, stratified sample)."
+    dev_limit: int | None = None
+    "Choose by only N rows of dev and score on as many, the same for every run (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev."
     track: Literal["tensorboard"] | None = None
@@ -105,7 +111,7 @@ class Running:
             raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 to {_MOST_GB}")
         if not self.checkpoint_seconds >= 0:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
-        names = ("drop_overlap", "track", "checkpoint_seconds", "cache_gb")
+        names = ("dev_limit", "drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
 
 

@@ -86,6 +86,7 @@ def prune(
     target: str,
     keep: int,
     using: str = "fusion",
+    dev_limit: int | None = None,
     force: Flag = False,
     json: Json = False,
     places: Places = Places(),
@@ -96,11 +97,13 @@ def prune(
         target: The task that the fusion is for.
         keep: How many adapters to keep: those with the most attention on dev.
         using: A run of a fusion; fusion is the best one trained for the target.
+        dev_limit: Choose by only N rows of dev and score on as many, the same for every run (all).
         force: Prune again even if the ledger has this run.
     """
     from stages import prune as stage
 
-    print_run(stage.prune(target, places.workspace(), keep=keep, using=using, force=force), json)
+    workspace = places.workspace(Running(dev_limit=dev_limit))
+    print_run(stage.prune(target, workspace, keep=keep, using=using, force=force), json)
 
 
 def pretrain(

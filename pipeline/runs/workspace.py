@@ -125,7 +125,12 @@ class Workspace:
 
         return self._once((name, limit, seed), drawn)
 
+    def held_out_rows(self, task: Task) -> pd.DataFrame:
+        """All rows that choose or score, however few of them :attr:`dev_limit` leaves."""
+        return self._read(task).held_out
+
     def _usable(self, task: Task) -> TaskData:
+        check_limit(self.dev_limit, "--dev-limit", "row of dev")
         rows = self._without_held_out(task)
         if self.scored_on(task) == "half":
             rows = rows.halved(task, self.scoring.seed)
@@ -140,9 +145,9 @@ class Workspace:
                 data,
                 source.name,
                 extra_rows(source, self._read(source).train, task, each),
-                dev=pd.concat([self._read(task).held_out, data.dev]),
+                dev=pd.concat([self.held_out_rows(task), data.dev]),
                 test=test,
-                held_out=[self._read(other).held_out for other in others],
+                held_out=[self.held_out_rows(other) for other in others],
                 limit=limit,
                 seed=seed,
             )
@@ -152,7 +157,7 @@ class Workspace:
         rows = self._read(task)
         for other in map(self.task, self.held_out):
             if other.name != task.name:  # what a task's own splits share is --drop-overlap's
-                held_out = self._read(other).held_out
+                held_out = self.held_out_rows(other)
                 try:
                     rows = rows.without(held_out, other.name)
                 except PipelineError as error:
