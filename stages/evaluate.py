@@ -61,7 +61,8 @@ def evaluate(
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
     task = workspace.task(target)
     if input_file is None:
-        rows = load_split(task, workspace.data, split) if split == "test" else load_all_rows(task, workspace.data).dev
+        data = workspace.data_of(task)
+        rows = load_split(task, data, split) if split == "test" else load_all_rows(task, data).dev
     else:
         rows = canonical_rows(task, read_table(input_file), name_of(input_file), source=task.files)
     model = target_of(task, using, workspace, ())
@@ -90,9 +91,9 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
     splits: then the answer is 0 where no text of these is among ``rows``, else None.
     """
     record = workspace.ledger.find(run)
-    if record is None or workspace.data is None or task.name not in record.trained_on:
+    if record is None or task.name not in record.trained_on or (folder := workspace.data_of(task)) is None:
         return None, None
-    data, then = load_all_rows(task, workspace.data), record.described(task.name)["data"]
+    data, then = load_all_rows(task, folder), record.described(task.name)["data"]
     score = record.score(task.name)
 
     def shared(part: pd.DataFrame) -> int:

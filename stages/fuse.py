@@ -1,12 +1,16 @@
 """Stage two: knowledge composition, fusion layers over the adapters of several tasks for one target."""
 
 import sys
+from collections.abc import Sequence
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs.sources import Fusion, parse_sources
+from pipeline.runs.request import RunRequest
+from pipeline.runs.sources import Fusion, SourceName, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.training.devices import is_main_process, on_main_process
+from stages.extract import extract
 
 
 def fuse(
@@ -16,15 +20,23 @@ def fuse(
     *,
     seed: int,
     limit: int | None = None,
-    adapters: str | None = None,
+    sources: str | None = None,
     force: bool = False,
 ) -> RunRecord:
     """Train fusion layers for ``target`` and put them into the store.
 
     Without ``limit``, stage two reads the rows stage one read: the limit of the target's own adapter.
+
+    Args:
+        sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
+            lacks is trained first, as is the target's own if the recipe takes it. None: all adapters that fit, and
+            none is trained.
+        force: train the fusion even if the ledger has this run; adapters that are there stay.
     """
-    names = parse_sources(adapters, workspace) if adapters is not None else None
-    fusion = Fusion(workspace.task(target), recipe, workspace)
+    fusion, names = Fusion(workspace.task(target), recipe, workspace), None
+    if sources is not None:
+        names = fusion.named(parse_sources(sources, workspace))
+        _train_missing(names, fusion, seed, limit)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and limit is None:
@@ -37,3 +49,26 @@ def fuse(
             file=sys.stderr,
         )
     return run.get(force)
+
+
+def _train_missing(names: Sequence[SourceName], fusion: Fusion, seed: int, limit: int | None) -> None:
+    """Train the adapters of ``names`` that the store lacks, one by one; each is kept as soon as it is finished.
+
+    All that can be known to be wrong is raised before the first one starts.
+    """
+    workspace, missing = fusion.workspace, on_main_process(lambda: fusion.missing(names))
+    recipes = {name: fusion.adapter_recipe(workspace.task(name)) for name in missing}
+    runs = {
+        name: TrainingRun(RunRequest.single("adapter", workspace.task(name), recipe, seed, limit), workspace)
+        for name, recipe in recipes.items()
+    }
+    fusion.check(names, {name: run.recipe for name, run in runs.items()}, seed)
+    rows = {name: len(run.data[name].train) for name, run in runs.items()}
+    workspace.task_data(fusion.task, limit, seed)  # read here, not after hours
+    if missing and is_main_process():
+        listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
+        print(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}", file=sys.stderr)
+    for name, recipe in recipes.items():
+        record = extract(name, recipe, workspace, seed=seed, limit=limit)
+        if is_main_process():
+            print(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}", file=sys.stderr)

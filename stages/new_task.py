@@ -30,8 +30,12 @@ def new_task(
     kind: Kind | None = None,
     split: str = "80/10/10",
     seed: int = 0,
+    is_found: bool = False,
 ) -> str:
     """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return what was found, in lines.
+
+    Args:
+        is_found: whether other commands look into ``data`` unasked, so that those named at the end need not say it.
 
     Raises:
         PipelineError: the folder exists, or the table is none that a task can be made of (:func:`propose`). Nothing is
@@ -55,8 +59,18 @@ def new_task(
             write_table(own.rename(columns=columns), temporary / f"{part}{file.suffix.lower()}")
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
     lines.append(f"written to {folder}: " + ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items()))
-    lines.append(f"next: python -m pipeline extract --task {folder.name} --data {shlex.quote(str(data))}")
+    lines += _next(folder.name, "" if is_found else f" --data {shlex.quote(str(data))}")
     return printable("\n".join(lines))
+
+
+def _next(task: str, data: str) -> list[str]:
+    """The commands from here to predictions."""
+    return [
+        "next:",
+        f"  python -m pipeline extract --task {task}{data}",
+        f"  python -m pipeline fuse --target {task} --sources sst,quora{data}",
+        f"  python -m pipeline predict --target {task} --input FILE --output FILE{data}",
+    ]
 
 
 def _shares(split: str) -> list[float]:

@@ -17,7 +17,7 @@ from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, Store
 from pipeline.runs.build import outputs_of
-from pipeline.runs.restore import restore, restore_together
+from pipeline.runs.restore import on_own_backbone, restore, restore_together
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_option
@@ -203,8 +203,8 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
     """The forward passes over the input: targets that one of them answers stand together.
 
     Those are bottleneck adapters at the same sites, and the tasks of one jointly trained model without modules, that
-    read the same columns in the same way. A fusion, a model of one task, modules of another kind and an adapter with
-    LayerNorms of its own each need a pass to themselves.
+    read the same columns in the same way with one backbone. A fusion, a model of one task, modules of another kind and
+    an adapter with LayerNorms of its own each need a pass to themselves.
     """
     passes: dict[object, list[Target]] = {}
     for target in targets:
@@ -216,7 +216,8 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
             model = None
             bottleneck = trained.manifest.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS
             may_share = bottleneck and not recipe.bottleneck.train_layernorm
-        inputs = target.task.text, canonical_json({key: recipe.flat()[key] for key in _SHARED})
+        shared = canonical_json({key: recipe.flat()[key] for key in _SHARED})
+        inputs = target.task.text, shared, target.workspace.backbone_name
         passes.setdefault((model, inputs) if may_share else (target.run, target.task.name), []).append(target)
     return list(passes.values())
 
@@ -297,13 +298,16 @@ def _members(
 
 
 def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
-    """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store."""
+    """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store.
+
+    Where the workspace names no backbone, it is on the model's own.
+    """
     artifact = _best(task, using, workspace) if using in KINDS else workspace.store.find(using)
     if artifact is not None:
         manifest = artifact.manifest
         if manifest.task != task.name:
             raise PipelineError(f"run {using} was trained for '{manifest.task}', not '{task.name}'")
-        return Target(task, artifact, manifest.run, manifest.recipe, workspace)
+        return Target(task, artifact, manifest.run, manifest.recipe, on_own_backbone(workspace, artifact))
     record = workspace.ledger.find(using)
     if record is None:
         raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
@@ -317,16 +321,22 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
             f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do, others where"
             " their row of the study says keep_weights = true"
         )
-    return Target(task, record, record.run, record.recipe_of(task.name), workspace)
+    return Target(task, record, record.run, record.recipe_of(task.name), on_own_backbone(workspace, record))
 
 
 def _best(task: Task, using: str, workspace: Workspace) -> Artifact:
     """The task's artifact with the best dev score that the backbone and the store have everything for."""
-    best = best_artifact(task.name, using, workspace.store, workspace.backbone.weights_hash)
+    named = workspace.backbone_name
+    best = best_artifact(task.name, using, workspace.store, workspace.backbone.weights_hash if named else None)
     if best is not None:
         return best
     ours, kinds = _artifacts_of(task.name, using, workspace.store), KINDS[using]
     what = " or ".join(kinds)
+    if ours and not named:
+        raise PipelineError(
+            f"no {what} for '{task.name}' in {workspace.store_root} has all its adapters there: see python -m pipeline"
+            " store verify"
+        )
     if ours:
         names = ", ".join(sorted({a.manifest.backbone for a in ours}))
         raise PipelineError(

@@ -194,7 +194,7 @@ def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int |
     rows = workspace.task_data(task, limit, seed)
     for other in tasks:
         try:
-            rows = rows.without(workspace.task_data(other, None, 0).dev, other.name)
+            rows = rows.without(workspace.held_out_rows(other), other.name)
         except PipelineError as error:
             raise PipelineError(f"task '{task.name}': {error}") from None
     return rows

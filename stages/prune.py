@@ -8,7 +8,7 @@ from pipeline.methods.attention import source_shares
 from pipeline.methods.fusion import members_of, own_member, prune_fusion
 from pipeline.records.ledger import Cost, RunRecord, run_name
 from pipeline.records.store import Artifact
-from pipeline.runs.restore import restore
+from pipeline.runs.restore import on_own_backbone, restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace, provenance
@@ -31,6 +31,7 @@ def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion"
         raise PipelineError("prune trains nothing and runs in one process: start it without accelerate launch")
     task = workspace.task(target)
     fusion = _fusion(task, using, workspace)
+    workspace = on_own_backbone(workspace, fusion)
     manifest, data = fusion.manifest, workspace.task_data(task, None, 0)
     if not 1 <= keep < len(manifest.sources):
         count = len(manifest.sources)
@@ -115,12 +116,15 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
     if using != "fusion":
         found = [artifact for artifact in fusions if artifact.manifest.run == using]
     else:
-        whole, weights = [a for a in fusions if a.manifest.pruned_from is None], workspace.backbone.weights_hash
-        found = [artifact for artifact in whole if artifact.manifest.backbone_weights == weights]
+        found = [artifact for artifact in fusions if artifact.manifest.pruned_from is None]
+        if workspace.backbone_name:
+            weights = workspace.backbone.weights_hash
+            found = [artifact for artifact in found if artifact.manifest.backbone_weights == weights]
     if not found:
         wanted = "fusion" if using == "fusion" else f"fusion {using}"
+        on = f" on backbone '{workspace.backbone_name}'" if workspace.backbone_name else ""
         raise PipelineError(
-            f"no {wanted} of '{task.name}' on backbone '{workspace.backbone_name}' in {workspace.store_root}: train one"
+            f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
             f" with python -m pipeline fuse --target {task.name}"
         )
     return workspace.store.current(max(found, key=lambda artifact: (artifact.manifest.dev, artifact.manifest.run)))

@@ -91,7 +91,7 @@ def test_extract_fuse_predict_from_end_to_end(
             "seconds", "examples_per_second", "peak_memory_mb", "artifact",
         }  # fmt: skip
         assert (Path(results[task]["artifact"]) / "adapter.safetensors").is_file()
-    status, out, _ = run("fuse", "--target", "pairs", "--adapters", "films,pairs", *places, *QUICK, "--json")
+    status, out, _ = run("fuse", "--target", "pairs", "--sources", "films", *places, *QUICK, "--json")
     fused = json.loads(out.splitlines()[-1])
     assert (status, fused["kind"], fused["metric"]) == (0, "fusion", "pearson")
     source = data_folder / "pairs" / "dev.csv"
@@ -193,7 +193,12 @@ def test_help_needs_no_heavy_import() -> None:
         (["extract", "--task", "films", "--recipe", "nowhere.toml"], ["nowhere.toml", "no such file"]),
         (["extract", "--task", "films", "--start-from", "meals"], ["--start-from", "meals: no adapter in"]),
         (["fuse", "--target", "films"], ["films: no adapter", "python -m pipeline extract --task films"]),
-        (["fuse", "--target", "films", "--adapters", "films,pairs"], ["2 mistakes", "extract --task pairs"]),
+        (["fuse", "--target", "films", "--sources", "meals@a,pairs@b"], ["2 mistakes", "no adapter a in"]),
+        (["fuse", "--target", "films", "--sources", "films"], ["at least two tasks, but only 'films'"]),
+        (["fuse", "--target", "films", "--sources", "meals,nope"], ["unknown task 'nope'"]),
+        (["extract", "--task", "films", "--dev-limit", "0"], ["--dev-limit 0: give at least 1 row of dev"]),
+        (["extract", "--task", "films", "--label-smoothing", "1"], ["label_smoothing", "less than 1"]),
+        (["extract", "--task", "films", "--class-weights", "many"], ["--class-weights", "balanced"]),
         (["compare", "--study", "nope"], ["unknown study 'nope'", "default"]),
         (["compare", "--seeds", "1,two"], ["--seeds 1,two"]),
         (["compare", "--methods", "magic"], ["methods"]),
@@ -261,7 +266,7 @@ def test_adapters_of_another_backbone_are_not_fused(
         assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
     other = but(places, backbone=save_backbone(tmp_path / "other", seed=7))
     expected = ("films", "trained on another backbone", "python -m pipeline extract --task films")
-    assert_refused(run("fuse", "--target", "films", "--adapters", "films,meals", *other), *expected)
+    assert_refused(run("fuse", "--target", "films", *other), *expected)
     predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
     (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")
     assert_refused(run(*predict, *other), "were trained on", "--backbone")

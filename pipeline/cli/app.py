@@ -7,6 +7,7 @@ from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
 from pipeline.cli.predict import ensemble, evaluate, predict
+from pipeline.cli.settings_file import fill_in
 from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
@@ -20,6 +21,7 @@ app = App(
     version=VERSION,
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
+    config=fill_in,
 )
 for verb in (
     extract,

@@ -25,7 +25,6 @@ def compare(
     methods: str | None = None,
     reference: str | None = None,
     target_limit: int | None = None,
-    dev_limit: int | None = None,
     scoring: ScoredOn | None = None,
     curve: bool | None = None,
     curve_rows: str | None = None,
@@ -46,7 +45,6 @@ def compare(
         methods: Rows of the study or methods, such as full,adapter,fusion (from the study).
         reference: The row that the others are tested against (from the study).
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
-        dev_limit: Choose by only N rows of every task and score on as many, the same for all runs (from the study).
         scoring: The rows that are scored. half: one half of dev, the other chooses; test: the labelled test split, dev
             chooses; train: dev, a part of the training rows chooses; dev: dev, which chooses too (from the study).
         curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
@@ -64,7 +62,7 @@ def compare(
         reference=reference,
         limit=running.limit,
         target_limit=target_limit,
-        dev_limit=dev_limit,
+        dev_limit=running.dev_limit,
         scoring=scoring,
         curve=curve,
         curve_rows=numbers_in(curve_rows, "--curve-rows"),

@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from pipeline.data.tasks import Encoding, HeadKind, Pooling
-from pipeline.settings.recipe import Precision, Recipe, layered
+from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_toml
 
 if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
 
-STORE, REPORTS = Path("adapters_store"), Path("reports")
+BACKBONE = "google-bert/bert-base-uncased"
+DATA, STORE, REPORTS = Path("data"), Path("adapters_store"), Path("reports")
+PLACES = Group(
+    "Where",
+    help="Also from the nearest pipeline.toml, or [tool.adapter-fusion] of a pyproject.toml, from the working folder"
+    " upwards: backbone, data, store, reports. Flags win.",
+)
+"""Options that a settings file may give; see :mod:`pipeline.cli.settings_file`."""
 _MOST_GB = 10**6
 
 
@@ -26,10 +33,28 @@ def _check_path(_type: object, path: Path | None) -> None:
         present(path)
 
 
+def _check_paths(type_: object, paths: tuple[Path, ...]) -> None:
+    for path in paths:
+        _check_path(type_, path)
+
+
 FileOrFolder = Annotated[Path, Parameter(validator=_check_path)]
-StoreFolder = Annotated[FileOrFolder, Parameter(name="--store", help="Where trained adapters and fusions are kept.")]
-ReportsFolder = Annotated[FileOrFolder, Parameter(help="Where runs, tables and pages are kept.")]
-TaskFolder = Annotated[FileOrFolder | None, Parameter(help="Folder that may hold <task>/task.toml.")]
+StoreFolder = Annotated[
+    FileOrFolder, Parameter(name="--store", group=PLACES, help="Where trained adapters and fusions are kept.")
+]
+ReportsFolder = Annotated[FileOrFolder, Parameter(group=PLACES, help="Where runs, tables and pages are kept.")]
+DataFolders = Annotated[
+    tuple[Path, ...],
+    Parameter(
+        name="--data",
+        group=PLACES,
+        negative=(),
+        validator=_check_paths,
+        show_default=False,
+        help="Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl, and <task>/task.toml; may be given"
+        " several times. A task in none of them is read from its Hub data set (the folder data, where there is one).",
+    ),
+]
 Flag = Annotated[bool, Parameter(negative=())]
 Json = Annotated[Flag, Parameter(help="Print the result as one JSON object on the last line.")]
 
@@ -59,6 +84,10 @@ class Training:
     "Sentence vector: cls, the first token; mean, the mean over tokens (from the task)."
     head: HeadKind | None = None
     "How a prediction is made from sentence vectors (from the task; cosine and difference imply siamese)."
+    class_weights: ClassWeights | None = None
+    "balanced: all classes count alike in the loss, however many training rows each has (none)."
+    label_smoothing: float | None = None
+    "Share of a class's label that is spread over all classes, from 0 to below 1 (0)."
     early_stopping_patience: int | None = None
     "Stop after N epochs without a better dev score (off)."
     precision: Precision | None = None
@@ -89,6 +118,8 @@ class Running:
 
     limit: int | None = None
     "Use only N training rows (a seeded, stratified sample)."
+    dev_limit: int | None = None
+    "Choose by only N rows of dev and score on as many, the same for every run (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev."
     track: Literal["tensorboard"] | None = None
@@ -105,7 +136,7 @@ class Running:
             raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 to {_MOST_GB}")
         if not self.checkpoint_seconds >= 0:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
-        names = ("drop_overlap", "track", "checkpoint_seconds", "cache_gb")
+        names = ("dev_limit", "drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
 
 
@@ -131,22 +162,24 @@ class Passes:
     "auto: bf16 if it is clearly faster, which is measured at the start, else fp32."
 
 
-@Parameter(name="*", group="Where")
+@Parameter(name="*", group=PLACES)
 @dataclass(frozen=True, kw_only=True)
 class Places:
     """Where a command reads and writes."""
 
-    backbone: str = "google-bert/bert-base-uncased"
-    "Hub id or local folder of a BERT-family encoder."
-    data: FileOrFolder | None = None
-    "Folder with <task>/{train,dev,test} as parquet, csv, tsv or jsonl; without it, the task's Hub data set."
+    backbone: str | None = None
+    "Hub id or local folder of a BERT-family encoder (google-bert/bert-base-uncased; of a trained model: its own)."
+    data: DataFolders = ()
     store: StoreFolder = STORE
     reports: ReportsFolder = REPORTS
 
-    def workspace(self, running: Running = Running()) -> Workspace:
+    def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
+        """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""
         from pipeline.runs.workspace import Workspace
 
-        return Workspace(self.backbone, self.data, self.store, self.reports, **running.settings())
+        first, *more = self.data or (None,)
+        settings = {"more_data": tuple(more), **running.settings()}
+        return Workspace(self.backbone or usual, first, self.store, self.reports, **settings)
 
 
 def names_in(text: str | None) -> list[str] | None:

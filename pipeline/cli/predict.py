@@ -3,7 +3,7 @@
 import sys
 from typing import Literal
 
-from pipeline.cli.options import REPORTS, FileOrFolder, Json, Passes, Places, ReportsFolder, TaskFolder, names_in
+from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
@@ -41,7 +41,7 @@ def predict(
         target,
         input,
         output,
-        places.workspace(),
+        places.workspace(usual=""),
         using=using,
         batch_size=passes.batch_size,
         precision=passes.precision,
@@ -83,7 +83,7 @@ def evaluate(
 
     found = stage.evaluate(
         target,
-        places.workspace(),
+        places.workspace(usual=""),
         using=using,
         input_file=input,
         split=split,
@@ -102,7 +102,7 @@ def ensemble(
     choose_on: Literal["half", "all"] = "half",
     best: int | None = None,
     seed: int = 0,
-    data: TaskFolder = None,
+    data: DataFolders = (),
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
@@ -122,6 +122,6 @@ def ensemble(
     """
     from stages.ensemble import ensemble as run
 
-    task = find_task(target, data)
+    task = find_task(target, *data)
     record = run(task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
     print_ensemble(record, json)

@@ -5,14 +5,17 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import FileOrFolder, TaskFolder, names_in
+from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder, names_in
+from pipeline.cli.settings_file import settings
 from pipeline.data.tasks import Task, built_in_tasks, find_task, own_files
 from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError
 
 tasks = App(name="tasks", help="The tasks that can be trained, and new ones from your files.")
 
-DataFolder = Annotated[FileOrFolder, Parameter(help="Folder of your tasks, in which the task's own folder is made.")]
+DataFolder = Annotated[
+    FileOrFolder, Parameter(group=PLACES, help="Folder of your tasks, in which the task's own folder is made.")
+]
 
 
 @tasks.command(name="new")
@@ -20,7 +23,7 @@ def tasks_new(
     file: FileOrFolder,
     *,
     name: str | None = None,
-    data: DataFolder = Path("data"),
+    data: DataFolder = DATA,
     text: str | None = None,
     label: str | None = None,
     kind: Kind | None = None,
@@ -40,16 +43,19 @@ def tasks_new(
     """
     from stages.new_task import new_task
 
-    columns = names_in(text) or []
-    print(new_task(file, data, name=name, text=columns, label=label, kind=kind, split=split, seed=seed))
+    columns, is_found = names_in(text) or [], data in map(Path, settings().get("data", [DATA]))
+    print(
+        new_task(file, data, name=name, text=columns, label=label, kind=kind, split=split, seed=seed, is_found=is_found)
+    )
 
 
 @tasks.command(name="list")
-def tasks_list(*, data: TaskFolder = None) -> None:
+def tasks_list(*, data: DataFolders = ()) -> None:
     """Every task in --data, then every built-in one."""
-    if data is not None and not data.is_dir():
-        raise PipelineError(f"{data}: no such folder (--data)")
-    for file in own_files(data) if data is not None else []:
+    for folder in data:
+        if not folder.is_dir():
+            raise PipelineError(f"{folder}: no such folder (--data)")
+    for file in [file for folder in data for file in own_files(folder)]:
         try:
             _print_task(Task.read(file), str(file))
         except PipelineError as error:
@@ -63,13 +69,13 @@ def _print_task(task: Task, description: str) -> None:
 
 
 @tasks.command(name="show")
-def tasks_show(name: str, *, data: TaskFolder = None) -> None:
+def tasks_show(name: str, *, data: DataFolders = ()) -> None:
     """A task with all its settings.
 
     Args:
         name: A built-in task, a task in --data, or a task file.
     """
-    print(find_task(name, data).model_dump_json(indent=2))
+    print(find_task(name, *data).model_dump_json(indent=2))
 
 
 @tasks.command(name="check")

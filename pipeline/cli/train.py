@@ -1,11 +1,15 @@
 """Verbs that make models: extract, fuse, prune, pretrain, demo."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import AdapterKind
+
+Sources = Annotated[str | None, Parameter(name=("--sources", "--adapters"))]
 
 
 def extract(
@@ -50,7 +54,7 @@ def extract(
 def fuse(
     *,
     target: str,
-    adapters: str | None = None,
+    sources: Sources = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
     fusion: Literal["gated", "anchored", "standard"] | None = None,
@@ -63,7 +67,9 @@ def fuse(
 
     Args:
         target: The task that the fusion is for.
-        adapters: Sources, such as sst,quora,sts, or sst@RUN for one of several (every adapter in the store that fits).
+        sources: Tasks to fuse for the target, such as sst,quora, or sst@RUN for one of several adapters. What the store
+            lacks of them is trained first, with the training options that apply; so is the target's own adapter, if
+            the fusion takes it (every adapter in the store that fits).
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
         fusion: gated: gates on the other tasks' adapters beside one of the target's own, trained together; anchored:
@@ -75,7 +81,7 @@ def fuse(
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     workspace, seed, limit = places.workspace(running), running.seed, running.limit
     print_run(
-        stage.fuse(target, recipe, workspace, seed=seed, limit=limit, adapters=adapters, force=running.force),
+        stage.fuse(target, recipe, workspace, seed=seed, limit=limit, sources=sources, force=running.force),
         running.json,
     )
 
@@ -85,6 +91,7 @@ def prune(
     target: str,
     keep: int,
     using: str = "fusion",
+    dev_limit: int | None = None,
     force: Flag = False,
     json: Json = False,
     places: Places = Places(),
@@ -95,11 +102,13 @@ def prune(
         target: The task that the fusion is for.
         keep: How many adapters to keep: those with the most attention on dev.
         using: A run of a fusion; fusion is the best one trained for the target.
+        dev_limit: Choose by only N rows of dev and score on as many, the same for every run (all).
         force: Prune again even if the ledger has this run.
     """
     from stages import prune as stage
 
-    print_run(stage.prune(target, places.workspace(), keep=keep, using=using, force=force), json)
+    workspace = places.workspace(Running(dev_limit=dev_limit), usual="")
+    print_run(stage.prune(target, workspace, keep=keep, using=using, force=force), json)
 
 
 def pretrain(

@@ -144,9 +144,9 @@ def _parts(rows: pd.DataFrame, share: float, seed: int, what: str) -> tuple[pd.D
     return rows[chosen].reset_index(drop=True), rows[~chosen].reset_index(drop=True)
 
 
-def check_limit(limit: int | None) -> None:
+def check_limit(limit: int | None, option: str = "--limit", rows: str = "training row") -> None:
     if limit is not None and limit < 1:
-        raise PipelineError(f"--limit {limit}: give at least 1 training row, or leave it out for all")
+        raise PipelineError(f"{option} {limit}: give at least 1 {rows}, or leave it out for all")
 
 
 def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, test: bool = False) -> TaskData:
@@ -294,17 +294,35 @@ def _hub_rows(hub: Hub, task: Task, split: Split, labelled: bool) -> pd.DataFram
     return canonical_rows(task, table, f"{hub.dataset}:{hub.splits[split]}", source=hub, labelled=labelled)
 
 
+def has_rows(task: Task, data: Path) -> bool:
+    """Whether a table of one of the task's splits stands in ``data``.
+
+    Raises:
+        PipelineError: there is no such folder.
+    """
+    folder = _folder_of(task, data)
+    return folder is not None and bool(_tables(folder, task.files.train, task.files.dev, task.files.test))
+
+
 def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
     """The task's folder and its tables of these names, whether or not they are regular files (an error when read)."""
+    folder = _folder_of(task, data)
+    if folder is None:
+        raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
+    return folder, _tables(folder, *stems)
+
+
+def _folder_of(task: Task, data: Path) -> Path | None:
     with reading(data):
         if not data.is_dir():
             raise PipelineError(f"{data}: no such folder (--data)")
-        folders = [data / name for name in (task.name, *task.aliases) if (data / name).is_dir()]
-    if not folders:
-        raise PipelineError(f"{data / task.name}: no such folder: --data must hold <task>/train and <task>/dev")
-    with reading(folders[0]):
-        files = [folders[0] / f"{stem}{suffix}" for stem in stems for suffix in SUFFIXES]
-        return folders[0], [file for file in files if file.exists()]
+        return next((data / name for name in (task.name, *task.aliases) if (data / name).is_dir()), None)
+
+
+def _tables(folder: Path, *stems: str) -> list[Path]:
+    with reading(folder):
+        files = [folder / f"{stem}{suffix}" for stem in stems for suffix in SUFFIXES]
+        return [file for file in files if file.exists()]
 
 
 def is_blank(value: Any) -> bool:

@@ -18,7 +18,7 @@ Key = TypeVar("Key", str, Task)
 # The settings that each task has of its own; the others concern the one model and its training.
 _OWN = frozenset(
     {"encoding", "pooling", "head", "cosine_scale", "one_logit", "extra", "head_dropout", "max_length", "batch_size"}
-    | {"loss_weight", "pair_order", "average_orders", "truncation"}
+    | {"class_weights", "label_smoothing", "loss_weight", "pair_order", "average_orders", "truncation"}
 )
 
 

@@ -58,6 +58,19 @@ def restore(
     return model.requires_grad_(False).eval()
 
 
+def on_own_backbone(workspace: Workspace, trained: Artifact | RunRecord) -> Workspace:
+    """The workspace on the backbone that ``trained`` names, where the command names none (its name is empty)."""
+    if workspace.backbone_name:
+        return workspace
+    name = trained.manifest.backbone if isinstance(trained, Artifact) else trained.backbone
+    own = workspace.on(name)
+    try:
+        own.backbone  # noqa: B018  (opened here, where it is known who named it)
+    except PipelineError as error:
+        raise PipelineError(f"{error}. The model was trained on it: give --backbone FOLDER_OR_HUB_ID") from error
+    return own
+
+
 def restore_together(
     trained: Sequence[Artifact | RunRecord],
     tasks: Sequence[Task],

@@ -15,6 +15,9 @@ from pipeline.system.errors import PipelineError, raise_all
 
 BEST = "best"
 
+# How the target's predictions are made, and from which rows: not carried over to adapters of other tasks.
+_TARGETS = ("head", "one_logit", "cosine_scale", "extra")
+
 Verdict = tuple[Artifact, str | None]
 """An adapter, and why it cannot be used; None if it can."""
 
@@ -35,7 +38,7 @@ class SourceName:
         return f"no adapter {f'{self.run} ' if self.run else ''}in {workspace.store_root}"
 
 
-def parse_sources(text: str, workspace: Workspace, option: str = "--adapters") -> list[SourceName]:
+def parse_sources(text: str, workspace: Workspace, option: str = "--sources") -> list[SourceName]:
     """The names in ``sst,quora@3f2a...,sts``, aliases resolved.
 
     Raises:
@@ -74,22 +77,73 @@ class Fusion:
         Raises:
             PipelineError: one is missing or does not fit, with the command that makes it.
         """
-        store = self.workspace.store
-        verdicts = [(a, self._why_not(a.manifest)) for a in store.artifacts() if a.manifest.kind == "adapter"]
+        verdicts = self._verdicts()
         fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
         names = names or [SourceName(task) for task in sorted({*fitting, self.task.name})]
         if not self._takes_own:
             names = [name for name in names if name.task != self.task.name]
-        chosen = _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
-        if len(chosen) < 1 + self._takes_own:
-            missing = (
-                f"at least two tasks, but only '{chosen[0].manifest.task}'" if chosen else "another task, but none"
-            )
+        chosen = self._chosen(names, verdicts, seed)
+        self._check_count([artifact.manifest.task for artifact in chosen])
+        return tuple(map(self.workspace.store.current, chosen))
+
+    def named(self, sources: Sequence[SourceName]) -> list[SourceName]:
+        """What is fused where ``sources`` are named: these, and the target's own adapter if the recipe takes that."""
+        others = [name for name in sources if name.task != self.task.name]
+        own = [name for name in sources if name.task == self.task.name] or [SourceName(self.task.name)]
+        return [*others, *own] if self._takes_own else others
+
+    def missing(self, names: Sequence[SourceName]) -> dict[str, str | None]:
+        """The tasks of ``names`` that have no adapter in the store that fits, and why the one there does not, if any.
+
+        One that is named with its run is not missing: it cannot be trained anew.
+        """
+        verdicts, found = self._verdicts(), dict[str, str | None]()
+        for name in names:
+            meant = [(artifact.manifest.run, why) for artifact, why in verdicts if name.means(artifact.manifest)]
+            if name.run is None and all(why is not None for _, why in meant):
+                found[name.task] = f"adapter {meant[0][0]} {meant[0][1]}" if meant else None
+        return found
+
+    def adapter_recipe(self, task: Task) -> Recipe:
+        """The recipe for an adapter of ``task`` that this fusion lacks: what of the fusion's has an effect on it.
+
+        How predictions for the target are made is the target's alone.
+        """
+        others = {} if task.name == self.task.name else {key: Recipe().flat()[key] for key in _TARGETS}
+        return self.recipe.changed({"trainable": "adapter", "encoding": self.encoding, **others})
+
+    def check(self, names: Sequence[SourceName], planned: Mapping[str, Recipe], seed: int) -> None:
+        """Raise what can be known to be wrong with a fusion of ``names`` before its missing adapters are trained.
+
+        Args:
+            planned: resolved recipes of the missing adapters, by task.
+        """
+        self.workspace.resolve(self.recipe, self.task)
+        there = self._chosen([name for name in names if name.task not in planned], self._verdicts(), seed)
+        recipes = {artifact.manifest.task: artifact.manifest.recipe for artifact in there} | dict(planned)
+        self._check_count(sorted(recipes))
+        problems = []
+        for name, recipe in planned.items():
+            pair, kind = self.workspace.task(name).is_pair, self.recipe.adapter.kind
+            if why := why_recipe_not_fused(recipe, pair, self.encoding, kind):
+                problems.append(f"{name}: an adapter of this recipe {why}")
+        raise_all("fuse", problems)
+        dropped_layers(self.recipe, recipes)
+
+    def _verdicts(self) -> list[Verdict]:
+        adapters = [a for a in self.workspace.store.artifacts() if a.manifest.kind == "adapter"]
+        return [(adapter, self._why_not(adapter.manifest)) for adapter in adapters]
+
+    def _chosen(self, names: Sequence[SourceName], verdicts: Sequence[Verdict], seed: int) -> list[Artifact]:
+        return _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
+
+    def _check_count(self, tasks: Sequence[str]) -> None:
+        if len(tasks) < 1 + self._takes_own:
+            missing = f"at least two tasks, but only '{tasks[0]}'" if tasks else "another task, but none"
             raise PipelineError(
-                f"fuse needs adapters of {missing} is here: train another, for example"
-                f" {self._extract_command('TASK', 'cross')}"
+                f"fuse needs adapters of {missing} is here: name tasks to train them on, such as --sources sst,quora,"
+                f" or train another, for example {self._extract_command('TASK', 'cross')}"
             )
-        return tuple(map(store.current, chosen))
 
     def request(self, chosen: Sequence[Artifact], *, seed: int, limit: int | None) -> RunRequest:
         """The request to fuse ``chosen``, whoever chose them; there is no fusion in layers that they leave out.
@@ -126,7 +180,7 @@ class Fusion:
 
     def _extract_command(self, task: str, encoding: str | None = None) -> str:
         place = self.workspace
-        data = f" --data {place.data}" if place.data else ""
+        data = "".join(f" --data {folder}" for folder in place.folders)
         store = f" --store {place.store_root}" if str(place.store_root) != "adapters_store" else ""
         siamese = " --encoding siamese" if (encoding or self.encoding) == "siamese" else ""
         return f"python -m pipeline extract --task {task} --backbone {place.backbone_name}{data}{store}{siamese}"
@@ -243,6 +297,6 @@ def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int,
         every = layers_text(tuple({layer for layers in found.values() for layer in layers}))
         raise PipelineError(
             f"fuse: the adapters leave out different layers ({listed}): give --drop-layers {every}, or name adapters"
-            " that agree (--adapters TASK@RUN)"
+            " that agree (--sources TASK@RUN)"
         )
     return next(iter(found.values()))

@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import pandas as pd
+import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
@@ -32,6 +33,7 @@ from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import check_memory, is_main_process, make_accelerator
 from pipeline.training.fit import Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
+from pipeline.training.objectives import Objective, balanced_weights, objective_of
 from pipeline.training.predict import Extend
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
@@ -148,7 +150,7 @@ class TrainingRun:
             if recipe.score_start
         }
 
-        loss, terms = self._loss(model, scorings)
+        loss, terms = self._loss(model, accelerator.device)
         evaluations = Evaluations(model, scorings)
         fitted = fit(
             model,
@@ -187,14 +189,16 @@ class TrainingRun:
         assert record is not None
         return record
 
-    def _loss(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> tuple[Loss, Terms]:
+    def _loss(self, model: MultitaskModel, device: torch.device) -> tuple[Loss, Terms]:
         """The loss of a piece, weighted by its task, and the terms in it."""
 
         def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
             return model(piece.task, **inputs_of(piece.batch))
 
+        losses = {name: self._objective(name, device).loss for name in self.parts}
+
         def objective(outputs: Tensor, piece: Piece) -> Tensor:
-            return scorings[piece.task].objective.loss(outputs, piece.batch["labels"])
+            return losses[piece.task](outputs, piece.batch["labels"])
 
         terms = terms_of(
             Regularised(
@@ -212,6 +216,14 @@ class TrainingRun:
             return regularised(model, piece) * self.parts[piece.task].recipe.joint.loss_weight
 
         return loss, terms
+
+    def _objective(self, name: str, device: torch.device) -> Objective:
+        """The objective of a task, with the class weights of its training rows on ``device``."""
+        part, weights = self.parts[name], None
+        if part.recipe.class_weights == "balanced":
+            labels = self.data[name].train["label"].to_numpy()
+            weights = balanced_weights(labels, part.task.outputs).to(device)
+        return objective_of(part.task, part.recipe, weights)
 
     def _initial_adapter(self, scoring: Scoring) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter that the model starts as, and the scores that it was chosen by; see :func:`choose_anchor`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from pipeline.data.extra import add_extra, extra_rows
-from pipeline.data.load import TaskData, check_limit, load_all_rows, read_test_texts
+from pipeline.data.load import TaskData, check_limit, has_rows, load_all_rows, read_test_texts
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
 from pipeline.models.backbone import Backbone, open_backbone
@@ -24,6 +25,7 @@ from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import ScoredOn, Scoring
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import is_main_process
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, process_count, resolve_precision
 
@@ -34,8 +36,9 @@ T = TypeVar("T")
 class Workspace:
     """The backbone, data, store and reports of one command.
 
-    ``data`` is the folder of ``--data``, or None to read each task's Hub data set. ``cache_gb`` bounds what is
-    kept in memory of frozen layers' outputs; like ``checkpoint_seconds`` it is no part of a run's identity.
+    ``data`` is the folder of ``--data``, and ``more_data`` those that are searched after it. A task that is in none of
+    them is read from its Hub data set. ``cache_gb`` bounds what is kept in memory of frozen layers' outputs; like
+    ``checkpoint_seconds`` it is no part of a run's identity.
     """
 
     backbone_name: str
@@ -50,6 +53,7 @@ class Workspace:
     """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data."""
     scoring: Scoring = field(default_factory=Scoring)
     """Which rows choose and which are scored; part of a run's data."""
+    more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
     """Tasks whose dev and scored rows no task trains on: they must not have been a source's training rows."""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -80,7 +84,34 @@ class Workspace:
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file; read once a command."""
-        return self._once(("task", name), lambda: find_task(name, self.data))
+        return self._once(("task", name), lambda: find_task(name, *self.folders))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where a task is looked for, in this order."""
+        return () if self.data is None else (self.data, *self.more_data)
+
+    def data_of(self, task: Task) -> Path | None:
+        """The first folder with rows of ``task``; None: its Hub data set, which is said where folders were given.
+
+        Raises:
+            PipelineError: a folder does not exist, or none has rows of a task without a Hub data set.
+        """
+        return self._once(("data", task.model_dump_json()), lambda: self._folder_of(task))
+
+    def _folder_of(self, task: Task) -> Path | None:
+        having = [folder for folder in self.folders if has_rows(task, folder)]  # looks at all: one may be misspelt
+        if having or not self.folders:
+            return having[0] if having else None
+        listed = ", ".join(map(str, self.folders))
+        if task.hub is None and len(self.folders) > 1:
+            raise PipelineError(f"no rows of task '{task.name}' in {listed}: one must hold <task>/train and <task>/dev")
+        if task.hub is None:
+            return self.data  # what it lacks is said by whoever reads it
+        if is_main_process():
+            source = f"its data set on the Hub, {task.hub.dataset}"
+            print(f"note: no rows of task '{task.name}' in {listed}: it is read from {source}", file=sys.stderr)
+        return None
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
         """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
@@ -125,14 +156,19 @@ class Workspace:
 
         return self._once((name, limit, seed), drawn)
 
+    def held_out_rows(self, task: Task) -> pd.DataFrame:
+        """All rows that choose or score, however few of them :attr:`dev_limit` leaves."""
+        return self._read(task).held_out
+
     def _usable(self, task: Task) -> TaskData:
+        check_limit(self.dev_limit, "--dev-limit", "row of dev")
         rows = self._without_held_out(task)
         if self.scored_on(task) == "half":
             rows = rows.halved(task, self.scoring.seed)
         return rows.sample(task, None, 0, self.dev_limit)
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
-        data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data)
+        data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data_of(task))
         others = [other for other in map(self.task, self.held_out) if other.name != task.name]
         for each in extra:
             source = self.task(each.task)
@@ -140,9 +176,9 @@ class Workspace:
                 data,
                 source.name,
                 extra_rows(source, self._read(source).train, task, each),
-                dev=pd.concat([self._read(task).held_out, data.dev]),
+                dev=pd.concat([self.held_out_rows(task), data.dev]),
                 test=test,
-                held_out=[self._read(other).held_out for other in others],
+                held_out=[self.held_out_rows(other) for other in others],
                 limit=limit,
                 seed=seed,
             )
@@ -152,7 +188,7 @@ class Workspace:
         rows = self._read(task)
         for other in map(self.task, self.held_out):
             if other.name != task.name:  # what a task's own splits share is --drop-overlap's
-                held_out = self._read(other).held_out
+                held_out = self.held_out_rows(other)
                 try:
                     rows = rows.without(held_out, other.name)
                 except PipelineError as error:
@@ -166,7 +202,7 @@ class Workspace:
     def _read(self, task: Task) -> TaskData:
         """Its splits as they are published."""
         wanted = {"drop_overlap": self.drop_overlap, "test": self.scored_on(task) == "test"}
-        return self._once(("all", task.model_dump_json()), lambda: load_all_rows(task, self.data, **wanted))
+        return self._once(("all", task.model_dump_json()), lambda: load_all_rows(task, self.data_of(task), **wanted))
 
 
 @cache

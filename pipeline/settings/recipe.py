@@ -16,6 +16,7 @@ from pipeline.system.errors import PipelineError, raise_all, validation_problems
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam"]
+ClassWeights = Literal["none", "balanced"]
 Extras = Annotated[
     tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
 ]
@@ -59,6 +60,10 @@ class Recipe(Part):
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
     cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
     one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
+    class_weights: ClassWeights = Field(
+        "none", description="balanced: all classes count alike in the loss, however many training rows each has"
+    )
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of a label that is spread over all classes")
     max_length: Tokens | None = Field(None, ge=4, description="longest input, tokens")
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
     pairs: parts.Pairs = parts.Pairs()
@@ -247,6 +252,8 @@ class Recipe(Part):
             "truncation": not task.is_pair,
             "head_dropout": head != "cosine",
             "cosine_scale": head == "cosine" and task.kind == "score",
+            "class_weights": task.kind == "classes",
+            "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
             "hidden_dropout": self.trainable != "head",  # what is frozen runs without
             # Where all train, only several tasks could each have their own.
             "train_layernorm": self.trainable != "full+adapter" or joint,

@@ -5,6 +5,7 @@ Loss and prediction stand together because they must agree on scale: what the lo
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,18 +19,27 @@ from pipeline.stats.metrics import Prediction
 
 @dataclass(frozen=True)
 class Objective:
-    """``loss(outputs, labels)`` is the mean over the batch; ``predict(outputs)`` reads the same outputs (B, k)."""
+    """``loss(outputs, labels)`` is the mean over the rows; ``predict(outputs)`` reads the same outputs (B, k).
+
+    With class weights it is the mean of ``w[label] * loss``: divided by the rows, not by their weights, so that a batch
+    may be cut into pieces.
+    """
 
     loss: Callable[[Tensor, Tensor], Tensor]
     predict: Callable[[Tensor], Prediction]
 
 
-def objective_of(task: Task, recipe: Recipe) -> Objective:
-    """The objective of a task under a resolved recipe."""
+def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> Objective:
+    """The objective of a task under a resolved recipe.
+
+    Args:
+        weights: the weight of each class in the loss, (k,); None: 1.
+    """
     if task.kind == "classes":
         if recipe.head == "cosine":
-            return _COSINE_CLASSES
-        return _ONE_LOGIT if recipe.one_logit else _CLASSES
+            return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes)
+        loss, read = (_one_logit_loss, _predict_one_logit) if recipe.one_logit else (_class_loss, _predict_classes)
+        return Objective(partial(loss, weights=weights, smoothing=recipe.label_smoothing), read)
     assert task.range is not None
     low, high = task.range
     if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
@@ -45,7 +55,26 @@ def _predict_classes(outputs: Tensor) -> Prediction:
     return Prediction(outputs.argmax(dim=-1).numpy(), probabilities.numpy())
 
 
-_CLASSES = Objective(loss=lambda outputs, labels: F.cross_entropy(outputs, labels), predict=_predict_classes)
+def balanced_weights(labels: np.ndarray, classes: int) -> Tensor:
+    """Weights (classes,) by inverse frequency: ``rows / (classes that occur * rows of the class)``.
+
+    Their mean over the rows is 1, so that learning rates mean what they mean without. A class that does not occur has
+    weight 1.
+
+    Args:
+        labels: the training rows' classes, int (rows,).
+    """
+    counts = torch.from_numpy(np.bincount(labels, minlength=classes))
+    here = counts > 0
+    return torch.where(here, len(labels) / (here.sum() * counts.clamp(min=1)), 1.0)
+
+
+def _class_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
+    """Cross entropy; smoothing as Szegedy et al. 2016, and its spread part weighted by class as in PyTorch."""
+    if weights is None:
+        return F.cross_entropy(outputs, labels, label_smoothing=smoothing)
+    total = F.cross_entropy(outputs, labels, weights.to(outputs), label_smoothing=smoothing, reduction="sum")
+    return total / len(labels)
 
 
 def _predict_one_logit(outputs: Tensor) -> Prediction:
@@ -55,20 +84,21 @@ def _predict_one_logit(outputs: Tensor) -> Prediction:
     return Prediction((positive > 0.5).long().numpy(), probabilities.numpy())
 
 
-_ONE_LOGIT = Objective(
-    loss=lambda outputs, labels: F.binary_cross_entropy_with_logits(outputs.squeeze(-1), labels.to(outputs.dtype)),
-    predict=_predict_one_logit,
-)
-"""Two classes by the Bernoulli loss on one logit (Liu & Shen 2023, Hayes 2024)."""
+def _one_logit_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
+    """The Bernoulli loss on one logit z (Liu & Shen 2023, Hayes 2024): cross entropy of two logits, 0 and z."""
+    if weights is None and not smoothing:
+        return F.binary_cross_entropy_with_logits(outputs.squeeze(-1), labels.to(outputs.dtype))
+    return _class_loss(torch.cat([torch.zeros_like(outputs), outputs], dim=-1), labels, weights, smoothing)
 
 
-def cosine_embedding_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+def cosine_embedding_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """``1 - cos`` for label 1 and ``max(0, cos)`` for label 0, margin 0 (Xu 2024, section 4.1).
 
     Labels 0/1 become targets -1/+1 here; PyTorch's own loss is zero, silently, for a target of 0.
     """
     cosine = outputs.squeeze(-1)
-    return torch.where(labels == 1, 1 - cosine, cosine.clamp(min=0)).mean()
+    losses = torch.where(labels == 1, 1 - cosine, cosine.clamp(min=0))
+    return (losses if weights is None else losses * weights.to(outputs)[labels]).mean()
 
 
 def _predict_cosine_classes(outputs: Tensor) -> Prediction:
@@ -77,9 +107,6 @@ def _predict_cosine_classes(outputs: Tensor) -> Prediction:
     # In fp32 the cosine of equal vectors may exceed 1 by rounding.
     positive = ((1 + cosine) / 2).clip(0, 1)
     return Prediction((cosine > 0).astype(np.int64), np.stack([1 - positive, positive], axis=-1))
-
-
-_COSINE_CLASSES = Objective(loss=cosine_embedding_loss, predict=_predict_cosine_classes)
 
 
 def _squared(zero: float, unit: float, clamped: bool) -> Objective:

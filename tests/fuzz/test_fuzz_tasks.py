@@ -41,5 +41,5 @@ def test_a_task_of_any_name_is_found_or_refused(
         data = folder / "data"
         (data / "own").mkdir(parents=True)
         (data / "own" / "task.toml").write_bytes(as_bytes(document | {"name": "own"}, "toml"))
-        find_task(name, data if in_folder else None)
+        find_task(name, *([data] if in_folder else []))
         find_task("own", data)

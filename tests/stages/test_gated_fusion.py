@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.runs.sources import Fusion, parse_sources
+from pipeline.runs.training_run import TrainingRun
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
@@ -65,7 +67,7 @@ def test_the_targets_adapter_of_stage_one_is_no_source_of_a_fresh_one(
     first = fuse("films", recipe(), workspace, seed=1)
     extract("films", quick("adapter"), workspace, seed=1)
     assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).run == first.run
-    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, adapters="films,meals,pairs")
+    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, sources="films,meals,pairs")
     assert named.run == first.run
 
 
@@ -145,4 +147,6 @@ def test_what_cannot_be_fused_is_refused(workspace: Any, recipe: Any, quick: Any
         fuse("films", recipe(own_adapter="trained"), workspace, seed=1)
     extract("pairs", quick("adapter"), workspace, seed=1)
     with pytest.raises(PipelineError, match="own_adapter = 'frozen' .* name films too"):
-        fuse("films", recipe(own_adapter="frozen"), workspace, seed=1, adapters="meals,pairs")
+        fusion = Fusion(workspace.task("films"), recipe(own_adapter="frozen"), workspace)
+        chosen = fusion.choose(parse_sources("meals,pairs", workspace), seed=1)
+        TrainingRun(fusion.request(chosen, seed=1, limit=None), workspace).get()

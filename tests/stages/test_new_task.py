@@ -62,7 +62,12 @@ def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
     assert status == 0
     assert "240 rows (csv, cp1252, semicolon)" in out
     assert "text: 'message'; label: 'queue'; not used: date, price" in out
-    assert out.splitlines()[-1] == f"next: python -m pipeline extract --task support-tickets --data {data}"
+    assert [line.strip() for line in out.splitlines()[-4:]] == [
+        "next:",
+        f"python -m pipeline extract --task support-tickets --data {data}",
+        f"python -m pipeline fuse --target support-tickets --sources sst,quora --data {data}",
+        f"python -m pipeline predict --target support-tickets --input FILE --output FILE --data {data}",
+    ]
     places = [f"--backbone={backbone_folder}", f"--data={data}", f"--store={tmp_path / 's'}"]
     places.append(f"--reports={tmp_path / 'r'}")
     recipe = tmp_path / "recipe.toml"

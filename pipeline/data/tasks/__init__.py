@@ -174,12 +174,15 @@ def own_files(data: Path) -> list[Path]:
         return sorted(data.glob("*/task.toml"))
 
 
-def find_task(name: str, data: Path | None = None) -> Task:
-    """The task called ``name``: a task file, ``<data>/<name>/task.toml``, a built-in task or an alias of one."""
+def find_task(name: str, *data: Path) -> Task:
+    """The task called ``name``: a task file, a built-in task or its alias, or ``<folder>/<name>/task.toml``.
+
+    The last comes before a built-in task; of several folders the first one that has it counts.
+    """
     if name.endswith(".toml"):
         return Task.read(Path(name))
-    own = data / name / "task.toml" if data is not None and is_name(name) else None
-    if own is not None and present(own):
+    files = [folder / name / "task.toml" for folder in data] if is_name(name) else []
+    if own := next(filter(present, files), None):
         task = Task.read(own)
         if task.name != name:
             raise PipelineError(f"{own}: names itself '{task.name}' but stands in folder '{name}': make them agree")
@@ -187,10 +190,10 @@ def find_task(name: str, data: Path | None = None) -> Task:
     tasks = built_in_tasks()
     for task in tasks.values():
         if name in task.aliases:
-            return find_task(task.name, data)
+            return find_task(task.name, *data)
     if name in tasks:
         return tasks[name]
-    here = [file.parent.name for file in own_files(data)] if data is not None else []
+    here = [file.parent.name for folder in data for file in own_files(folder)]
     known = ", ".join([*here, *tasks])
     raise PipelineError(
         f"unknown task {shortened(name)}: name one of {known}; or a task file; or put <task>/task.toml into --data DIR"

@@ -148,7 +148,7 @@ def test_an_unknown_task_is_answered_with_those_there_are(tmp_path: Path) -> Non
     own.write_text(toml(MOOD))
     for data, there in ((None, EXPECTED), (tmp_path, ["mood", *EXPECTED])):
         with pytest.raises(PipelineError, match="unknown task 'sts2'") as caught:
-            find_task("sts2", data)
+            find_task("sts2", *filter(None, [data]))
         assert not [name for name in there if name not in str(caught.value)]
         assert "--data DIR" in str(caught.value)
 

@@ -10,6 +10,8 @@ import pytest
 
 from pipeline.methods.anchored import ANCHORED_FILE
 from pipeline.records.ledger import RunRecord
+from pipeline.runs.sources import Fusion, parse_sources
+from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.extract import extract
@@ -67,7 +69,9 @@ def test_without_a_head_to_start_from_it_begins_as_its_own(settings, workspace: 
 
 def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace: Workspace, quick: Quick) -> None:
     stage_one(workspace, quick, films=UNTRAINED, meals=UNTRAINED)
-    record = fuse("pairs", quick("fusion", fusion="anchored", **UNTRAINED), workspace, seed=0, adapters="films,meals")
+    fusion = Fusion(workspace.task("pairs"), quick("fusion", fusion="anchored", **UNTRAINED), workspace)
+    chosen = fusion.choose(parse_sources("films,meals", workspace), seed=0)
+    record = TrainingRun(fusion.request(chosen, seed=0, limit=None), workspace).get()
     assert record.anchor is None
     weights = workspace.ledger.attention(record.run)
     assert weights is not None

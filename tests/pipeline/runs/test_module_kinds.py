@@ -81,7 +81,7 @@ def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, q
     record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0)
     extract("meals", quick("adapter", epochs=1), workspace, seed=0)
     with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
-        fuse("meals", quick("fusion"), workspace, seed=0, adapters=f"meals,films@{record.run}")
+        fuse("meals", quick("fusion"), workspace, seed=0, sources=f"meals,films@{record.run}")
     with pytest.raises(PipelineError, match=r"adapter 'pal' cannot be fused: .* \(houlsby or pfeiffer\)"):
         quick("fusion", adapter="pal").resolve(workspace.task("films"), "fp32")
 

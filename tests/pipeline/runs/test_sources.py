@@ -110,10 +110,10 @@ def test_names_are_resolved_and_blanks_left_out(workspace: Workspace) -> None:
 
 def test_tasks_that_are_named_twice_are_all_listed(workspace: Workspace) -> None:
     with pytest.raises(PipelineError) as raised:
-        parse_sources("pairs,films,meals,films@a,meals", workspace, "--sources")
-    message = "--sources names films, meals more than once: one adapter a task can be used"
+        parse_sources("pairs,films,meals,films@a,meals", workspace, "--start-from")
+    message = "--start-from names films, meals more than once: one adapter a task can be used"
     assert str(raised.value) == message
-    with pytest.raises(PipelineError, match=r"^--adapters names no task: write for example --adapters sst"):
+    with pytest.raises(PipelineError, match=r"^--sources names no task: write for example --sources sst"):
         parse_sources(" , ", workspace)
 
 
@@ -162,7 +162,8 @@ def test_one_adapter_is_too_few(workspace: Workspace) -> None:
     with pytest.raises(PipelineError) as raised:
         chosen(workspace, None)
     assert str(raised.value) == (
-        "fuse needs adapters of at least two tasks, but only 'films' is here: train another, for example python -m"
+        "fuse needs adapters of at least two tasks, but only 'films' is here: name tasks to train them on, such as"
+        " --sources sst,quora, or train another, for example python -m"
         f" pipeline extract --task TASK --backbone {workspace.backbone_name} --data {workspace.data}"
         f" --store {workspace.store_root}"
     )
@@ -190,7 +191,7 @@ def test_the_layers_without_fusion_are_those_of_the_recipe_and_of_all_adapters()
         dropped_layers(FUSION, {"films": leaving_out(2), "meals": leaving_out(), "pairs": leaving_out(0, 1)})
     assert str(raised.value) == (
         "fuse: the adapters leave out different layers (films: 2, meals: none, pairs: 0-1): give --drop-layers 0-2,"
-        " or name adapters that agree (--adapters TASK@RUN)"
+        " or name adapters that agree (--sources TASK@RUN)"
     )
 
 
@@ -241,10 +242,10 @@ def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypa
         keep(workspace, run, task, limit=limit)
     a, b, c = map(named, "abc")
     fuse("films", FUSION, workspace, seed=1)
-    fuse("films", FUSION, workspace, seed=1, limit=20, adapters="meals,films", force=True)
-    fuse("films", FUSION, workspace, seed=1, adapters="meals,pairs")
+    fuse("films", FUSION, workspace, seed=1, limit=20, sources="meals,films", force=True)
+    fuse("films", FUSION, workspace, seed=1, sources="meals,pairs")
     fuse("pairs", FUSION, workspace, seed=1)
-    assert asked == [([a, b, c], 50, False), ([a, b], 20, True), ([b, c], None, False), ([a, b, c], 30, False)]
+    assert asked == [([a, b, c], 50, False), ([a, b], 20, True), ([a, b, c], 50, False), ([a, b, c], 30, False)]
 
 
 @pytest.mark.parametrize("limit", [None, 50])

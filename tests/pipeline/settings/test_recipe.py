@@ -241,6 +241,21 @@ def test_a_cosine_over_classes_has_no_scale() -> None:
     assert resolved(QUORA, head="cosine", cosine_scale="shifted") == resolved(QUORA, head="cosine")
 
 
+def test_class_weights_and_label_smoothing_are_for_classes_and_no_part_of_an_identity_unless_given() -> None:
+    weighted = {"class_weights": "balanced", "label_smoothing": 0.1}
+    assert weighted.items() <= resolved(SST, **weighted).identity.items()
+    assert not weighted.keys() & resolved(SST).identity.keys()
+    assert resolved(STS, **weighted) == resolved(STS)
+    assert resolved(QUORA, head="cosine", label_smoothing=0.1) == resolved(QUORA, head="cosine")
+    assert resolved(QUORA, head="cosine", class_weights="balanced") != resolved(QUORA, head="cosine")
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, float("nan")])
+def test_smoothing_leaves_some_of_the_label(smoothing: float) -> None:
+    with pytest.raises(PipelineError, match="label_smoothing: Input should be"):
+        Recipe.parse({"label_smoothing": smoothing}, "test")
+
+
 def test_one_logit_is_for_two_classes() -> None:
     assert resolved(QUORA, one_logit=True) != resolved(QUORA)
     for task, what in ((SST, "5 classes"), (STS, "a score")):
@@ -557,6 +572,8 @@ DEFAULTS = {
     "head": None,
     "cosine_scale": "clamped",
     "one_logit": False,
+    "class_weights": "none",
+    "label_smoothing": 0.0,
     "max_length": None,
     "extra": {},
     "adapter": "houlsby",

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from pipeline.data.tasks import Task, find_task
 from pipeline.models.heads import build_head
 from pipeline.settings.recipe import Recipe
-from pipeline.training.objectives import Objective, objective_of
+from pipeline.training.objectives import Objective, balanced_weights, objective_of
 
 
 def objective_for(task: Task, head: Any, cosine_scale: Any = "clamped", one_logit: bool = False) -> Objective:
@@ -196,3 +196,62 @@ def test_the_two_scales_of_a_cosine_agree_at_its_upper_end_alone() -> None:
     outputs = torch.tensor([[1.0], [0.5], [0.0], [-1.0]])
     assert clamped.predict(outputs).values == pytest.approx([5, 2.5, 0, 0])
     assert shifted.predict(outputs).values == pytest.approx([5, 3.75, 2.5, 0])
+
+
+# Class weights and label smoothing.
+
+LABELS = torch.tensor([0, 0, 0, 0, 0, 0, 2, 2, 2, 4])
+
+
+def test_balanced_weights_are_inverse_frequencies_with_mean_1_over_the_rows() -> None:
+    weights = balanced_weights(LABELS.numpy(), 5)
+    assert weights.tolist() == pytest.approx([10 / 18, 1, 10 / 9, 1, 10 / 3])  # classes 1 and 3 have no row
+    assert weights[LABELS].mean().item() == pytest.approx(1)
+    shares = [weights[LABELS][label == LABELS].sum().item() for label in (0, 2, 4)]
+    assert shares == pytest.approx([10 / 3] * 3)  # each class counts alike
+    assert balanced_weights(np.array([0, 1, 1, 0]), 2).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_loss_of_classes_is_cross_entropy_as_pytorch_weights_and_smooths_it(
+    smoothing: float, weighted: bool
+) -> None:
+    outputs = torch.randn(len(LABELS), 5, generator=torch.Generator().manual_seed(0)).mul(3).requires_grad_()
+    weights = balanced_weights(LABELS.numpy(), 5) if weighted else None
+    loss = objective_of(SST, Recipe(head="linear", label_smoothing=smoothing), weights).loss(outputs, LABELS)
+    # The weights of these rows add up to their number, by which PyTorch's mean is divided.
+    stock = F.cross_entropy(outputs, LABELS, weights, label_smoothing=smoothing)
+    torch.testing.assert_close(loss, stock)
+    torch.testing.assert_close(*(torch.autograd.grad(each, outputs)[0] for each in (loss, stock)))
+
+
+@pytest.mark.parametrize("name", ["classes", "one logit", "cosine classes"])
+def test_a_weighted_loss_is_a_mean_over_rows_however_a_batch_is_cut(name: str) -> None:
+    """With PyTorch's own mean, a piece whose rows are all of one class would not feel its weight."""
+    _, width, labels = OBJECTIVES[name]
+    task, head = (SST, "linear") if width == 5 else (QUORA, "cosine" if name == "cosine classes" else "linear")
+    recipe = Recipe(head=head, one_logit=name == "one logit", label_smoothing=0.1)
+    weights = torch.linspace(0.5, 2, len(task.classes))
+    objective = objective_of(task, recipe, weights)
+    outputs = torch.randn(len(labels), width, generator=torch.Generator().manual_seed(1)).clamp(-1, 1)
+    whole = objective.loss(outputs, labels)
+    pieces = [objective.loss(outputs[rows], labels[rows]) * len(rows) for rows in (range(1), range(1, 6))]
+    torch.testing.assert_close(whole, sum(pieces) / len(labels))
+    single = objective_of(task, recipe.changed({"label_smoothing": 0.0})).loss
+    if name != "classes":  # without smoothing the loss of a row is its own, times its weight
+        plain = objective_of(task, recipe.changed({"label_smoothing": 0.0}), weights).loss(outputs, labels)
+        rows = [weights[labels[i]] * single(outputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
+        torch.testing.assert_close(plain, sum(rows) / len(rows))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weights", [None, torch.tensor([0.6, 3.0])])
+def test_one_logit_is_weighted_and_smoothed_as_two_are(weights: Tensor | None, smoothing: float) -> None:
+    one, two = (
+        objective_of(QUORA, Recipe(head="linear", one_logit=one_logit, label_smoothing=smoothing), weights)
+        for one_logit in (True, False)
+    )
+    logits = torch.linspace(-4, 4, 9)[:, None]
+    both, labels = torch.cat([torch.zeros_like(logits), logits], dim=-1), torch.arange(9) % 2
+    torch.testing.assert_close(one.loss(logits, labels), two.loss(both, labels))

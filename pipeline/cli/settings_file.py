@@ -1,0 +1,91 @@
+"""Options that repeat in every command, from a file: ``pipeline.toml``, or ``[tool.adapter-fusion]`` of pyproject.toml.
+
+The file is the nearest one from the working folder upwards, as ruff looks for its own; files do not add up.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App, ArgumentCollection, Token
+
+from pipeline.cli.options import DATA, PLACES
+from pipeline.system.errors import PipelineError, raise_all, shortened
+from pipeline.system.reading import read_toml
+
+OWN, SHARED, SECTION = "pipeline.toml", "pyproject.toml", "adapter-fusion"
+KEYS = ("backbone", "data", "store", "reports")
+
+
+def fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give a command's options for places that were not given their values of the settings file.
+
+    What the command has no option for is ignored. Where nothing says what data is, it is the folder ``data``, if there
+    is one.
+
+    Raises:
+        PipelineError: as for :func:`settings`.
+    """
+    own = [each for each in arguments if PLACES in (each.parameter.group or ())]  # type: ignore[operator]
+    if not own:
+        return
+    values = settings()
+    if DATA.is_dir():
+        values.setdefault("data", [str(DATA)])
+    for argument in own:
+        found = [] if argument.has_tokens else values.get(argument.name.removeprefix("--"), [])
+        _, takes_several = argument.token_count()
+        for index, value in enumerate(found if takes_several else found[:1]):
+            argument.append(Token(keyword=argument.name, value=value, source=OWN, index=index))
+
+
+def settings() -> dict[str, list[str]]:
+    """The values of the nearest settings file, by key; paths are relative to the file.
+
+    Raises:
+        PipelineError: the file cannot be read, or has an unknown key or a value that is no path; all mistakes at once.
+    """
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return {}
+    for folder in (here, *here.parents):
+        found = _in(folder)
+        if found is not None:
+            # In the working folder paths stay as they are written: messages and records name them.
+            base = Path() if folder == here else folder
+            return {key: [_place(key, value, base) for value in values] for key, values in found.items()}
+    return {}
+
+
+def _in(folder: Path) -> dict[str, list[str]] | None:
+    """What the settings file in ``folder`` says; None if there is none."""
+    where, found = f"{folder / SHARED}: [tool.{SECTION}]", None
+    if (folder / OWN).is_file():
+        where, found = str(folder / OWN), read_toml(folder / OWN)
+    elif (folder / SHARED).is_file():
+        tool = read_toml(folder / SHARED).get("tool")
+        found = tool.get(SECTION) if isinstance(tool, Mapping) else None
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise PipelineError(f"{where}: write a table with the keys {', '.join(KEYS)}")
+    raise_all(where, list(_problems(found)))
+    return {key: [value] if isinstance(value, str) else list(value) for key, value in found.items()}
+
+
+def _problems(values: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in values.items():
+        several = value if key == "data" and isinstance(value, list) and value else [value]
+        if key not in KEYS:
+            yield f"{shortened(key)}: unknown key: the keys are {', '.join(KEYS)}"
+        elif not all(isinstance(each, str) and each.strip() for each in several):
+            what = "a folder, or a list of folders," if key == "data" else "a folder"
+            what = "a folder or a Hub id" if key == "backbone" else what
+            yield f"{key}: write {what} in quotes (got {shortened(value)})"
+
+
+def _place(key: str, value: str, folder: Path) -> str:
+    """``value`` seen from the working folder, where the file in ``folder`` has it for ``key``."""
+    is_path = key != "backbone" or value.startswith((".", "/")) or (folder / value).is_dir()
+    return str(folder / value) if is_path else value

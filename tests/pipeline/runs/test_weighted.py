@@ -1,0 +1,123 @@
+"""Class weights, label smoothing and a limit on the rows that score, in runs of every kind."""
+
+import dataclasses
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from pipeline.records.ledger import RunRecord
+from pipeline.runs import training_run
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from stages.extract import extract
+from stages.fuse import fuse
+from stages.pretrain import pretrain
+from stages.prune import prune
+from tests.runs import joint_run, single_run
+
+Quick = Callable[..., Recipe]
+
+
+@pytest.fixture
+def uneven(workspace: Workspace, tmp_path: Path) -> Workspace:
+    """Of the training rows of films, one in eight is of class 1."""
+    assert workspace.data is not None
+    data = shutil.copytree(workspace.data, tmp_path / "uneven")
+    rows = pd.read_csv(data / "films" / "train.csv")
+    few = rows[rows["label"] == 1].head(6)
+    pd.concat([rows[rows["label"] == 0].head(42), few]).to_csv(data / "films" / "train.csv", index=False)
+    return dataclasses.replace(workspace, data=data)
+
+
+def share_of_the_rare(workspace: Workspace, record: RunRecord) -> float:
+    return float(np.mean(workspace.ledger.predictions(record.run, "films")["probability_1"]))
+
+
+def weights_in(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor | None]:
+    """The class weights that a run's loss has, by task."""
+    found = {}
+    original = training_run.objective_of
+
+    def remember(task: Any, recipe: Recipe, weights: torch.Tensor | None = None) -> Any:
+        found[task.name] = weights
+        return original(task, recipe, weights)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training_run, "objective_of", remember)
+        run()
+    return found
+
+
+def test_weights_are_those_of_the_rows_that_a_run_trains_on(
+    uneven: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = quick("adapter", class_weights="balanced", epochs=1)
+    expected = [48 / (2 * 42), 48 / (2 * 6)]
+    found = weights_in(lambda: extract("films", recipe, uneven, seed=0), monkeypatch)
+    assert found["films"] is not None
+    assert found["films"].tolist() == pytest.approx(expected)
+    extract("meals", quick("adapter"), uneven, seed=0)
+    fused = recipe.changed({"trainable": "fusion"})
+    assert weights_in(lambda: fuse("films", fused, uneven, seed=0), monkeypatch)["films"] is not None
+    # In joint training, where only one of the tasks asks for them.
+    tasks = ("films", "meals", "pairs")
+    recipes = {name: quick("full", class_weights="balanced" if name == "films" else "none") for name in tasks}
+    joint = joint_run(uneven, tasks, recipes, limits=dict.fromkeys(tasks), seed=0)
+    found = weights_in(joint.get, monkeypatch)
+    assert found["films"] is not None
+    assert found["films"].tolist() == pytest.approx(expected)
+    assert (found["meals"], found["pairs"]) == (None, None)
+
+
+@pytest.mark.parametrize("smart", [0.0, 1.0])
+def test_balanced_weights_raise_the_rare_class_and_batches_may_be_cut(
+    smart: float, uneven: Workspace, quick: Quick
+) -> None:
+    settings = {"epochs": 8, "learning_rate": 1e-2, "head_dropout": 0.0, "precision": "fp32", "smart": smart}
+    plain = extract("films", quick("adapter", **settings), uneven, seed=0)
+    settings |= {"class_weights": "balanced", "label_smoothing": 0.1}
+    weighted = extract("films", quick("adapter", **settings), uneven, seed=0)
+    assert share_of_the_rare(uneven, weighted) > share_of_the_rare(uneven, plain) + 0.05
+    if not smart:  # whose noise is drawn for each piece
+        cut = extract("films", quick("adapter", **settings, gradient_accumulation_steps=4), uneven, seed=0)
+        curves = [pd.read_csv(uneven.ledger.folder(each.run) / "curve.csv")["loss"] for each in (weighted, cut)]
+        assert curves[0].to_numpy() == pytest.approx(curves[1].to_numpy(), rel=1e-4)
+
+
+def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspace, quick: Quick) -> None:
+    fewer = dataclasses.replace(workspace, dev_limit=10)
+    recipe = quick("adapter", epochs=1)
+    records = {seed: extract("films", recipe, fewer, seed=seed) for seed in (0, 1)}
+    assert {record.scores["films"].rows for record in records.values()} == {10}
+    rows = [workspace.ledger.predictions(record.run)["id"].tolist() for record in records.values()]
+    assert rows[0] == rows[1]
+    assert single_run(workspace, "adapter", "films", recipe, seed=0).name != records[0].run
+    many = dataclasses.replace(workspace, dev_limit=10**6)
+    whole = single_run(workspace, "adapter", "films", recipe, seed=0)
+    assert single_run(many, "adapter", "films", recipe, seed=0).name == whole.name
+    extract("meals", recipe, fewer, seed=0)
+    fused = fuse("films", quick("fusion", epochs=1), fewer, seed=0)
+    assert fused.scores["films"].rows == 10
+    pruned = prune("films", dataclasses.replace(fewer), keep=1)
+    assert pruned.scores["films"].rows == 10
+    assert workspace.ledger.predictions(pruned.run)["id"].tolist() == rows[0]
+    with pytest.raises(PipelineError, match="--dev-limit 0: give at least 1 row of dev"):
+        extract("films", recipe, dataclasses.replace(workspace, dev_limit=0), seed=0)
+
+
+def test_pretraining_leaves_out_the_texts_of_all_of_dev_however_few_score(
+    workspace: Workspace, quick: Quick, tmp_path: Path
+) -> None:
+    recipe = quick("full", epochs=1)
+    whole = pretrain(["films"], tmp_path / "whole", recipe, workspace, seed=0)
+    fewer = pretrain(["films"], tmp_path / "fewer", recipe, dataclasses.replace(workspace, dev_limit=5), seed=0)
+    assert fewer["left_out"] == whole["left_out"]
+    assert sum(whole["left_out"]["films"].values()) > 0
+    assert fewer["run"] != whole["run"]

@@ -1,0 +1,143 @@
+"""fuse --sources trains the adapters that the store lacks, as extract does, and then the fusion."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.sources import Fusion
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from stages.extract import extract
+from stages.fuse import fuse
+from tests.nano import save_backbone
+
+Quick = Callable[..., Recipe]
+
+
+def trained(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is trained from now on, as ``adapter films``, in order."""
+    found: list[str] = []
+    original = TrainingRun.train
+
+    def train(run: TrainingRun) -> RunRecord:
+        found.append(f"{run.request.kind} {run.task.name}")
+        return original(run)
+
+    monkeypatch.setattr(TrainingRun, "train", train)
+    return found
+
+
+def adapters(workspace: Workspace) -> dict[str, str]:
+    found = [artifact.manifest for artifact in workspace.store.artifacts() if artifact.manifest.kind == "adapter"]
+    return {manifest.task: manifest.run for manifest in found}
+
+
+def test_what_is_missing_is_trained_as_extract_trains_it(
+    workspace: Workspace,
+    quick: Quick,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Any,
+) -> None:
+    options = {"epochs": 1, "fusion": "anchored", "pooling": "cls"}
+    there = extract("meals", quick("adapter", epochs=1), workspace, seed=3)
+    order = trained(workspace, monkeypatch)
+    capsys.readouterr()
+    record = fuse("films", quick("fusion", **options), workspace, seed=1, limit=50, sources="pairs,meals")
+    assert order == ["adapter pairs", "adapter films", "fusion films"]
+    told = capsys.readouterr().err
+    assert "lacks them: adapters of pairs (50 rows), films (50 rows)\n" in told
+    assert "adapter of films: dev accuracy " in told
+    assert [source.task for source in record.sources] == ["films", "meals", "pairs"]
+    runs = adapters(workspace)
+    assert runs["meals"] == there.run
+    # The same runs as those of extract with the same options.
+    other = dataclasses.replace(workspace, store_root=tmp_path / "other", reports=tmp_path / "elsewhere")
+    recipe = quick("adapter", epochs=1, pooling="cls")
+    alone = {task: extract(task, recipe, other, seed=1, limit=50).run for task in ("films", "pairs")}
+    assert {task: runs[task] for task in alone} == alone
+    # Once more: all is there.
+    order.clear()
+    assert fuse("films", quick("fusion", **options), workspace, seed=1, limit=50, sources="pairs,meals") == record
+    assert order == []
+
+
+def test_a_gated_fusion_needs_no_adapter_of_its_target(
+    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = trained(workspace, monkeypatch)
+    fuse("films", quick("fusion", fusion="gated", epochs=1), workspace, seed=1, sources="meals")
+    assert order == ["adapter meals", "fusion films"]
+    own = quick("fusion", fusion="gated", own_adapter="frozen", epochs=1)
+    fuse("films", own, dataclasses.replace(workspace), seed=1, sources="meals")
+    assert order[2:] == ["adapter films", "fusion films"]
+
+
+def test_what_was_finished_before_an_interrupt_is_kept(
+    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = quick("fusion", fusion="gated", epochs=1)
+    original = TrainingRun.train
+
+    def interrupted(run: TrainingRun) -> RunRecord:
+        if run.task.name == "pairs":
+            raise KeyboardInterrupt
+        return original(run)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingRun, "train", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            fuse("films", recipe, workspace, seed=1, sources="meals,pairs")
+    order = trained(workspace, monkeypatch)
+    fuse("films", recipe, dataclasses.replace(workspace), seed=1, sources="meals,pairs")
+    assert order == ["adapter pairs", "fusion films"]
+
+
+def test_an_adapter_that_does_not_fit_is_trained_beside_it_and_the_reason_is_said(
+    workspace: Workspace,
+    quick: Quick,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Any,
+) -> None:
+    old = extract("meals", quick("adapter", epochs=1), workspace, seed=1)
+    other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=7)))
+    order = trained(workspace, monkeypatch)
+    fuse("films", quick("fusion", fusion="gated", epochs=1), other, seed=1, sources="meals")
+    assert order == ["adapter meals", "fusion films"]
+    assert f"meals (96 rows; adapter {old.run} was trained on another backbone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sources", "settings", "message"),
+    [
+        ("meals,pairs@aaaaaaaaaaaa", {}, "pairs: no adapter aaaaaaaaaaaa in"),
+        ("meals,nope", {}, "unknown task 'nope'"),
+        ("films", {}, "at least two tasks, but only 'films'"),
+        ("meals", {"train_layernorm": True}, "meals: an adapter of this recipe trained its own LayerNorms"),
+        ("meals", {"head": "cosine"}, "head 'cosine' compares two sentences"),
+        ("meals", {"adapter": "lora"}, "adapter 'lora' cannot be fused"),
+    ],
+)
+def test_what_cannot_be_is_known_before_anything_is_trained(
+    sources: str, settings: dict[str, Any], message: str, workspace: Workspace, quick: Quick, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(TrainingRun, "train", lambda run: pytest.fail("trained"))
+    with pytest.raises(PipelineError) as raised:
+        fuse("films", quick("fusion", **settings), workspace, seed=1, sources=sources)
+    assert message in str(raised.value)
+
+
+def test_how_the_target_is_predicted_is_not_carried_over_to_its_sources(workspace: Workspace, quick: Quick) -> None:
+    recipe = quick("fusion", head="difference-mlp", max_length=20, class_weights="balanced", min_steps=7)
+    fusion = Fusion(workspace.task("pairs"), recipe, workspace)
+    films, pairs = (fusion.adapter_recipe(workspace.task(name)) for name in ("films", "pairs"))
+    assert (films.head, pairs.head) == (None, "difference-mlp")
+    for own in (films, pairs):
+        assert (own.trainable, own.encoding, own.max_length, own.min_steps) == ("adapter", "siamese", 20, 7)
+    assert films.class_weights == "balanced"
