@@ -91,7 +91,8 @@ def test_extract_fuse_predict_from_end_to_end(
             "seconds", "examples_per_second", "peak_memory_mb", "artifact",
         }  # fmt: skip
         assert (Path(results[task]["artifact"]) / "adapter.safetensors").is_file()
-    status, out, _ = run("fuse", "--target", "pairs", "--sources", "films", *places, *QUICK, "--json")
+    fuse = ["fuse", "--target", "pairs", "--sources", "films", "--recipe", recipe]
+    status, out, _ = run(*fuse, *places, *QUICK, "--json")
     fused = json.loads(out.splitlines()[-1])
     assert (status, fused["kind"], fused["metric"]) == (0, "fusion", "pearson")
     source = data_folder / "pairs" / "dev.csv"
@@ -109,7 +110,7 @@ def test_extract_fuse_predict_from_end_to_end(
     assert_refused(run("store", "remove", results["films"]["run"], places[2]), "is part of fusion")
     assert run("store", "export", fused["run"], tmp_path / "fusion.zip", places[2])[0] == 0
     assert run("store", "import", tmp_path / "fusion.zip", "--store", tmp_path / "other")[0] == 0
-    assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("3 artifacts")
+    assert run("store", "verify", "--store", tmp_path / "other")[1].startswith("2 artifacts")
 
 
 def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> None:
@@ -192,9 +193,10 @@ def test_help_needs_no_heavy_import() -> None:
         (["extract", "--task", "films"], ["bottleneck 64 is wider"]),
         (["extract", "--task", "films", "--recipe", "nowhere.toml"], ["nowhere.toml", "no such file"]),
         (["extract", "--task", "films", "--start-from", "meals"], ["--start-from", "meals: no adapter in"]),
-        (["fuse", "--target", "films"], ["films: no adapter", "python -m pipeline extract --task films"]),
+        (["fuse", "--target", "films"], ["adapters of another task, but none", "extract --task TASK"]),
+        (["fuse", "--target", "films", "--fusion", "anchored"], ["films: no adapter", "extract --task films"]),
         (["fuse", "--target", "films", "--sources", "meals@a,pairs@b"], ["2 mistakes", "no adapter a in"]),
-        (["fuse", "--target", "films", "--sources", "films"], ["at least two tasks, but only 'films'"]),
+        (["fuse", "--target", "films", "--sources", "films"], ["adapters of another task, but none"]),
         (["fuse", "--target", "films", "--sources", "meals,nope"], ["unknown task 'nope'"]),
         (["extract", "--task", "films", "--dev-limit", "0"], ["--dev-limit 0: give at least 1 row of dev"]),
         (["extract", "--task", "films", "--label-smoothing", "1"], ["label_smoothing", "less than 1"]),
@@ -265,7 +267,7 @@ def test_adapters_of_another_backbone_are_not_fused(
     for task in ("films", "meals"):
         assert run("extract", "--task", task, *places, *QUICK, "--recipe", recipe)[0] == 0
     other = but(places, backbone=save_backbone(tmp_path / "other", seed=7))
-    expected = ("films", "trained on another backbone", "python -m pipeline extract --task films")
+    expected = ("of meals", "trained on another backbone", "python -m pipeline extract --task TASK")
     assert_refused(run("fuse", "--target", "films", *other), *expected)
     predict = ["predict", "--target=films", f"--input={tmp_path / 'in.csv'}", f"--output={tmp_path / 'out.csv'}"]
     (tmp_path / "in.csv").write_text("sentence\nthe film is good\n")

@@ -139,9 +139,12 @@ class Fusion:
 
     def _check_count(self, tasks: Sequence[str]) -> None:
         if len(tasks) < 1 + self._takes_own:
+            others = [(artifact.manifest, why) for artifact, why in self._verdicts() if why is not None]
+            unfit = [f"adapter {one.run} of {one.task} {why}" for one, why in others if one.task != self.task.name]
             missing = f"at least two tasks, but only '{tasks[0]}'" if tasks else "another task, but none"
+            fits = f" that fits is here ({'; '.join(unfit[:3])})" if unfit else " is here"
             raise PipelineError(
-                f"fuse needs adapters of {missing} is here: name tasks to train them on, such as --sources sst,quora,"
+                f"fuse needs adapters of {missing}{fits}: name tasks to train them on, such as --sources sst,quora,"
                 f" or train another, for example {self._extract_command('TASK', 'cross')}"
             )
 

@@ -118,7 +118,8 @@ def test_an_adapter_that_does_not_fit_is_trained_beside_it_and_the_reason_is_sai
     [
         ("meals,pairs@aaaaaaaaaaaa", {}, "pairs: no adapter aaaaaaaaaaaa in"),
         ("meals,nope", {}, "unknown task 'nope'"),
-        ("films", {}, "at least two tasks, but only 'films'"),
+        ("films", {}, "adapters of another task, but none is here"),
+        ("films", {"fusion": "anchored"}, "at least two tasks, but only 'films'"),
         ("meals", {"train_layernorm": True}, "meals: an adapter of this recipe trained its own LayerNorms"),
         ("meals", {"head": "cosine"}, "head 'cosine' compares two sentences"),
         ("meals", {"adapter": "lora"}, "adapter 'lora' cannot be fused"),
