@@ -7,6 +7,7 @@ from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
 from pipeline.cli.predict import ensemble, evaluate, predict
+from pipeline.cli.serve import explain, serve
 from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
@@ -32,6 +33,8 @@ for verb in (
     predict,
     evaluate,
     ensemble,
+    explain,
+    serve,
     tasks,
     store_app,
     studies,

@@ -94,7 +94,7 @@ class GatedFusion(nn.Module):
         """The same fusion over some of its adapters."""
         part = copy.deepcopy(self)
         rows = [self.gated.index(n) for n in kept if n != self.own]
-        part.own = list(kept).index(self.own) if self.own in kept else None
+        part.own = next((position for position, n in enumerate(kept) if n == self.own), None)
         part.gated = [n for n in range(len(kept)) if n != part.own]
         for name, parameter in self.named_parameters():
             setattr(part, name, nn.Parameter(parameter.detach()[rows], parameter.requires_grad))

@@ -1,4 +1,4 @@
-"""A fusion without one of its adapters: what pruning would leave, and afterwards the whole fusion again, bit for bit."""
+"""A fusion without one of its adapters is what pruning would leave, and afterwards the whole fusion, bit for bit."""
 
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,8 @@ def test_the_gated_fusion_of_one_source_is_left_with_its_own_adapter(backbone, s
 @pytest.mark.parametrize("name", ["films", "songs"])
 def test_the_only_adapter_and_a_strange_one_cannot_be_left_out(name, backbone, sources) -> None:  # type: ignore[no-untyped-def]
     encoder = fused(backbone, {"films": sources["films"]}, "without own", "fast")
-    with pytest.raises(ValueError, match=f"'{name}' cannot be left out of a fusion of films"), leaving_out(
-        encoder, ["films"], name
+    with (
+        pytest.raises(ValueError, match=f"'{name}' cannot be left out of a fusion of films"),
+        leaving_out(encoder, ["films"], name),
     ):
         pass
