@@ -250,7 +250,7 @@ class Model:
         rows.insert(0, "id", [str(number) for number in range(len(rows))])
         return rows
 
-    def check(self, text: Text, where: str) -> tuple[str, ...]:
+    def check(self, text: object, where: str) -> tuple[str, ...]:
         """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit."""
         reads = "a pair of texts, such as (a, b)" if self.is_pair else "a single text"
         parts = tuple(text) if isinstance(text, tuple | list) else (text,)

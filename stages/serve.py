@@ -77,7 +77,11 @@ class ServedModel:
         self.model = model
         self.name = f"{model.task}@{model.run}"
         self.is_pair = model.is_pair
-        self.check = model.check
+
+    def check(self, text: object, where: str) -> Text:
+        """The text or pair as the model reads it; a :class:`PipelineError` that says ``where`` it stands if unfit."""
+        first, *second = self.model.check(text, where)
+        return (first, second[0]) if second else first
 
     def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
         """An answer a row, which is a text or pair and whether it may be cut; those that may not are measured."""
