@@ -272,10 +272,6 @@ def make_app(shelf: Shelf, limits: Limits) -> FastAPI:
     async def method(request: Request, _error_: Exception) -> JSONResponse:
         return _error(405, "not_found", f"{request.method} is not for this address")
 
-    @app.exception_handler(Exception)
-    async def failed(_request: Request, _error_: Exception) -> JSONResponse:
-        return _error(500, "backend", "the server failed: its log says why")
-
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"content-security-policy": policy})
@@ -324,7 +320,7 @@ def make_app(shelf: Shelf, limits: Limits) -> FastAPI:
 
 
 class _Counted:
-    """ASGI middleware: counts each request, and adds the headers that all answers have."""
+    """ASGI middleware: counts requests, adds the headers of all answers, and answers where the rest fails."""
 
     def __init__(self, app: Callable[..., Awaitable[None]], metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -333,7 +329,7 @@ class _Counted:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status = time.perf_counter(), 0
 
         async def counted(message: dict[str, Any]) -> None:
             nonlocal status
@@ -345,6 +341,11 @@ class _Counted:
 
         try:
             await self._app(scope, receive, counted)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            if status:  # it has begun: the connection is all that can be closed
+                raise
+            await _error(500, "backend", "the server failed: its log says why")(scope, receive, counted)
         finally:
             # The address as it was declared, so that there are as many as the server has.
             path = getattr(scope.get("route"), "path", "other")
