@@ -1,5 +1,7 @@
 """A store with adapters and fusions that several files serve or explain, trained once a session."""
 
+import dataclasses
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,11 @@ class Shop:
     @property
     def store(self) -> Path:
         return self.workspace.store_root
+
+    def copied(self, folder: Path) -> Workspace:
+        """A copy that a test may change."""
+        shutil.copytree(self.store, folder / "store")
+        return dataclasses.replace(self.workspace, store_root=folder / "store", reports=folder / "reports")
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def test_the_adapters_of_a_fusion_are_named_in_its_order(opened: Callable[..., M
 
 @pytest.mark.parametrize(("task", "text"), [("films", FILM), ("pairs", PAIR)])
 def test_a_prediction_without_an_adapter_is_that_of_the_pruned_fusion(
-    task: str, text: Any, shop: Shop, opened: Callable[..., Model]
+    task: str, text: Any, shop: Shop, opened: Callable[..., Model], tmp_path: Path
 ) -> None:
     model = opened(task)
     before = model.predict([text])
@@ -43,8 +43,8 @@ def test_a_prediction_without_an_adapter_is_that_of_the_pruned_fusion(
     assert len({answer.score or answer.probabilities["good"] for answer in [*found.values(), *before]}) == 4
     assert model.predict([text]) == before
     # Its own adapter a pruned gated fusion keeps, so the one of two sources goes that is listened to less.
-    record = prune(task, shop.workspace, keep=1 if task == "films" else 2)
-    pruned = opened(f"{task}@{record.run}")
+    record = prune(task, shop.copied(tmp_path), keep=1 if task == "films" else 2)
+    pruned = load(record.artifact or "", precision="fp32")
     (gone,) = {*model.adapters} - {*pruned.adapters}
     (expected,) = pruned.predict([text])
     assert found[gone].score == (None if expected.score is None else pytest.approx(expected.score, abs=1e-5))
