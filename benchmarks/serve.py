@@ -82,8 +82,8 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"{describe(setting)}: one text a request, {CLIENTS} clients, an adapter, fp32. The clients share"
-            " the cores with the server. Wrong: a probability more than 1e-4 from what predict gives with the model that"
-            " the answer names.",
+            " the cores with the server. Wrong: a probability more than 1e-4 from what predict gives with the model"
+            " that the answer names.",
             "In a loop: predict called with one text after the other, in a process of its own.",
         ),
         ([row],),

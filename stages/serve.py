@@ -58,14 +58,15 @@ def serve(
 
 
 def _check(limits: Limits) -> None:
-    for option, value, least in (
-        ("--max-body", limits.body, 1),
-        ("--max-batch", limits.batch, 1),
-        ("--max-wait", limits.wait, 0),
-        ("--poll", limits.poll, 0.05),
+    for option, value, least, most in (
+        ("--max-body", limits.body, 1, 2**30),
+        ("--max-batch", limits.batch, 1, 2**16),
+        ("--max-queue", limits.queue, 1, 2**24),
+        ("--max-wait", 1000 * limits.wait, 0, 60_000),
+        ("--poll", limits.poll, 0.05, 86_400),
     ):
-        if not value >= least:
-            raise PipelineError(f"{option} {value}: give at least {least}")
+        if not least <= value <= most:
+            raise PipelineError(f"{option} {value:g}: give {least} to {most}")
     if limits.queue < limits.batch:
         raise PipelineError(f"--max-queue {limits.queue}: give at least --max-batch ({limits.batch})")
 

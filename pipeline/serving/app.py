@@ -201,7 +201,7 @@ class Service:
 
     async def predict_all(self, body: PredictAllBody) -> dict[str, Any]:
         """The answers of several tasks, and why those that were not named have none."""
-        names = self.shelf.tasks if body.tasks is None else body.tasks
+        names = self.shelf.tasks if body.tasks is None else list(dict.fromkeys(body.tasks))
         each = await asyncio.gather(*(self._one_of_all(name, body) for name in names), return_exceptions=True)
         answers: dict[str, Any] = {}
         left_out: dict[str, str] = {}

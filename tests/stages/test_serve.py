@@ -244,10 +244,11 @@ def test_what_cannot_be_served_is_one_message(
             (["--model", "nope"], "no model of 'nope'"),
             (["--model", "films@0123456789ab"], "no run '0123456789ab'"),
             (["--backbone", str(other)], "no model of 'films'"),
-            (["--max-batch", "0"], "--max-batch 0: give at least 1"),
+            (["--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
             (["--max-queue", "10"], r"--max-queue 10: give at least --max-batch (64)"),
-            (["--max-wait", "-1"], "--max-wait"),
-            (["--poll", "0"], "--poll 0.0: give at least"),
+            (["--max-wait", "-1"], "--max-wait -1: give 0 to 60000"),
+            (["--max-wait", "nan"], "--max-wait nan: give 0 to 60000"),
+            (["--poll", "inf"], "--poll inf: give 0.05 to 86400"),
         ]
         for arguments, message in cases:
             places = [] if "--store" in arguments else ["--store", str(shop.store)]
