@@ -85,7 +85,7 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> Explanation:
         tokens=model.lengths([text])[0],
         singles=tuple(Single(each.task, each.run, each.classes, each.predict([text])[0]) for each in singles),
         without={name: model.predict([text], without=name)[0] for name in (model.adapters if several else ())},
-        shares=model.explain(text) if model.adapters else pd.DataFrame(),
+        shares=model.explain(text) if model.adapters else pd.DataFrame(columns=["input"]),
     )
 
 
