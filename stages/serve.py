@@ -192,7 +192,7 @@ class StoreShelf:
                 "loaded": _key(artifact) in self._memory,
                 "default": default in (name, artifact.manifest.task) and (default == name or _key(artifact) in best),
             }
-            for name, artifact in listing.runs.items()
+            for name, artifact in sorted(listing.runs.items())
         ]
 
     def find(self, name: str) -> ServedModel | None:
