@@ -18,6 +18,7 @@ NAMES = (
     "growth",
     "store",
     "prediction",
+    "serve",
     "adapter_drop",
     "full_tuning",
     "regularised",
@@ -40,14 +41,15 @@ def bench(
     repeats: int = 5,
     backbone: Annotated[Path | None, Parameter(env_var="BENCH_BACKBONE")] = None,
     data: Annotated[Path | None, Parameter(env_var="BENCH_DATA")] = None,
+    requests: int | None = None,
 ) -> None:
     """Run benchmarks, print a table of each and write it as <output>/<name>.json.
 
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, store, prediction, adapter_drop, full_tuning, regularised, gpu;
-        all without names.
+        stage_one, fusion_block, stage_two, growth, store, prediction, serve, adapter_drop, full_tuning, regularised,
+        gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output
@@ -58,9 +60,14 @@ def bench(
         Folder of an encoder, instead of random weights of MiniLM's shape.
     data
         Folder with sst/train, instead of generated rows of the same lengths; needs --backbone.
+    requests
+        Requests to the server (10,000; 200 with --quick).
     """
     if unknown := sorted({*names} - {*NAMES}):
         raise SystemExit(f"no benchmark {', '.join(unknown)}: choose from {', '.join(NAMES)}")
+    requests = (200 if quick else 10_000) if requests is None else requests
+    if requests < 1:
+        raise SystemExit(f"--requests {requests}: give at least 1")
     if repeats < 1:
         raise SystemExit(f"--repeats {repeats}: give at least 1")
     if data is not None and backbone is None:
@@ -70,7 +77,7 @@ def bench(
     from .setting import Setting
 
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as scratch:
-        setting = Setting(Path(scratch), quick, repeats, backbone, data)
+        setting = Setting(Path(scratch), quick, repeats, backbone, data, requests)
         for name in names or NAMES:
             report = importlib.import_module(f".{name}", __package__).run(setting)
             print(f"\n## {name}\n\n{report.markdown()}", flush=True)

@@ -46,7 +46,7 @@ def make_run(
 
 def random_adapters(setting: Setting, backbone: Backbone, store: Store, count: int) -> tuple[Artifact, ...]:
     """The first ``count`` of this store's untrained Houlsby adapters, made where they are missing."""
-    return tuple(_random_adapter(setting, backbone, store, number) for number in range(count))
+    return tuple(random_adapter(setting, backbone, store, source_task(number), number) for number in range(count))
 
 
 def source_task(number: int) -> Task:
@@ -55,11 +55,21 @@ def source_task(number: int) -> Task:
     return Task(name=name, kind="classes", text=("sentence",), label="label", classes=classes, metric="accuracy")
 
 
-def _random_adapter(setting: Setting, backbone: Backbone, store: Store, number: int) -> Artifact:
-    task, run = source_task(number), f"{number:012x}"
+def random_adapter(
+    setting: Setting, backbone: Backbone, store: Store, task: Task, number: int, dev: float = 0.0
+) -> Artifact:
+    """An untrained Houlsby adapter with the weights and the run of ``number``, made where it is missing."""
+    run = f"{number:012x}"
     if (found := store.find(run)) is not None:
         return found
-    recipe = Recipe(trainable="adapter", bottleneck=setting.bottleneck, encoding="cross", pooling="mean", head="linear")
+    recipe = Recipe(
+        trainable="adapter",
+        bottleneck=setting.bottleneck,
+        encoding="cross",
+        pooling="mean",
+        head="linear",
+        max_length=128,
+    )
     manifest = Manifest(
         kind="adapter",
         task=task.name,
@@ -71,7 +81,7 @@ def _random_adapter(setting: Setting, backbone: Backbone, store: Store, number: 
         pair=task.is_pair,
         meaning=task.meaning,
         metric=task.metric,
-        dev=0.0,
+        dev=dev,
         backbone=backbone.name,
         backbone_weights=backbone.weights_hash,
     )

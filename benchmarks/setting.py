@@ -13,6 +13,7 @@ class Setting:
     repeats: int
     backbone: Path | None
     data: Path | None
+    requests: int = 10_000
 
     @property
     def bottleneck(self) -> int:

@@ -6,7 +6,7 @@ or sets a state of Accelerate: the program may have its own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.tasks import Task, built_in_tasks, is_name
-from pipeline.data.tokens import TokenisedSplit
+from pipeline.data.tokens import TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
-from pipeline.methods.fusion import members_of
+from pipeline.methods.fusion import leaving_out, members_of
+from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import MANIFEST, Artifact, Store
@@ -31,7 +32,8 @@ from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present
 from pipeline.training.devices import full_memory_explained, on_gpu, resolve_precision
-from stages.predict import KINDS, Target, best_artifact, predict_rows, target_of
+from pipeline.training.objectives import objective_of
+from stages.predict import KINDS, Target, best_artifact, best_of, head_outputs, target_of, usable_artifacts
 
 Text = str | tuple[str, str]
 """A text, or the two texts of a pair."""
@@ -50,6 +52,8 @@ class Predicted:
     """The score, which may lie outside the task's range by a little; None for a task of classes."""
     probabilities: Mapping[str, float]
     """By name of the class, in the task's order; empty for a task of scores."""
+    outputs: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    """The head's own numbers: a logit a class; or one of a score, of a cosine, or of two classes by one logit."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,19 @@ class Model:
         return self._target.workspace.backbone_name
 
     @property
+    def artifact(self) -> Artifact | None:
+        """What it is in the store; None of a run that is kept elsewhere."""
+        return self._target.trained if isinstance(self._target.trained, Artifact) else None
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters that a fusion mixes, by their tasks, in its order; none of another model."""
+        if self.artifact is None or self.artifact.manifest.kind != "fusion":
+            return ()
+        sources = [source.task for source in self.artifact.manifest.sources]
+        return tuple(members_of(self._target.recipe, self.task, sources))
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes in the task's order; empty for a task of scores."""
         return self._target.task.classes
@@ -103,7 +120,13 @@ class Model:
         """Whether it reads pairs of texts."""
         return self._target.task.is_pair
 
-    def predict(self, texts: Sequence[Text], *, batch_size: int = 64) -> list[Predicted]:
+    @property
+    def max_length(self) -> int:
+        """The tokens of an input that it reads; what is longer is cut."""
+        assert self._target.recipe.max_length is not None  # a trained model's recipe is resolved
+        return self._target.recipe.max_length
+
+    def predict(self, texts: Sequence[Text], *, batch_size: int = 64, without: str | None = None) -> list[Predicted]:
         """The predictions for B texts or pairs, in their order.
 
         The numbers are those of the ``predict`` command with the same precision. Other texts in the same call may
@@ -113,17 +136,40 @@ class Model:
             texts: ``["...", ...]``, or for a task of pairs ``[("...", "..."), ...]``; without any, there are no
                 predictions.
             batch_size: rows per forward pass, above 0.
+            without: one of :attr:`adapters`, which is left out: the softmax of a fusion is renormalised over the
+                others, a gated fusion loses the adapter's term.
 
         Raises:
-            PipelineError: something else than a text or a pair, whichever the task reads, or a blank text.
+            PipelineError: something else than a text or a pair, whichever the task reads, or a blank text; or the
+                adapter is not there or the only one.
         """
         if batch_size < 1:
             raise PipelineError(f"batch_size={batch_size}: give at least 1")
         if (rows := self._rows(texts)).empty:
             return []
-        with full_memory_explained(f"predict with {self!r}", "give a smaller batch_size"):
-            (prediction,) = predict_rows(self._model, [self._target], rows, batch_size, self._device, cached=False)
-        return list(_each(prediction, self.classes))
+        memory = full_memory_explained(f"predict with {self!r}", "give a smaller batch_size")
+        with memory, nullcontext() if without is None else self._leaving_out(without):
+            (outputs,) = head_outputs(self._model, [self._target], rows, batch_size, self._device, cached=False)
+        prediction = objective_of(self._target.task, self._target.recipe).predict(outputs)
+        return list(_each(prediction, outputs, self.classes))
+
+    def _leaving_out(self, adapter: str) -> AbstractContextManager[None]:
+        if adapter not in self.adapters or len(self.adapters) == 1:
+            mixed = ", ".join(self.adapters) or "no adapters"
+            raise PipelineError(f"without={adapter!r}: {self!r} mixes {mixed}: give one of several")
+        return leaving_out(self._model.backbone, self.adapters, adapter)
+
+    def lengths(self, texts: Sequence[Text]) -> list[int]:
+        """The tokens of each text or pair, of the longer text where they are read apart; nothing is cut.
+
+        Raises:
+            PipelineError: as for :meth:`predict`.
+        """
+        encoding = self._target.recipe.encoding
+        assert encoding is not None
+        return (
+            whole_lengths(self._rows(texts), self._target.workspace.backbone.tokenizer, encoding).max(axis=1).tolist()
+        )
 
     def explain(self, text: Text) -> pd.DataFrame:
         """The share of each adapter at each token and layer of a fusion, for one text or pair.
@@ -140,23 +186,50 @@ class Model:
         Raises:
             PipelineError: the model is no fusion, or the text as for :meth:`predict`.
         """
-        trained, recipe = self._target.trained, self._target.recipe
-        if not isinstance(trained, Artifact) or trained.manifest.kind != "fusion":
+        recipe = self._target.recipe
+        if not self.adapters:
             raise PipelineError(
                 f"run {self.run} ({self.kind} of '{self.task}') is no fusion: only a fusion has shares of adapters"
             )
         rows = self._rows([text])
         tokenizer = self._target.workspace.backbone.tokenizer
         (split, *_) = splits_of(rows, recipe, tokenizer, both_orders=False, cached=False)
-        sources = members_of(recipe, self.task, [source.task for source in trained.manifest.sources])
         tables = [
             token_attention(
-                self._model.backbone, sources, inputs, tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0])
+                self._model.backbone,
+                self.adapters,
+                inputs,
+                tokenizer.fast.convert_ids_to_tokens(inputs["input_ids"][0]),
             ).assign(input=number)
             for number, inputs in enumerate(self._inputs(split))
         ]
         table = pd.concat(tables, ignore_index=True)
         return table[["input", *table.columns.drop("input")]]
+
+    def beside(self) -> list[Artifact]:
+        """The adapters of the store that answer each by itself beside this model, if they read as many texts.
+
+        Those that a fusion mixes, as it was trained over them, and the target's best one.
+        """
+        trained, store = self.artifact, self._target.workspace.store
+        if trained is None:
+            return []
+        manifest = trained.manifest
+        sources = store.adapters_of(manifest)
+        usable = usable_artifacts(store.artifacts(), manifest.backbone_weights)
+        own = best_of([artifact for artifact in usable if artifact.manifest.task == self.task], "adapter")
+        named = {artifact.manifest.task: artifact for artifact in [*([own] if own else []), *sources]}
+        return [each for each in named.values() if each.manifest.pair == self.is_pair and each != trained]
+
+    def sibling(self, artifact: Artifact) -> "Model":
+        """Another artifact of the same store on the same device; both hold one copy of the frozen backbone.
+
+        Raises:
+            PipelineError: it is damaged or was trained on another backbone.
+        """
+        other = _open(artifact, artifact.manifest.task, self._target.workspace, self._device)
+        share_equal(other._model.backbone, self._model.backbone, self._target.workspace.backbone.tensor_names)
+        return other
 
     def _inputs(self, split: TokenisedSplit) -> Iterator[dict[str, Tensor]]:
         """What the backbone reads of the only row, (1, T) each: one input, or those of the texts of a siamese pair."""
@@ -172,13 +245,13 @@ class Model:
         """The texts as canonical rows, checked."""
         if isinstance(texts, str):
             raise PipelineError("texts is one text, where a list is needed: write predict([text])")
-        parts = [self._parts(text, f"texts[{number}]") for number, text in enumerate(texts)]
+        parts = [self.check(text, f"texts[{number}]") for number, text in enumerate(texts)]
         rows = pd.DataFrame(parts, columns=["text_a", "text_b"] if self.is_pair else ["text_a"], dtype=object)
         rows.insert(0, "id", [str(number) for number in range(len(rows))])
         return rows
 
-    def _parts(self, text: Text, where: str) -> tuple[str, ...]:
-        """The one or two texts of an input; ``where`` it stands is in the message if it is unfit."""
+    def check(self, text: object, where: str) -> tuple[str, ...]:
+        """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit."""
         reads = "a pair of texts, such as (a, b)" if self.is_pair else "a single text"
         parts = tuple(text) if isinstance(text, tuple | list) else (text,)
         is_pair = isinstance(text, tuple | list)
@@ -234,10 +307,15 @@ def load(
         workspace = workspace.on(_backbone_of(trained))
         with _named_by(trained):
             workspace.backbone  # noqa: B018  (opened here, where it is known who named it)
+    return _open(trained, name, workspace, place)
+
+
+def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: _Device) -> Model:
+    """What was trained for the task ``name``, on the workspace's backbone."""
     task = _task(trained, name, workspace)
     run = trained.manifest.run if isinstance(trained, Artifact) else trained.run
     found = target_of(task, run, workspace, ())
-    with full_memory_explained(f"load {target}", "give device='cpu'"):
+    with full_memory_explained(f"load {name}@{run}", "give device='cpu'"):
         model = restore(found.trained, task, workspace).to(place.device)
     return Model(found, model, place)
 
@@ -328,9 +406,10 @@ def _device(name: str | None, precision: Precision) -> _Device:
     return _Device(device, _DTYPES.get(resolve_precision(precision, name)))
 
 
-def _each(prediction: Prediction, classes: tuple[str, ...]) -> Iterator[Predicted]:
+def _each(prediction: Prediction, outputs: Tensor, classes: tuple[str, ...]) -> Iterator[Predicted]:
+    values, raw = prediction.values.tolist(), map(tuple, outputs.tolist())
     if prediction.probabilities is None:
-        yield from (Predicted(None, value, {}) for value in prediction.values.tolist())
+        yield from (Predicted(None, value, {}, own) for value, own in zip(values, raw, strict=True))
         return
-    for value, row in zip(prediction.values.tolist(), prediction.probabilities.tolist(), strict=True):
-        yield Predicted(classes[value], None, dict(zip(classes, row, strict=True)))
+    for value, row, own in zip(values, prediction.probabilities.tolist(), raw, strict=True):
+        yield Predicted(classes[value], None, dict(zip(classes, row, strict=True)), own)

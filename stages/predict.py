@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
+from torch import Tensor
 
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, read_table, write_table
@@ -254,7 +255,22 @@ def predict_rows(
     *,
     cached: bool = True,
 ) -> list[Prediction]:
-    """A prediction a target of canonical ``rows`` by their restored ``model``, which stands on the device.
+    """A prediction a target of canonical ``rows``; arguments as for :func:`head_outputs`."""
+    parts = head_outputs(model, targets, rows, batch_size, compute, cached=cached)
+    each = zip(targets, parts, strict=True)
+    return [objective_of(target.task, target.recipe).predict(part) for target, part in each]
+
+
+def head_outputs(
+    model: TransferModel | JointModel,
+    targets: Sequence[Target],
+    rows: pd.DataFrame,
+    batch_size: int,
+    compute: Compute,
+    *,
+    cached: bool = True,
+) -> list[Tensor]:
+    """Each target's outputs (B, k) for B canonical ``rows`` by their restored ``model``, which stands on the device.
 
     Unless ``cached``, the tokens of the rows are not kept on disk for another time.
     """
@@ -266,9 +282,7 @@ def predict_rows(
         pad_token_id=tokenizer.pad_token_id,
         accelerator=compute,
     )
-    parts = outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1)
-    each = zip(targets, parts, strict=True)
-    return [objective_of(target.task, target.recipe).predict(part) for target, part in each]
+    return list(outputs.split([outputs_of(target.recipe, target.task) for target in targets], dim=-1))
 
 
 def _nothing(task: Task) -> Prediction:
@@ -356,16 +370,27 @@ def best_artifact(task: str, using: str, store: Store, backbone_weights: str | N
         using: one of :data:`KINDS`.
         backbone_weights: the hash of the backbone that it must be for; None: it may be for any.
     """
-    kinds, digests = KINDS[using], {a.manifest.run: a.manifest.digest for a in store.artifacts()}
-    fitting = [
-        a
-        for a in _artifacts_of(task, using, store)
-        if backbone_weights in (None, a.manifest.backbone_weights)
-        and all(digests.get(source.run) == source.digest for source in a.manifest.sources)
+    usable = usable_artifacts(store.artifacts(), backbone_weights)
+    best = best_of([artifact for artifact in usable if artifact.manifest.task == task], using)
+    return None if best is None else store.current(best)
+
+
+def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None) -> list[Artifact]:
+    """Those of a store's ``artifacts`` that are for this backbone (None: for any) and have all their adapters."""
+    digests = {artifact.manifest.run: artifact.manifest.digest for artifact in artifacts}
+    return [
+        artifact
+        for artifact in artifacts
+        if backbone_weights in (None, artifact.manifest.backbone_weights)
+        and all(digests.get(source.run) == source.digest for source in artifact.manifest.sources)
     ]
-    if not fitting:
-        return None
-    return store.current(max(fitting, key=lambda a: (-kinds.index(a.manifest.kind), a.manifest.dev, a.manifest.run)))
+
+
+def best_of(artifacts: Sequence[Artifact], using: str) -> Artifact | None:
+    """The one of the preferred kind with the best dev score, by :data:`KINDS`; None if none is of such a kind."""
+    kinds = KINDS[using]
+    fitting = [artifact for artifact in artifacts if artifact.manifest.kind in kinds]
+    return max(fitting, key=lambda a: (-kinds.index(a.manifest.kind), a.manifest.dev, a.manifest.run), default=None)
 
 
 def _artifacts_of(task: str, using: str, store: Store) -> list[Artifact]:

@@ -16,6 +16,8 @@ from benchmarks.memory import saved_mb
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "serve":
+        pytest.importorskip("fastapi", reason="the extra serve is not installed")
     for variable in ("BENCH_BACKBONE", "BENCH_DATA"):
         monkeypatch.delenv(variable, raising=False)
     main([name, "--quick", "--repeats", "1", "--output", str(tmp_path)])

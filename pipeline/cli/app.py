@@ -7,6 +7,7 @@ from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
 from pipeline.cli.predict import ensemble, evaluate, predict
+from pipeline.cli.serve import explain, serve
 from pipeline.cli.settings_file import fill_in
 from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
@@ -34,6 +35,8 @@ for verb in (
     predict,
     evaluate,
     ensemble,
+    explain,
+    serve,
     tasks,
     store_app,
     studies,

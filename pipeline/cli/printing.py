@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.system.process import is_main_process
@@ -12,6 +13,7 @@ if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ledger import RunRecord
     from stages.compare.compare import DryRun
     from stages.evaluate import Evaluation
+    from stages.explain import Explanation
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
@@ -76,6 +78,56 @@ def print_evaluation(found: Evaluation, as_json: bool) -> None:
         known = "how many cannot be known" if count is None else f"{count} of {found.rows}"
         lines.append(f"rows with a text that {what}: {known}")
     print_result("\n".join(lines), found.summary(), as_json)
+
+
+def print_explanation(found: Explanation, as_json: bool) -> None:
+    """The answer; each adapter's share, its own answer and the answer without it; the shares of each token."""
+    summary = found.summary()
+    top = summary["answer"][0]["label"]
+    lines = [f"{summary['kind']} {summary['task']}, run {summary['run']}: {_first(summary['answer'])}"]
+    lines += [f"  {each['label']}  {each['score']:.4f}" for each in summary["answer"]]
+    if summary["tokens"] > summary["max_length"]:
+        lines.append(f"cut: the text has {summary['tokens']} tokens, and the model reads {summary['max_length']}")
+    alone = {each["task"]: _first(each["answer"]) for each in summary["singles"]}
+    without = {each["adapter"]: each["answer"] for each in summary["without"]}
+    rows = [("adapter", "share", "by itself", "without it", f"change of {top}")]
+    for name in [*summary["adapters"], *(task for task in alone if task not in summary["adapters"])]:
+        share = f"{summary['mean_shares'][name]:.3f}" if name in summary["adapters"] else "-"
+        changed = [
+            each["score"] - summary["answer"][0]["score"] for each in without.get(name, ()) if each["label"] == top
+        ]
+        less = _first(without[name]) if name in without else "-"
+        rows.append((name, share, alone.get(name, "-"), less, f"{changed[0]:+.4f}" if changed else "-"))
+    if len(rows) > 1:
+        lines += ["", *_columns(rows)]
+    for number, part in enumerate(summary["inputs"]):
+        means = [
+            [sum(layer["shares"][t][n] for layer in layers) / len(layers) for n in range(len(summary["adapters"]))]
+            for t in range(len(part["tokens"]))
+            if (layers := [layer for layer in part["layers"] if t < len(layer["shares"])])
+        ]
+        name = "token" if len(summary["inputs"]) == 1 else f"token of text {number + 1}"
+        table = [(name, *summary["adapters"])]
+        table += [(token, *(f"{x:.3f}" for x in row)) for token, row in zip(part["tokens"], means, strict=True)]
+        lines += ["", *_columns(table)]
+    if summary["inputs"]:
+        lines += [
+            "",
+            "Shares are means over layers and sites; --json has each. They say what the fusion mixed, not what",
+        ]
+        lines += ["the answer depends on: that is what changes without an adapter."]
+    print_result("\n".join(lines), summary, as_json)
+
+
+def _first(answer: list[dict[str, Any]]) -> str:
+    """The first label of an answer with its number."""
+    return f"{answer[0]['label']} {answer[0]['score']:.4f}"
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows with their cells below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def print_plan(plan: DryRun, as_json: bool) -> None:

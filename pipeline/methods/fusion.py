@@ -4,7 +4,8 @@ At each site with frozen adapter outputs z_n and sub-layer output h, ``s = softm
 ``o = sum_n s_n V z_n``. Houlsby adapters give two sites a layer, Pfeiffer adapters one; 3d^2 + 2d parameters a site.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import torch
@@ -15,7 +16,7 @@ from transformers import PreTrainedModel
 from pipeline.methods.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion, save_as_stock
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fused_sites import load_sites, save_sites
+from pipeline.methods.fused_sites import fused_sites, load_sites, save_sites
 from pipeline.methods.gated import GATED_FILE, GatedFusion, gate_fusion
 from pipeline.methods.houlsby import bottleneck_method, load_adapter
 from pipeline.methods.saved import SavedModules, check_config
@@ -186,20 +187,42 @@ def prune_fusion(backbone: PreTrainedModel, sources: Sequence[str], kept: Collec
     the fusion's order.
     """
     names = [name for name in sources if name in kept]
-    whole, part = Fuse(*sources), Fuse(*names)
-    sites = sites_of(backbone)
-    trained = {site: site.adapter_fusion_layer[whole.name] for site in sites if whole.name in site.adapter_fusion_layer}
-    backbone.set_active_adapters(None)
-    backbone.delete_adapter_fusion(whole)
+    _fuse_only(backbone, sources, names)
+    backbone.delete_adapter_fusion(Fuse(*sources))
     for name in set(sources) - set(names):
         backbone.delete_adapter(name)
-    # AdapterHub knows a fusion by the names of its adapters; under the new name it makes fresh layers.
-    backbone.add_adapter_fusion(part)
-    for site in sites:
-        site.adapter_fusion_layer.clear()
-    for site, layer in trained.items():
-        if isinstance(layer, AnchoredFusion | GatedFusion):
-            layer = layer.over([sources.index(name) for name in names])
-        site.adapter_fusion_layer[part.name] = layer
-    backbone.set_active_adapters(part)
+    # Only now: to AdapterHub a deleted fusion is the active one if that is over its first adapters.
+    backbone.set_active_adapters(Fuse(*names))
     return names
+
+
+@contextmanager
+def leaving_out(backbone: PreTrainedModel, members: Sequence[str], name: str) -> Iterator[None]:
+    """Compute the active fusion over ``members`` without the adapter ``name``, until the context ends.
+
+    It is the fusion that :func:`prune_fusion` would leave: a softmax is renormalised over the other adapters, a gated
+    fusion loses one term. Nothing is deleted, and what was trained stays as it is.
+
+    Raises:
+        ValueError: it is none of the members, or the only one.
+    """
+    others = [member for member in members if member != name]
+    if not others or len(others) == len(members):
+        raise ValueError(f"adapter '{name}' cannot be left out of a fusion of {', '.join(members)}")
+    _fuse_only(backbone, members, others)
+    backbone.set_active_adapters(Fuse(*others))
+    try:
+        yield
+    finally:
+        backbone.delete_adapter_fusion(Fuse(*others))
+        backbone.set_active_adapters(Fuse(*members))
+
+
+def _fuse_only(backbone: PreTrainedModel, members: Sequence[str], names: Sequence[str]) -> None:
+    """Add a fusion over some of ``members`` that has the layers of the one over all of them."""
+    # AdapterHub knows a fusion by the names of its adapters. Its own call would make fresh layers under the new one.
+    backbone.adapters_config.add_fusion(list(names))
+    for site, layer in fused_sites(backbone, members):
+        if isinstance(layer, AnchoredFusion | GatedFusion):
+            layer = layer.over([members.index(name) for name in names])
+        site.adapter_fusion_layer[Fuse(*names).name] = layer

@@ -91,10 +91,10 @@ class GatedFusion(nn.Module):
         return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
 
     def over(self, kept: Sequence[int]) -> GatedFusion:
-        """The same fusion over some of its adapters, the own one among them if there is one."""
+        """The same fusion over some of its adapters."""
         part = copy.deepcopy(self)
         rows = [self.gated.index(n) for n in kept if n != self.own]
-        part.own = None if self.own is None else list(kept).index(self.own)
+        part.own = next((position for position, n in enumerate(kept) if n == self.own), None)
         part.gated = [n for n in range(len(kept)) if n != part.own]
         for name, parameter in self.named_parameters():
             setattr(part, name, nn.Parameter(parameter.detach()[rows], parameter.requires_grad))

@@ -5,6 +5,7 @@ import io
 import shutil
 import types
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -143,6 +144,9 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     result = types.SimpleNamespace(entries=[types.SimpleNamespace(error="failed")])
     monkeypatch.setattr("stages.compare.compare.compare", lambda *_: (result, Path("tables")))
     monkeypatch.setattr("stages.demo.demo", lambda *_: 0)
+    if find_spec("fastapi"):  # else serve is refused
+        for name in ("make_app", "run"):
+            monkeypatch.setattr(f"stages.serve.{name}", lambda *_: None)
     monkeypatch.setattr("pipeline.reporting.build.write_figures", lambda *_: ())
 
 

@@ -1,0 +1,96 @@
+"""Verbs that show one answer, or answer over HTTP: explain, serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from pipeline.cli.options import STORE, Json, StoreFolder
+from pipeline.cli.printing import print_explanation
+from pipeline.settings.recipe import Precision
+from pipeline.system.errors import PipelineError
+
+Backbone = Annotated[
+    str | None, Parameter(help="Hub id or local folder of the backbone (the one that the model was trained on).")
+]
+
+
+def explain(
+    *,
+    target: str,
+    text: str,
+    text_b: str | None = None,
+    using: Literal["auto", "fusion", "adapter"] = "auto",
+    precision: Precision = "auto",
+    backbone: Backbone = None,
+    store: StoreFolder = STORE,
+    json: Json = False,
+) -> None:
+    """Explain a model's answer for one text: what a fusion listened to, and what changes without each adapter.
+
+    Args:
+        target: The task, or TASK@RUN for one run.
+        text: The text, or the first of a pair.
+        text_b: The second text of a pair.
+        using: fusion or adapter; auto is the best fusion, else the best adapter.
+        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
+    """
+    from stages import explain as stage
+    from stages.api import load
+
+    model = load(target, store=store, backbone=backbone, using=using, precision=precision)
+    inputs = text if text_b is None else (text, text_b)
+    model.check(inputs, "--text")
+    singles = [model.sibling(artifact) for artifact in model.beside()]
+    print_explanation(stage.explain(model, inputs, singles), json)
+
+
+def serve(
+    *,
+    port: int = 8000,
+    host: str = "127.0.0.1",
+    model: str | None = None,
+    backbone: Backbone = None,
+    store: StoreFolder = STORE,
+    precision: Precision = "auto",
+    max_batch: int = 64,
+    max_queue: int = 1024,
+    max_body: int = 2**20,
+    max_wait: float = 4.0,
+    poll: float = 2.0,
+) -> None:
+    """Serve the models of a store over HTTP, with a page to try them at /; Ctrl-C stops.
+
+    Args:
+        port: Port to listen on; 0: any that is free, which is printed.
+        host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
+        model: What POST /predict asks: a task or TASK@RUN (the only task).
+        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
+        max_batch: Texts or pairs of a request, and of a forward pass.
+        max_queue: Texts or pairs that may wait; further requests get 429.
+        max_body: Bytes of a request.
+        max_wait: Milliseconds that a request waits for others to be computed with.
+        poll: Seconds between two looks at the store.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise PipelineError(
+            f"serve needs {error.name}: install the extra, pip install 'adapter-fusion-pipeline[serve]'"
+        ) from None
+    from pipeline.serving.app import Limits
+    from stages import serve as stage
+
+    stage.serve(
+        Path(store),
+        host=host,
+        port=port,
+        target=model,
+        backbone=backbone,
+        precision=precision,
+        limits=Limits(body=max_body, batch=max_batch, queue=max_queue, wait=max_wait / 1000, poll=poll),
+        announce=lambda line: print(line, flush=True),
+    )

@@ -1,0 +1,145 @@
+"""One queue and one thread before the models: requests that arrive together share forward passes."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+Work = Callable[[Sequence[Any]], Sequence[Any]]
+"""What answers rows: one result a row, which may be an exception where a row cannot be answered."""
+
+
+class QueueFull(Exception):
+    """More rows are waiting than the queue holds."""
+
+
+class Closed(Exception):
+    """The queue takes no more rows: the server is stopping."""
+
+
+@dataclass(eq=False)
+class _Job:
+    """The rows of one request."""
+
+    work: Work
+    rows: Sequence[Any]
+    future: Future[list[Any]] = field(default_factory=Future)
+    arrived: float = field(default_factory=time.monotonic)
+
+
+class Batcher:
+    """Answers rows in a thread of its own, which alone touches the models.
+
+    The oldest request decides what is computed next. Others for the same work join it, in the order in which they
+    came, up to ``max_rows`` rows; for these it waits until ``max_wait`` seconds have passed since it arrived. A request
+    is never split.
+
+    Args:
+        max_rows: rows of requests that are computed together; a request with more is computed alone.
+        max_wait: seconds.
+        max_queue: rows that may wait.
+        observe: told of each batch with its number of rows and the seconds that it took.
+    """
+
+    def __init__(
+        self, *, max_rows: int, max_wait: float, max_queue: int, observe: Callable[[int, float], None] = lambda *_: None
+    ) -> None:
+        self._max_rows, self._max_wait, self._max_queue, self._observe = max_rows, max_wait, max_queue, observe
+        self._jobs: deque[_Job] = deque()
+        self._waiting = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="models", daemon=True)
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Rows that no batch has taken yet."""
+        return self._waiting
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether what is submitted will be answered."""
+        return self._thread.is_alive() and not self._closed
+
+    def submit(self, work: Work, rows: Sequence[Any]) -> Future[list[Any]]:
+        """The results of ``work`` for ``rows``, in their order. Equal ``work`` may be called with more rows at once.
+
+        Raises:
+            QueueFull: the rows do not fit beside those that are waiting.
+            Closed: :meth:`close` was called.
+        """
+        job = _Job(work, rows)
+        with self._changed:
+            if self._closed:
+                raise Closed
+            if self._waiting + len(rows) > self._max_queue:
+                raise QueueFull
+            self._jobs.append(job)
+            self._waiting += len(rows)
+            self._changed.notify()
+        return job.future
+
+    def close(self) -> None:
+        """Take no more rows, and wait until those that are here are answered."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while jobs := self._next():
+            _answer(jobs, self._observe)
+
+    def _next(self) -> list[_Job]:
+        """The requests of the next batch; none when the queue is closed and empty."""
+        with self._changed:
+            while not self._jobs:
+                if self._closed:
+                    return []
+                self._changed.wait()
+            oldest = self._jobs[0]
+            while not self._closed:
+                left = oldest.arrived + self._max_wait - time.monotonic()
+                if left <= 0 or sum(len(job.rows) for job in self._alike(oldest)) >= self._max_rows:
+                    break
+                self._changed.wait(left)
+            jobs, rows = [oldest], len(oldest.rows)
+            for job in self._alike(oldest)[1:]:
+                if (rows := rows + len(job.rows)) > self._max_rows:
+                    break
+                jobs.append(job)
+            taken = set(jobs)
+            self._jobs = deque(job for job in self._jobs if job not in taken)
+            self._waiting -= sum(len(job.rows) for job in jobs)
+            return jobs
+
+    def _alike(self, oldest: _Job) -> list[_Job]:
+        return [job for job in self._jobs if job.work == oldest.work]
+
+
+def _answer(jobs: Sequence[_Job], observe: Callable[[int, float], None]) -> None:
+    """Compute the requests together, or each for itself if that fails: one's rows must not cost others an answer."""
+    jobs = [job for job in jobs if job.future.running() or job.future.set_running_or_notify_cancel()]
+    if not jobs:
+        return
+    rows = [row for job in jobs for row in job.rows]
+    started = time.perf_counter()
+    try:
+        results = list(jobs[0].work(rows))
+        if len(results) != len(rows):
+            raise RuntimeError(f"{len(results)} results for {len(rows)} rows")
+    except Exception as error:
+        if len(jobs) == 1:
+            jobs[0].future.set_exception(error)
+            return
+        for job in jobs:
+            _answer([job], observe)
+        return
+    observe(len(rows), time.perf_counter() - started)
+    for job in jobs:
+        own, results = results[: len(job.rows)], results[len(job.rows) :]
+        job.future.set_result(own)

@@ -1,0 +1,292 @@
+"""The models of a store behind HTTP, over one backbone in memory; a store that changes is picked up."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.records.store import Artifact, Store
+from pipeline.serving.answers import Answer, TooLong
+from pipeline.serving.app import Limits, make_app
+from pipeline.serving.server import address_of, is_loopback, listen, run
+from pipeline.settings.recipe import Precision
+from pipeline.system.errors import PipelineError, printable
+from stages.api import Model, Text, load
+from stages.explain import answer_of, explain
+from stages.predict import best_of, usable_artifacts
+
+_ON_DEMAND = 32
+"""Models beside the best ones that stay in memory; the oldest goes first."""
+
+Key = tuple[str, str]
+"""Run and digest: a run that was trained again has other contents."""
+
+
+def serve(
+    store: Path,
+    *,
+    host: str,
+    port: int,
+    target: str | None,
+    backbone: str | None,
+    precision: Precision,
+    limits: Limits,
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, and return.
+
+    Args:
+        target: what ``POST /predict`` asks, a task or TASK@RUN; None: the only task, if there is one.
+        backbone: folder or Hub id; None: the one that the target's manifest or all the store's name.
+        announce: told in a line where the server is, once it answers.
+
+    Raises:
+        PipelineError: the address is taken, or there is no such model, or the store has models of several backbones.
+    """
+    _check(limits)
+    with listen(host, port) as bound:
+        shelf = StoreShelf.open(store, target, backbone, precision)
+        if not is_loopback(bound):
+            print(
+                f"warning: {address_of(bound)} can be reached from other machines, and asks for no password",
+                file=sys.stderr,
+            )
+        served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
+        run(make_app(shelf, limits), bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
+
+
+def _check(limits: Limits) -> None:
+    for option, value, least, most in (
+        ("--max-body", limits.body, 1, 2**30),
+        ("--max-batch", limits.batch, 1, 2**16),
+        ("--max-queue", limits.queue, 1, 2**24),
+        ("--max-wait", 1000 * limits.wait, 0, 60_000),
+        ("--poll", limits.poll, 0.05, 86_400),
+    ):
+        if not least <= value <= most:
+            raise PipelineError(f"{option} {value:g}: give {least} to {most}")
+    if limits.queue < limits.batch:
+        raise PipelineError(f"--max-queue {limits.queue}: give at least --max-batch ({limits.batch})")
+
+
+class ServedModel:
+    """A model as the server's queue asks it."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.name = f"{model.task}@{model.run}"
+        self.is_pair = model.is_pair
+
+    def check(self, text: object, where: str) -> Text:
+        """The text or pair as the model reads it; a :class:`PipelineError` that says ``where`` it stands if unfit."""
+        first, *second = self.model.check(text, where)
+        return (first, second[0]) if second else first
+
+    def answers(self, rows: Sequence[tuple[Text, bool]]) -> list[Answer | TooLong]:
+        """An answer a row, which is a text or pair and whether it may be cut; those that may not are measured."""
+        model = self.model
+        uncut = [number for number, (_, truncate) in enumerate(rows) if not truncate]
+        lengths = dict(zip(uncut, model.lengths([rows[number][0] for number in uncut]), strict=True)) if uncut else {}
+        long = {number: length for number, length in lengths.items() if length > model.max_length}
+        kept = [number for number in range(len(rows)) if number not in long]
+        predicted = dict(zip(kept, model.predict([rows[number][0] for number in kept]), strict=True))
+        return [
+            TooLong(
+                f"has {long[number]} tokens, and {model.task} reads {model.max_length}: shorten it, or send"
+                ' "truncate": true to have it cut'
+            )
+            if number in long
+            else answer_of(predicted[number])
+            for number in range(len(rows))
+        ]
+
+
+@dataclass(frozen=True)
+class _Listing:
+    """What the store holds for the server's backbone."""
+
+    best: dict[str, Artifact] = field(default_factory=dict)
+    """What is asked by a task's name; in memory."""
+    runs: dict[str, Artifact] = field(default_factory=dict)
+    """Every artifact as TASK@RUN."""
+
+
+class StoreShelf:
+    """The models of a store on the backbone of ``base``, which are loaded beside it.
+
+    The best model of each task is in memory: its best fusion, else its best adapter. Others are loaded when they are
+    asked for. All share one copy of the backbone's weights.
+    """
+
+    def __init__(self, base: Model, store: Store, default: str | None) -> None:
+        assert base.artifact is not None
+        self._base, self._store = base, store
+        self._weights = base.artifact.manifest.backbone_weights
+        self._named_default = default
+        self._memory: dict[Key, ServedModel] = {_key(base.artifact): ServedModel(base)}
+        self._failed: dict[Key, str] = {}
+        self._listing = _Listing()
+        self.swaps = 0
+        self.refresh()
+
+    @classmethod
+    def open(cls, root: Path, target: str | None, backbone: str | None, precision: Precision) -> "StoreShelf":
+        """The shelf of the store ``root``; raises as :func:`serve`."""
+        store = Store(root)
+        store.check()
+        artifacts = store.artifacts()
+        if not artifacts:
+            raise PipelineError(f"no model in {root}: train one with python -m pipeline extract --task TASK")
+        names = {artifact.manifest.backbone_weights: artifact.manifest.backbone for artifact in artifacts}
+        if target is None and backbone is None and len(names) > 1:
+            listed = ", ".join(sorted(names.values()))
+            raise PipelineError(f"{root} has models of several backbones: name one of {listed} with --backbone")
+        tasks = [target] if target else sorted({artifact.manifest.task for artifact in artifacts})
+        problems: list[PipelineError] = []
+        for task in tasks:
+            try:
+                base = load(task, store=root, backbone=backbone, precision=precision)
+            except PipelineError as error:
+                problems.append(error)
+                continue
+            if base.artifact is None:
+                raise PipelineError(f"--model {task}: not in {root}: only adapters and fusions are served")
+            # An alias of a built-in task is known by the task's own name.
+            return cls(base, store, None if target is None else base.task + target[len(target.partition("@")[0]) :])
+        raise problems[0]
+
+    @property
+    def default(self) -> str | None:
+        """What ``POST /predict`` asks."""
+        tasks = self.tasks
+        return self._named_default or (tasks[0] if len(tasks) == 1 else None)
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(self._listing.best)
+
+    @property
+    def loaded(self) -> int:
+        """Models in memory."""
+        return len(self._memory)
+
+    def models(self) -> list[dict[str, Any]]:
+        """Every model that can be asked, by its name TASK@RUN."""
+        listing, default = self._listing, self.default
+        best = {_key(artifact) for artifact in listing.best.values()}
+        return [
+            {
+                "name": name,
+                "task": artifact.manifest.task,
+                "run": artifact.manifest.run,
+                "kind": artifact.manifest.kind,
+                "pair": artifact.manifest.pair,
+                "classes": artifact.manifest.meaning.get("classes") or [],
+                "range": artifact.manifest.meaning.get("range"),
+                "metric": artifact.manifest.metric,
+                "dev": artifact.manifest.dev,
+                "sources": [source.task for source in artifact.manifest.sources],
+                "best": _key(artifact) in best,
+                "loaded": _key(artifact) in self._memory,
+                "default": default in (name, artifact.manifest.task) and (default == name or _key(artifact) in best),
+            }
+            for name, artifact in sorted(listing.runs.items())
+        ]
+
+    def find(self, name: str) -> ServedModel | None:
+        """The model of a task or TASK@RUN if it is in memory."""
+        artifact = self._artifact(name)
+        return None if artifact is None else self._memory.get(_key(artifact))
+
+    def load(self, name: str) -> ServedModel:
+        """The same, loaded if need be; KeyError for an unknown name, a PipelineError for a damaged model."""
+        artifact = self._artifact(name)
+        if artifact is None:
+            raise KeyError(name)
+        served = self._load(artifact)
+        self._forget()
+        return served
+
+    def explainer(self, name: str) -> Callable[[Text], dict[str, Any]]:
+        """What explains an answer of the model, with the adapters that answer beside it in memory."""
+        model = self.load(name).model
+        singles = [self._load(artifact).model for artifact in model.beside()]
+        self._forget()
+        return partial(_explained, model, singles)
+
+    def refresh(self) -> None:
+        """Serve what the store holds now.
+
+        What cannot be read or loaded is told once, and what was served before stays.
+        """
+        try:
+            self._store.check()
+            usable = usable_artifacts(self._store.artifacts(), self._weights)
+        except PipelineError as error:
+            self._tell(("", ""), error)
+            return
+        runs = {f"{artifact.manifest.task}@{artifact.manifest.run}": artifact for artifact in usable}
+        if runs == self._listing.runs:
+            return
+        present = {_key(artifact) for artifact in usable}
+        self._failed = {key: told for key, told in self._failed.items() if key in present}
+        before, best = self._listing.best, {}
+        for task in sorted({artifact.manifest.task for artifact in usable}):
+            chosen = self._loadable([artifact for artifact in usable if artifact.manifest.task == task])
+            chosen = before.get(task) if chosen is None else chosen
+            if chosen is not None:
+                best[task] = chosen
+        self._listing = _Listing(best, runs)
+        self.swaps += sum(task in before and _key(before[task]) != _key(best[task]) for task in best)
+        self._forget()
+
+    def _loadable(self, artifacts: Sequence[Artifact]) -> Artifact | None:
+        """The best of a task's artifacts that can be loaded, which then is in memory."""
+        left = list(artifacts)
+        while (best := best_of(left, "auto")) is not None:
+            try:
+                self._load(best)
+                return best
+            except PipelineError as error:
+                self._tell(_key(best), error)
+                left.remove(best)
+        return None
+
+    def _load(self, artifact: Artifact) -> ServedModel:
+        key = _key(artifact)
+        if key not in self._memory:
+            model = self._base.sibling(artifact)
+            if model.artifact != artifact:
+                raise PipelineError(f"{artifact.folder}: changed while it was read")
+            self._memory[key] = ServedModel(model)
+        return self._memory[key]
+
+    def _forget(self) -> None:
+        """Let go of models that the store no longer has, and of the oldest beside the best ones where they are many."""
+        listing = self._listing
+        best = {_key(artifact) for artifact in listing.best.values()}
+        known = {_key(artifact) for artifact in listing.runs.values()}
+        others = [key for key in self._memory if key not in best]
+        gone = [key for key in others if key not in known]
+        kept = [key for key in others if key in known]
+        for key in [*gone, *kept[: max(0, len(kept) - _ON_DEMAND)]]:
+            del self._memory[key]
+
+    def _artifact(self, name: str) -> Artifact | None:
+        listing = self._listing
+        return listing.best.get(name) or listing.runs.get(name)
+
+    def _tell(self, key: Key, error: PipelineError) -> None:
+        if self._failed.get(key) != str(error):
+            print(f"warning: not served: {printable(str(error))}", file=sys.stderr)
+        self._failed[key] = str(error)
+
+
+def _key(artifact: Artifact) -> Key:
+    return artifact.manifest.run, artifact.manifest.digest
+
+
+def _explained(model: Model, singles: Sequence[Model], text: Text) -> dict[str, Any]:
+    return explain(model, text, singles).summary()

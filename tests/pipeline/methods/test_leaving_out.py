@@ -1,0 +1,117 @@
+"""A fusion without one of its adapters is what pruning would leave, and afterwards the whole fusion, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from pipeline.methods.fusion import add_fusion, leaving_out, members_of, prune_fusion, use_fusion_implementation
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone
+from pipeline.settings.recipe import Recipe
+from tests.pipeline.methods.adapted import add_adapter, randomise, save_adapter, saved_modules
+
+IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+NAMES = ("films", "meals", "pairs")
+FORMS: dict[str, dict[str, Any]] = {
+    "standard": {"fusion": "standard"},
+    "anchored": {"fusion": "anchored", "fusion_rank": 4},
+    "token": {"fusion": "gated"},
+    "scalar": {"fusion": "gated", "gate": "scalar"},
+    "vector": {"fusion": "gated", "gate": "vector"},
+    "shared": {"fusion": "gated", "gate_shared": True},
+    "without own": {"fusion": "gated", "own_adapter": "none"},
+}
+
+
+@pytest.fixture
+def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
+    for seed, name in enumerate(NAMES):
+        encoder = backbone.load()
+        add_adapter(encoder, name, "houlsby", 8)
+        randomise(encoder, f"adapters.{name}", seed=seed)
+        save_adapter(encoder, name, tmp_path / name)
+    return {name: saved_modules(name, tmp_path / name) for name in NAMES}
+
+
+def fused(backbone: Backbone, sources: dict[str, SavedModules], form: str, implementation: Any) -> PreTrainedModel:
+    encoder = backbone.load()
+    add_fusion(encoder, sources, Recipe.parse({"trainable": "fusion", "bottleneck": 8, **FORMS[form]}, form), "songs")
+    randomise(encoder, "adapter_fusion_layer", seed=3)
+    randomise(encoder, "adapters.songs", seed=4)
+    use_fusion_implementation(encoder, implementation)
+    return encoder.requires_grad_(False).eval()
+
+
+def members(form: str) -> list[str]:
+    return members_of(Recipe.parse({"trainable": "fusion", **FORMS[form]}, form), "songs", NAMES)
+
+
+@torch.inference_mode()
+def hidden(encoder: PreTrainedModel) -> Tensor:
+    return encoder(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
+
+
+@pytest.mark.parametrize("implementation", ["fast", "stock"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_left_out_adapter_is_as_if_it_were_pruned_and_then_back(form, implementation, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+    encoder = fused(backbone, sources, form, implementation)
+    whole, names = hidden(encoder), list(encoder.state_dict())
+    for name in members(form):
+        with leaving_out(encoder, members(form), name):
+            found = hidden(encoder)
+        pruned = fused(backbone, sources, form, implementation)
+        prune_fusion(pruned, members(form), {*members(form)} - {name})
+        torch.testing.assert_close(found, hidden(pruned), atol=1e-5, rtol=1e-5)
+        assert (found - whole).abs().max() > 1e-3
+        assert torch.equal(hidden(encoder), whole)
+    assert list(encoder.state_dict()) == names
+
+
+@pytest.mark.parametrize("form", ["token", "scalar", "vector"])
+def test_a_gate_at_zero_is_an_adapter_left_out(form, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+    encoder, names = fused(backbone, sources, form, "fast"), members(form)
+    with leaving_out(encoder, names, "meals"):
+        found = hidden(encoder)
+    for key, parameter in encoder.named_parameters():
+        if "adapter_fusion_layer" in key:
+            parameter[names.index("meals")] = 0
+    torch.testing.assert_close(found, hidden(encoder), atol=1e-5, rtol=1e-5)
+
+
+def test_an_adapter_without_weight_in_the_softmax_is_one_left_out(backbone, sources) -> None:  # type: ignore[no-untyped-def]
+    encoder = fused(backbone, sources, "anchored", "fast")
+    with leaving_out(encoder, NAMES, "films"):
+        found = hidden(encoder)
+    for key, parameter in encoder.named_parameters():
+        if key.endswith("score_bias"):
+            parameter[0] = -1e4
+    torch.testing.assert_close(found, hidden(encoder), atol=1e-4, rtol=1e-4)
+
+
+def test_an_error_inside_leaves_the_fusion_whole(backbone, sources) -> None:  # type: ignore[no-untyped-def]
+    encoder = fused(backbone, sources, "token", "fast")
+    whole = hidden(encoder)
+    with pytest.raises(KeyError), leaving_out(encoder, members("token"), "meals"):
+        raise KeyError
+    assert torch.equal(hidden(encoder), whole)
+
+
+def test_the_gated_fusion_of_one_source_is_left_with_its_own_adapter(backbone, sources) -> None:  # type: ignore[no-untyped-def]
+    encoder = fused(backbone, {"films": sources["films"]}, "token", "fast")
+    for name in ("films", "songs"):
+        with leaving_out(encoder, ["films", "songs"], name):
+            assert hidden(encoder).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["films", "songs"])
+def test_the_only_adapter_and_a_strange_one_cannot_be_left_out(name, backbone, sources) -> None:  # type: ignore[no-untyped-def]
+    encoder = fused(backbone, {"films": sources["films"]}, "without own", "fast")
+    with (
+        pytest.raises(ValueError, match=f"'{name}' cannot be left out of a fusion of films"),
+        leaving_out(encoder, ["films"], name),
+    ):
+        pass

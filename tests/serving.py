@@ -1,0 +1,30 @@
+"""The server's application on a port of its own, in a thread of the tests."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pipeline.serving.server import address_of, listen
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """The address of ``app`` while it is served; at the end it is stopped as by a signal."""
+    import uvicorn
+
+    bound = listen("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", ws="none"))
+    thread = threading.Thread(target=server.run, args=([bound],))
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.005)
+        yield address_of(bound)
+    finally:
+        server.should_exit = True
+        thread.join(60)
+        bound.close()
+    assert not thread.is_alive()

@@ -1,0 +1,172 @@
+"""What a fusion listened to, what its adapters say alone, and what changes without each of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import Model, PipelineError, load
+from pipeline.cli.app import main
+from stages.explain import Explanation, answer_of, explain
+from stages.extract import extract
+from stages.prune import prune
+from tests.stages.conftest import Shop
+
+FILM = "the film is very good"
+PAIR = ("the film is good", "the song is awful")
+
+
+@pytest.fixture(scope="module")
+def opened(shop: Shop) -> Callable[..., Model]:
+    return lambda target, **settings: load(target, store=shop.store, precision="fp32", **settings)
+
+
+def explained(model: Model, text: Any) -> Explanation:
+    return explain(model, text, [model.sibling(artifact) for artifact in model.beside()])
+
+
+def test_the_adapters_of_a_fusion_are_named_in_its_order(opened: Callable[..., Model]) -> None:
+    assert opened("films").adapters == ("meals", "pairs", "films")  # its own trains with it, and comes last
+    assert opened("pairs").adapters == ("films", "meals", "pairs")
+    assert opened("films", using="adapter").adapters == ()
+
+
+@pytest.mark.parametrize(("task", "text"), [("films", FILM), ("pairs", PAIR)])
+def test_a_prediction_without_an_adapter_is_that_of_the_pruned_fusion(
+    task: str, text: Any, shop: Shop, opened: Callable[..., Model], tmp_path: Path
+) -> None:
+    model = opened(task)
+    before = model.predict([text])
+    found = {name: model.predict([text], without=name)[0] for name in model.adapters}
+    assert len({answer.score or answer.probabilities["good"] for answer in [*found.values(), *before]}) == 4
+    assert model.predict([text]) == before
+    # Its own adapter a pruned gated fusion keeps, so the one of two sources goes that is listened to less.
+    record = prune(task, shop.copied(tmp_path), keep=1 if task == "films" else 2)
+    pruned = load(record.artifact or "", precision="fp32")
+    (gone,) = {*model.adapters} - {*pruned.adapters}
+    (expected,) = pruned.predict([text])
+    assert found[gone].score == (None if expected.score is None else pytest.approx(expected.score, abs=1e-5))
+    assert found[gone].probabilities == pytest.approx(dict(expected.probabilities), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("target", "without", "message"),
+    [
+        ("films", "nope", "without='nope': <fusion films@.*> mixes meals, pairs, films: give one of several"),
+        ("meals", "meals", "without='meals': <adapter meals@.*> mixes no adapters"),
+    ],
+)
+def test_what_is_not_mixed_cannot_be_left_out(
+    target: str, without: str, message: str, opened: Callable[..., Model]
+) -> None:
+    with pytest.raises(PipelineError, match=message):
+        opened(target).predict([FILM], without=without)
+
+
+def test_an_explanation_holds_what_the_model_says(shop: Shop, opened: Callable[..., Model]) -> None:
+    model = opened("films")
+    summary = explained(model, FILM).summary()
+    assert json.loads(json.dumps(summary)) == summary
+    answer = {each["label"]: each["score"] for each in summary["answer"]}
+    assert answer == dict(model.predict([FILM])[0].probabilities)
+    # Pairs reads two texts, so it has no answer of its own for one.
+    singles = {each["task"]: each for each in summary["singles"]}
+    assert {task: each["run"] for task, each in singles.items()} == {
+        task: shop.adapters[task].run for task in ("films", "meals")
+    }
+    for task, single in singles.items():
+        alone = opened(f"{task}@{shop.adapters[task].run}").predict([FILM])[0]
+        assert {each["label"]: each["score"] for each in single["answer"]} == dict(alone.probabilities)
+        assert single["same_labels"]
+    for each in summary["without"]:
+        rest = model.predict([FILM], without=each["adapter"])[0]
+        assert {label["label"]: label["score"] for label in each["answer"]} == dict(rest.probabilities)
+    assert [each["adapter"] for each in summary["without"]] == summary["adapters"] == ["meals", "pairs", "films"]
+    (part,) = summary["inputs"]
+    assert part["tokens"] == ["[CLS]", "the", "film", "is", "very", "good", "[SEP]"]
+    assert [(each["layer"], each["site"]) for each in part["layers"]] == [
+        (layer, site) for layer in (0, 1) for site in ("attention", "ffn")
+    ]
+    table = model.explain(FILM).set_index(["layer", "site", "position", "adapter"])["share"]
+    for each in part["layers"]:
+        for position, shares in enumerate(each["shares"]):
+            assert sum(shares) == pytest.approx(1.0, abs=1e-4)
+            for name, share in zip(summary["adapters"], shares, strict=True):
+                assert share == pytest.approx(table[each["layer"], each["site"], position, name], abs=1e-6)
+    assert sum(summary["mean_shares"].values()) == pytest.approx(1.0)
+    assert (summary["tokens"], summary["max_length"]) == (7, 24)
+
+
+def test_an_explanation_of_a_score_and_of_an_adapter(opened: Callable[..., Model]) -> None:
+    summary = explained(opened("pairs"), PAIR).summary()
+    assert [each["label"] for each in summary["answer"]] == ["score"]
+    assert [single["task"] for single in summary["singles"]] == ["pairs"]
+    assert len(summary["without"]) == 3
+    alone = explained(opened("meals"), FILM).summary()
+    assert (alone["adapters"], alone["singles"], alone["without"], alone["inputs"]) == ([], [], [], [])
+
+
+def test_siblings_hold_one_copy_of_the_backbone_and_say_what_they_say_alone(
+    shop: Shop, opened: Callable[..., Model]
+) -> None:
+    model = opened("films")
+    for artifact in model.beside():
+        sibling = model.sibling(artifact)
+        ours, theirs = (dict(each._model.backbone.named_parameters()) for each in (model, sibling))
+        names = shop.workspace.backbone.tensor_names
+        assert all(ours[name].data_ptr() == theirs[name].data_ptr() for name in names)
+        alone = opened(f"{artifact.manifest.task}@{artifact.manifest.run}")
+        assert sibling.predict([FILM] * 3) == alone.predict([FILM] * 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "probability"),
+    [
+        ({}, lambda raw, e: e(raw["good"]) / (e(raw["good"]) + e(raw["bad"]))),
+        ({"one_logit": True}, lambda raw, e: 1 / (1 + e(-raw["good"]))),
+    ],
+)
+def test_raw_scores_are_the_heads_outputs(settings, probability, workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    import math
+
+    extract("films", quick("adapter", epochs=1, **settings), workspace, seed=1)
+    (predicted,) = load("films", store=workspace.store_root, precision="fp32").predict([FILM])
+    answer = answer_of(predicted)
+    assert answer.scores["good"] == pytest.approx(probability(answer.raw, math.exp), abs=1e-6)
+
+
+def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ["--store", str(shop.store), "--precision", "fp32"]
+    assert main(["explain", "--target", "films", "--text", FILM, *places, "--json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    summary = json.loads(lines[-1])
+    assert lines[0].startswith(f"fusion films, run {summary['run']}: {summary['answer'][0]['label']} ")
+    table = {line.split()[0]: line.split() for line in lines[lines.index("") + 1 :] if line}
+    for each in summary["without"]:
+        share = f"{summary['mean_shares'][each['adapter']]:.3f}"
+        first = each["answer"][0]
+        row = next(line.split() for line in lines if line.split()[:2] == [each["adapter"], share])
+        assert [first["label"], f"{first['score']:.4f}"] == row[-3:-1]
+    assert {"[CLS]", "film", "[SEP]"} <= table.keys()
+    assert main(["explain", "--target", "pairs", "--text", PAIR[0], "--text-b", PAIR[1], *places]) == 0
+    assert "change of score" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "films", "--text", " "], "--text is ' ': a blank text"),
+        (["--target", "pairs", "--text", "a"], "--text is 'a': task 'pairs' reads a pair of texts"),
+        (["--target", "films", "--text", "a", "--text-b", "b"], "task 'films' reads a single text"),
+        (["--target", "nope", "--text", "a"], "no model of 'nope'"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_message(
+    arguments: list[str], message: str, shop: Shop, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["explain", *arguments, "--store", str(shop.store), "--precision", "fp32"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error

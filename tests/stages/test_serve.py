@@ -1,0 +1,293 @@
+"""The models of a store over HTTP: the numbers of ``predict``, one backbone, and a store that changes meanwhile."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+import httpx
+
+from pipeline import load
+from pipeline.cli.app import main
+from pipeline.serving.app import Limits, make_app
+from stages.explain import answer_of
+from stages.extract import extract
+from stages.serve import StoreShelf
+from tests.nano import save_backbone
+from tests.serving import served
+from tests.stages.conftest import Shop
+
+ROOT = Path(__file__).parents[2]
+
+
+def texts_of(shop: Shop, task: str) -> list[Any]:
+    assert shop.workspace.data is not None
+    rows = pd.read_csv(shop.workspace.data / task / "dev.csv")
+    columns = ["sentence1", "sentence2"] if task == "pairs" else ["sentence"]
+    return [list(row) if len(row) > 1 else row[0] for row in rows[columns].itertuples(index=False, name=None)]
+
+
+@pytest.fixture(scope="module")
+def shelf(shop: Shop) -> StoreShelf:
+    return StoreShelf.open(shop.store, "films", None, "fp32")
+
+
+@pytest.fixture(scope="module")
+def client(shelf: StoreShelf) -> Iterator[httpx.Client]:
+    with served(make_app(shelf, Limits())) as address, httpx.Client(base_url=address, timeout=120) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", ["films", "meals", "pairs", "films adapter"])
+def test_the_numbers_are_those_of_predict(name: str, shop: Shop, client: httpx.Client) -> None:
+    task = name.split()[0]
+    target = f"films@{shop.adapters['films'].run}" if "adapter" in name else task
+    texts = texts_of(shop, task)
+    given = [tuple(text) if task == "pairs" else text for text in texts]
+    model = load(target, store=shop.store, precision="fp32")
+    expected = [answer_of(each) for each in model.predict(given)]
+
+    def ask(inputs: Any, **options: bool) -> Any:
+        answer = client.post(f"/models/{target}/predict", json={"inputs": inputs, "truncate": True, **options})
+        assert (answer.status_code, answer.headers["x-model"]) == (200, f"{task}@{model.run}")
+        return answer.json()
+
+    # The same texts in one request are the same batch: bit for bit the same numbers.
+    assert ask(texts) == [each.listed() for each in expected]
+    assert ask(texts, raw_scores=True) == [each.listed(raw=True) for each in expected]
+    # Alone or beside others that happen to come at the same time, the padding differs.
+    with ThreadPoolExecutor(16) as pool:
+        alone = list(pool.map(ask, texts))
+    for one, each in zip(alone, expected, strict=True):
+        assert {label["label"]: label["score"] for label in one} == pytest.approx(each.scores, abs=1e-5)
+
+
+def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) -> None:
+    assert shelf.tasks == ["films", "meals", "pairs"]
+    models = [shelf.load(name).model for name in (*shelf.tasks, f"pairs@{shop.adapters['pairs'].run}")]
+    for name in shop.workspace.backbone.tensor_names:
+        assert len({dict(each._model.backbone.named_parameters())[name].data_ptr() for each in models}) == 1
+
+
+def test_models_are_listed_with_what_they_read(client: httpx.Client, shop: Shop) -> None:
+    found = client.get("/models").json()
+    assert found["default"] == "films"
+    models = {model["name"]: model for model in found["models"]}
+    assert len(models) == 5
+    films, pairs = (models[f"{task}@{shop.fusions[task].run}"] for task in ("films", "pairs"))
+    assert (films["kind"], films["pair"], films["classes"], films["sources"]) == (
+        "fusion", False, ["bad", "good"], ["meals", "pairs"],
+    )  # fmt: skip
+    assert (pairs["pair"], pairs["classes"], pairs["range"]) == (True, [], [0.0, 5.0])
+    assert [model["name"] for model in models.values() if model["default"]] == [films["name"]]
+    assert not models[f"films@{shop.adapters['films'].run}"]["best"]
+
+
+def test_texts_that_are_too_long_or_unfit_cost_others_no_answer(client: httpx.Client) -> None:
+    bodies = [
+        ({"inputs": "the film is good"}, 200),
+        ({"inputs": "very " * 50}, 413),
+        ({"inputs": "very " * 50, "truncate": True}, 200),
+        ({"inputs": ["the film is good", "very " * 50]}, 413),
+        ({"inputs": ["the film is good", " "]}, 422),
+        ({"inputs": ["a", "b"]}, 200),
+    ]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        answers = list(pool.map(lambda body: client.post("/predict", json=body[0]), bodies))
+    assert [answer.status_code for answer in answers] == [status for _, status in bodies]
+    assert answers[1].json()["error"] == (
+        'inputs has 52 tokens, and films reads 24: shorten it, or send "truncate": true to have it cut'
+    )
+    assert answers[3].json()["error"].startswith("inputs[1] has 52 tokens")
+    assert answers[4].json()["error"].startswith("inputs[1] is ' ': a blank text")
+
+
+def test_several_tasks_and_an_explanation(client: httpx.Client, shop: Shop) -> None:
+    every = client.post("/predict/all", json={"inputs": "the film is good"}).json()
+    assert every["answers"].keys() == {"films", "meals"}
+    assert "task 'pairs' reads a pair of texts" in every["left_out"]["pairs"]
+    found = client.post("/models/films/explain", json={"inputs": "the film is good"}).json()
+    assert found["answer"] == client.post("/predict", json={"inputs": "the film is good"}).json()
+    assert [each["adapter"] for each in found["without"]] == ["meals", "pairs", "films"]
+    assert found["inputs"][0]["tokens"][1:3] == ["the", "film"]
+    pair = {"inputs": ["the film is good", "the song is bad"]}
+    assert client.post("/models/pairs/explain", json=pair).json()["run"] == shop.fusions["pairs"].run
+
+
+@pytest.fixture
+def changing(shop: Shop, tmp_path: Path, quick: Callable[..., Any]) -> tuple[Path, list[Any]]:
+    """A store with the weaker of two adapters of films, and the artifacts of both, the better one last."""
+    workspace = shop.copied(tmp_path)
+    extract("films", quick("adapter", learning_rate=1e-3, epochs=1), workspace, seed=2)
+    artifacts = [
+        each for each in workspace.store.artifacts() if each.manifest.task == "films" and not each.manifest.sources
+    ]
+    ranked = sorted(artifacts, key=lambda each: (each.manifest.dev, each.manifest.run))[-2:]
+    put(ranked[0], tmp_path / "own")
+    return tmp_path / "own", ranked
+
+
+def put(artifact: Any, store: Path) -> None:
+    """Copy an artifact into a store, where it appears complete or not at all."""
+    target = store / artifact.manifest.place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(artifact.folder, target.with_name(".new"))
+    target.with_name(".new").rename(target)
+
+
+def test_a_better_model_is_swapped_in_without_a_lost_or_wrong_answer(
+    changing: tuple[Path, list[Any]], shop: Shop
+) -> None:
+    store, (weak, strong) = changing
+    texts = texts_of(shop, "films")
+    expected = {
+        f"films@{each.manifest.run}": [
+            answer_of(one).scores for one in load(each.folder, precision="fp32").predict(texts)
+        ]
+        for each in (weak, strong)
+    }
+    asked: list[str] = []
+    with served(make_app(StoreShelf.open(store, None, None, "fp32"), Limits(poll=0.05))) as address:
+
+        def client(number: int) -> None:
+            with httpx.Client(base_url=address, timeout=60) as own:
+                after = 0
+                while after < 10:
+                    answer = own.post("/predict", json={"inputs": texts[number]})
+                    assert answer.status_code == 200
+                    name = answer.headers["x-model"]
+                    scores = {label["label"]: label["score"] for label in answer.json()}
+                    assert scores == pytest.approx(expected[name][number], abs=1e-5)
+                    asked.append(name)
+                    after += name == f"films@{strong.manifest.run}"
+                    if len(asked) == 40:
+                        put(strong, store)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(client, range(8)))
+        assert "pipeline_model_swaps_total 1" in httpx.get(f"{address}/metrics").text
+    assert set(asked) == {*expected}
+
+
+def test_a_store_that_changes_is_picked_up(
+    changing: tuple[Path, list[Any]], shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, (weak, strong) = changing
+    shelf = StoreShelf.open(store, None, None, "fp32")
+    names = [f"films@{each.manifest.run}" for each in (weak, strong)]
+    put(strong, store)
+    assert shelf.load("films").name == names[0]
+    shelf.refresh()
+    assert shelf.load("films").name == names[1]
+    assert shelf.load(names[0]).name == names[0]
+    # The best one is damaged before it is read: the next best serves, and one line says so.
+    assert capsys.readouterr().err == ""
+    other = StoreShelf.open(store, names[0], None, "fp32")
+    assert other.default == names[0]
+    damaged = store / strong.manifest.place / "head.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x01")
+    fresh = StoreShelf.open(store, names[0], None, "fp32")
+    assert fresh.load("films").name == names[0]
+    fresh.refresh()
+    assert capsys.readouterr().err.count("damaged") == 1
+    # What is in memory needs no file any more.
+    assert shelf.load("films").model.predict(["the film is good"])
+    shutil.rmtree(store / strong.manifest.place)
+    shelf.refresh()
+    assert shelf.load("films").name == names[0]
+    with pytest.raises(KeyError):
+        shelf.load(names[1])
+    # Trained again: other contents under the same name.
+    before = shelf.load("films").model
+    manifest = json.loads((store / weak.manifest.place / "manifest.json").read_text())
+    shutil.copy(strong.folder / "head.safetensors", store / weak.manifest.place / "head.safetensors")
+    manifest["files"]["head.safetensors"] = strong.manifest.files["head.safetensors"]
+    (store / weak.manifest.place / "manifest.json").write_text(json.dumps(manifest))
+    shelf.refresh()
+    assert shelf.load("films").model.predict(["the film is good"]) != before.predict(["the film is good"])
+    # A store that is away is one that may come back.
+    store.rename(store.with_name("away"))
+    shelf.refresh()
+    assert shelf.tasks == ["films"]
+    assert "no such folder" in capsys.readouterr().err
+    shutil.rmtree(store.with_name("away") / "adapters")
+    store.with_name("away").rename(store)
+    shelf.refresh()
+    assert shelf.tasks == []
+
+
+def test_what_cannot_be_served_is_one_message(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    other = save_backbone(tmp_path / "other", seed=5)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        cases: list[tuple[list[str], str]] = [
+            (["--store", str(tmp_path / "nowhere")], "no such folder"),
+            (["--store", str(tmp_path / "empty")], "no model in"),
+            (["--port", str(taken.getsockname()[1])], "Address already in use: give another --port"),
+            (["--port", "99999"], "--port 99999: give 0 to 65535"),
+            (["--host", "nowhere.invalid"], "--host nowhere.invalid"),
+            (["--model", "nope"], "no model of 'nope'"),
+            (["--model", "films@0123456789ab"], "no run '0123456789ab'"),
+            (["--backbone", str(other)], "no model of 'films'"),
+            (["--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
+            (["--max-queue", "10"], r"--max-queue 10: give at least --max-batch (64)"),
+            (["--max-wait", "-1"], "--max-wait -1: give 0 to 60000"),
+            (["--max-wait", "nan"], "--max-wait nan: give 0 to 60000"),
+            (["--poll", "inf"], "--poll inf: give 0.05 to 86400"),
+        ]
+        for arguments, message in cases:
+            places = [] if "--store" in arguments else ["--store", str(shop.store)]
+            port = [] if "--port" in arguments else ["--port", "0"]
+            assert main(["serve", *arguments, *places, *port, "--precision", "fp32"]) == 2
+            error = capsys.readouterr().err
+            assert message in error
+            assert "Traceback" not in error
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert main(["serve", "--store", str(shop.store)]) == 2
+    assert "serve needs fastapi: install the extra" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_server_once_it_has_answered(number: signal.Signals, shop: Shop) -> None:
+    """The real process: requests that arrived before the signal get their answers, and the status is 0."""
+    line = ["serve", "--store", str(shop.store), "--port", "0", "--max-wait", "1500", "--precision", "fp32"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *line, "--model", "films"],
+        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            started = process.stdout.readline()
+            address = started.split()[1]
+            assert started == f"serving {address} (films, meals, pairs; POST /predict asks films)\n"
+            with ThreadPoolExecutor(4) as pool:
+                # They wait for others to be computed with, longer than until the signal.
+                body = {"inputs": "the film is good"}
+                answers = [pool.submit(httpx.post, f"{address}/predict", json=body, timeout=60) for _ in range(4)]
+                while "pipeline_queue_rows 4" not in httpx.get(f"{address}/metrics", timeout=60).text:
+                    time.sleep(0.01)
+                process.send_signal(number)
+                assert [each.result().status_code for each in answers] == [200] * 4
+            assert process.wait(60) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == "stopping: no new requests; those that arrived are answered\n"
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"{address}/health")
+        finally:
+            process.kill()
