@@ -5,11 +5,22 @@ from collections.abc import Iterator
 
 from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells
 from pipeline.reporting.entries import Line
+from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of, seconds_of, trials_cells
-from pipeline.reporting.text import MISSING, amount_text, comparisons, interval_text, listed, number, percent, points
+from pipeline.reporting.text import (
+    MISSING,
+    MOST_NAMED,
+    amounts,
+    capital,
+    comparisons,
+    count,
+    listed,
+    number,
+    where_text,
+)
 from pipeline.stats.metrics import overall
-from pipeline.stats.paired import LEVEL
+from pipeline.stats.paired import LEVEL, Comparison, Verdict
 
 
 @once
@@ -46,31 +57,79 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     }
 
 
+@once
+def _judged(runs: StudyRuns) -> dict[Line, Comparison]:
+    """Every line but sources of sequential tuning, which would drown the others, on the mean; the highest first."""
+    scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
+    lines = (line for line in runs.lines if not line.source or len(_lines(runs, line.row)) == 1)
+    found = {line: one for line in lines if (one := main_verdicts(runs).get(((line, None), scope))) is not None}
+    return dict(sorted(found.items(), key=lambda pair: -pair[1].difference))
+
+
+def _lines(runs: StudyRuns, row: str) -> list[Line]:
+    return [line for line in runs.lines if line.row == row]
+
+
+def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
+    found: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
+    for line, one in _judged(runs).items():
+        found[one.verdict][runs.title(line)] = one
+    return {verdict: own for verdict, own in found.items() if own}
+
+
+def main_verdict(runs: StudyRuns) -> Iterator[str]:
+    """How many rows are better or worse than the reference, and which scores highest."""
+    found, against = _by_verdict(runs), runs.title(runs.reference)
+    if not found:
+        return
+    where, total = where_text(runs.study.targets), sum(map(len, found.values()))
+    if total <= MOST_NAMED:
+        said = (f"{verdict} {'; '.join(amounts(own))}" for verdict, own in found.items())
+        yield f"Against {against} on {where}: {'; '.join(said)}."
+        return
+    counts = listed([f"{len(own)} {verdict}" for verdict, own in found.items()])
+    means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
+    best = max(means, key=lambda line: means[line])
+    yield (
+        f"Of {total} rows against {against} on {where}, {counts};"
+        f" the highest score is {number(means[best])}, of {runs.title(best)}."
+    )
+
+
+def _mean(runs: StudyRuns, line: Line) -> float | None:
+    """The mean of the means of every target; None where one is missing."""
+    scores = [statistics.mean(scored.value for scored in own) for own in runs.groups(line).values()]
+    return statistics.mean(scores) if len(scores) == len(runs.study.targets) else None
+
+
+def cost_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What the leading fusion, or else the row with the highest score, trains and takes beside the reference."""
+    subject = leading_fusion(runs) or next(iter(_judged(runs)), None)
+    if subject is None or not runs.all(runs.reference):
+        return
+    ours, theirs = (
+        (mean_of(s.record.cost.trainable_parameters for s in group), mean_of(s.total_seconds for s in group))
+        for group in (runs.all(subject), runs.all(runs.reference))
+    )
+    yield (
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a run"
+        f" with its sources, {runs.title(runs.reference)} {count(theirs[0])} and {count(theirs[1])}."
+    )
+
+
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What the tests say on the mean and on every target: each better or worse line, and the rest in one sentence.
-
-    Sequential tuning has a line a source, which would drown the others: it is left to the tables.
-    """
-    targets, verdicts, against = runs.study.targets, main_verdicts(runs), runs.title(runs.reference)
-    scopes: dict[str | None, str] = {None: f"the mean of {listed(targets)}"} if len(targets) > 1 else {}
-    for scope, where in (scopes | {target: target for target in targets}).items():
-        lines = [line for line in runs.lines if not line.source and ((line, None), scope) in verdicts]
-        same = []
-        for line in lines:
-            title, comparison = runs.title(line), verdicts[(line, None), scope]
-            if comparison.significant:
-                amount = f"{amount_text(comparison)}{_share(runs, line)}"
-                yield f"On {where}, {title} is {comparison.verdict} than {against} by {amount}."
-            else:
-                same.append(f"{title} ({points(comparison.difference)} points, {interval_text(comparison)})")
-        if same:
-            yield f"On {where}, the difference from {against} is not significant for {listed(same)}."
-
-
-def _share(runs: StudyRuns, line: Line) -> str:
-    """``, training 24 % of the parameters`` where it trains fewer than the reference."""
-    trained = ((s.record.cost.trainable_parameters for s in runs.all(one)) for one in (line, runs.reference))
-    ours, theirs = map(mean_of, trained)
-    if ours is None or theirs is None or ours >= 0.995 * theirs:
-        return ""
-    return f", training {percent(ours / theirs)} of the parameters"
+    """What the tests say on the mean, a sentence a verdict, and on how many targets each row is better or worse."""
+    found, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
+    says = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
+    if sum(map(len, found.values())) > MOST_NAMED:
+        for verdict, own in found.items():
+            yield f"On {where_text(targets)}, {says[verdict]} {against}: {'; '.join(amounts(own))}."
+    if len(targets) == 1:
+        return
+    parts = []
+    for line in _judged(runs):
+        each = [one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None]
+        counts = [f"{verdict} on {n}" for verdict in ("better", "worse") if (n := each.count(verdict))]
+        parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
+    said = "; ".join(parts) or "no significant difference"
+    yield f"Target by target, of {len(targets)}, against {against}: {said}."

@@ -35,8 +35,8 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=runs.study.title(name), xlabel="then trained on", ylabel="learned first")
     canvas.colorbar(image, ax=axes, label="change, points", shrink=0.8)
     table = pd.DataFrame(
-        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference, c.proof) for c in all_changes],
-        columns=["method", "first", "then", "before", "after", "change", "unchanged"],
+        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference) for c in all_changes],
+        columns=["method", "first", "then", "before", "after", "change"],
     )
     yield Drawing(Figure.of("forgetting"), canvas, table)
 
