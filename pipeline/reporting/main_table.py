@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Iterator
 
-from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells
+from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells, with_best
 from pipeline.reporting.entries import Line
 from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import Cell, Table
@@ -22,6 +22,10 @@ from pipeline.reporting.text import (
 from pipeline.stats.metrics import overall
 from pipeline.stats.paired import LEVEL, Comparison, Verdict
 
+MEANS = ("mean", "mean, (r+1)/2")
+"""The columns of several targets together, plain and with correlations rescaled to the range of an accuracy."""
+_SAYS = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
+
 
 @once
 def main_verdicts(runs: StudyRuns) -> Verdicts:
@@ -30,7 +34,8 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
 
 def main_table(runs: StudyRuns) -> Table | None:
     against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
-    rows = [_row(runs, line) for line in runs.lines]
+    columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
+    rows = with_best([_row(runs, line) for line in runs.lines], columns)
     return Table.of("main", rows, against=against, level=LEVEL, comparisons=family)
 
 
@@ -44,7 +49,7 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     planned = dict.fromkeys(targets, len(runs.study.seeds))
     cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
     if len(targets) > 1:
-        cells["mean, (r+1)/2"] = Cell(number(rescaled), rescaled, cells["mean"].runs)
+        cells[MEANS[1]] = Cell(number(rescaled), rescaled, cells["mean"].runs)
     return {
         "method": line_cell(runs, line),
         **cells,
@@ -58,7 +63,7 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
 
 
 @once
-def _judged(runs: StudyRuns) -> dict[Line, Comparison]:
+def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
     """Every line but sources of sequential tuning, which would drown the others, on the mean; the highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
     lines = (line for line in runs.lines if not line.source or len(_lines(runs, line.row)) == 1)
@@ -72,7 +77,7 @@ def _lines(runs: StudyRuns, row: str) -> list[Line]:
 
 def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
     found: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
-    for line, one in _judged(runs).items():
+    for line, one in main_comparisons(runs).items():
         found[one.verdict][runs.title(line)] = one
     return {verdict: own for verdict, own in found.items() if own}
 
@@ -84,16 +89,14 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
         return
     where, total = where_text(runs.study.targets), sum(map(len, found.values()))
     if total <= MOST_NAMED:
-        said = (f"{verdict} {'; '.join(amounts(own))}" for verdict, own in found.items())
-        yield f"Against {against} on {where}: {'; '.join(said)}."
+        said = (f"{verdict}: {'; '.join(amounts(own))}" for verdict, own in found.items())
+        yield f"On {where}, against {against}, {'; '.join(said)}."
         return
-    counts = listed([f"{len(own)} {verdict}" for verdict, own in found.items()])
+    counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in found.items()])
     means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
     best = max(means, key=lambda line: means[line])
-    yield (
-        f"Of {total} rows against {against} on {where}, {counts};"
-        f" the highest score is {number(means[best])}, of {runs.title(best)}."
-    )
+    highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
+    yield f"The {total} other rows against {against}, on {where}: {counts}; {highest}."
 
 
 def _mean(runs: StudyRuns, line: Line) -> float | None:
@@ -104,7 +107,7 @@ def _mean(runs: StudyRuns, line: Line) -> float | None:
 
 def cost_sentences(runs: StudyRuns) -> Iterator[str]:
     """What the leading fusion, or else the row with the highest score, trains and takes beside the reference."""
-    subject = leading_fusion(runs) or next(iter(_judged(runs)), None)
+    subject = leading_fusion(runs) or next(iter(main_comparisons(runs)), None)
     if subject is None or not runs.all(runs.reference):
         return
     ours, theirs = (
@@ -112,22 +115,21 @@ def cost_sentences(runs: StudyRuns) -> Iterator[str]:
         for group in (runs.all(subject), runs.all(runs.reference))
     )
     yield (
-        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a run"
-        f" with its sources, {runs.title(runs.reference)} {count(theirs[0])} and {count(theirs[1])}."
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a run,"
+        f" sources included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes {count(theirs[1])}."
     )
 
 
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
     """What the tests say on the mean, a sentence a verdict, and on how many targets each row is better or worse."""
     found, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
-    says = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
     if sum(map(len, found.values())) > MOST_NAMED:
         for verdict, own in found.items():
-            yield f"On {where_text(targets)}, {says[verdict]} {against}: {'; '.join(amounts(own))}."
+            yield f"On {where_text(targets)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own))}."
     if len(targets) == 1:
         return
     parts = []
-    for line in _judged(runs):
+    for line in main_comparisons(runs):
         each = [one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None]
         counts = [f"{verdict} on {n}" for verdict in ("better", "worse") if (n := each.count(verdict))]
         parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []

@@ -15,7 +15,7 @@ OPPONENTS: dict[str, Callable[[Row], bool]] = {
     "the target alone": lambda row: not row.joins,
     "sequential tuning": lambda row: METHODS[row.method].by_source,
     "one adapter": lambda row: row.method == "adapter",
-    "any row without fusion": lambda _: True,
+    "the best row without fusion": lambda _: True,
 }
 """Kinds of rows. The best row of a kind stands for it, on each target its own."""
 
@@ -88,20 +88,24 @@ def _best(runs: StudyRuns, lines: list[Line], target: str) -> Line | None:
 def opponents_table(runs: StudyRuns) -> Table | None:
     """One line a fusion and kind of rows; None in a study without both."""
     rows, own, leading = [_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
-    title = runs.title(leading) if leading is not None and own else ""
+    title = capital(runs.title(leading)) if leading is not None and own else ""
     others = comparisons(rows[len(own) :])
     return Table.of("opponents", rows, leading=title, own=comparisons(own), others=others)
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
-    cells = {"method": line_cell(runs, duel.line), "against the best of": text_cell(duel.kind)}
-    used: list[str] = []
+    cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
+    if len(duel.parts) == 1:
+        ((target, best),) = duel.best.items()
+        both = runs_of((*runs.cell(duel.line, target), *runs.cell(best, target)))
+        return cells | {target: difference_cell(duel.parts[target].value, both, duel.comparison, runs.title(best))}
+    parts, used = {}, list[str]()
     for target, part in duel.parts.items():
         both = runs_of((*runs.cell(duel.line, target), *runs.cell(duel.best[target], target)))
-        cells[target] = difference_cell(part.value, both, untested=f"against {runs.title(duel.best[target])}")
+        parts[target] = difference_cell(part.value, both, untested=f"against {runs.title(duel.best[target])}")
         used += both
     mean = mean_of(part.value for part in duel.parts.values())
-    return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")}
+    return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")} | parts
 
 
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:

@@ -24,6 +24,8 @@ class Cell:
     verdict: Verdict | None = None
     detail: str = ""
     """Small print: interval, p, seeds."""
+    best: bool = False
+    """Whether it is the highest score of its column."""
 
 
 @dataclass(frozen=True)
