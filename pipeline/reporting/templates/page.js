@@ -81,7 +81,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       if (keys[place][column] !== null) names.set(keys[place][column], row.cells[column].textContent.trim());
     });
     if ([...names.keys()].every((key) => typeof key === "number")) {
-      if (names.size > 1 && column) numeric.push(column);
+      if (column && new Set(keys.map((own) => own[column])).size > 1) numeric.push(column);
       return;
     }
     if (!column || names.size < 2 || names.size > MOST_NAMES || names.size === rows.length) return;
