@@ -1,6 +1,7 @@
 """The main table: every row on every target, tested against the reference, with its cost beside it."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 
 from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells, with_best
@@ -64,15 +65,16 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
 
 @once
 def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
-    """Every line but sources of sequential tuning, which would drown the others, on the mean; the highest first."""
+    """The comparison of every line on the mean of the targets, the highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
-    lines = (line for line in runs.lines if not line.source or len(_lines(runs, line.row)) == 1)
-    found = {line: one for line in lines if (one := main_verdicts(runs).get(((line, None), scope))) is not None}
+    found = {line: one for line in _told(runs) if (one := main_verdicts(runs).get(((line, None), scope))) is not None}
     return dict(sorted(found.items(), key=lambda pair: -pair[1].difference))
 
 
-def _lines(runs: StudyRuns, row: str) -> list[Line]:
-    return [line for line in runs.lines if line.row == row]
+def _told(runs: StudyRuns) -> list[Line]:
+    """Every line but those of a row of sequential tuning with several sources, which would drown the others."""
+    lines = Counter(line.row for line in runs.lines)
+    return [line for line in runs.lines if lines[line.row] == 1]
 
 
 def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
@@ -108,7 +110,7 @@ def _mean(runs: StudyRuns, line: Line) -> float | None:
 def cost_sentences(runs: StudyRuns) -> Iterator[str]:
     """What the leading fusion, or else the row with the highest score, trains and takes beside the reference."""
     subject = leading_fusion(runs) or next(iter(main_comparisons(runs)), None)
-    if subject is None or not runs.all(runs.reference):
+    if subject in (None, runs.reference) or not runs.all(runs.reference):
         return
     ours, theirs = (
         (mean_of(s.record.cost.trainable_parameters for s in group), mean_of(s.total_seconds for s in group))
@@ -126,12 +128,15 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
     if sum(map(len, found.values())) > MOST_NAMED:
         for verdict, own in found.items():
             yield f"On {where_text(targets)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own))}."
-    if len(targets) == 1:
+    each = {
+        line: Counter(one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None)
+        for line in _told(runs)
+    }
+    if len(targets) == 1 or not any(each.values()):
         return
     parts = []
-    for line in main_comparisons(runs):
-        each = [one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None]
-        counts = [f"{verdict} on {n}" for verdict in ("better", "worse") if (n := each.count(verdict))]
+    for line, verdicts in each.items():
+        counts = [f"{verdict} on {verdicts[verdict]}" for verdict in ("better", "worse") if verdicts[verdict]]
         parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
     said = "; ".join(parts) or "no significant difference"
     yield f"Target by target, of {len(targets)}, against {against}: {said}."

@@ -376,3 +376,14 @@ def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
     assert told.startswith("Scores are on the labelled test split, and")
     assert "on dev (sst); on dev, and" in told
     assert told.endswith("trained on (sts).")
+
+
+def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Path) -> None:
+    study = make(tmp_path, targets=["sst", "mr"])
+    for target in ("sst", "mr"):
+        study.add("full", target, 1, 0.5)
+    study.add("adapter", "sst", 1, 0.9)
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    assert (report.verdict, report.summary) == (
+        (), ("Target by target, of 2, against full fine-tuning: adapter better on 1.",),
+    )  # fmt: skip
