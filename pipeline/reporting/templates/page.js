@@ -95,10 +95,11 @@ for (const table of document.querySelectorAll("table.sortable")) {
     for (const column of numeric) menu.add(new Option(titles[column], column));
     const [least, most] = ["at least", "at most"].map(
       (text) => make("input", { type: "number", step: "any", placeholder: text, ariaLabel: text }));
-    tests.push((row, own) => {
-      const number = own[menu.value];
+    tests.push((row) => {
       if (!least.value && !most.value) return true;
-      if (typeof number !== "number") return false;
+      // As it is shown, which may be in points or percent.
+      const number = parseFloat(row.cells[menu.value].textContent.replaceAll(",", "").replace("\u2212", "-"));
+      if (Number.isNaN(number)) return false;
       return (!least.value || number >= Number(least.value)) && (!most.value || number <= Number(most.value));
     });
     bar.append(make("div", {}, menu, least, most));

@@ -123,7 +123,7 @@ def _scores(text: Callable[[str], str]) -> Table:
 
 def _kinds(text: Callable[[str], str]) -> Table:
     """A second table with a text column after the first, and many rows."""
-    rows = tuple((Cell(f"row {n}"), Cell(text(f"backbone {n}")), Cell(f"{n / 7:.3f}")) for n in range(30))
+    rows = tuple((Cell(f"row {n}"), Cell(text(f"backbone {n}")), Cell(f"{100 * n / 7:.1f}", n / 7)) for n in range(30))
     return Table("published", text("Published results"), ("row", "what differs", "score"), rows)
 
 

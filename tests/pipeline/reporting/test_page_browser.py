@@ -368,6 +368,12 @@ def test_a_limit_leaves_out_what_has_no_number(show: Callable[..., Opened]) -> N
     assert shown(section.locator("table").first) == ["full fine-tuning"] * 4
 
 
+def test_limits_are_on_the_numbers_that_are_shown(show: Callable[..., Opened]) -> None:
+    section = show().page.locator("#table-published")
+    section.get_by_label("at least").fill("400")
+    assert shown(section.locator("table")) == ["row 28", "row 29"]
+
+
 def test_a_short_table_has_no_filters(show: Callable[..., Opened]) -> None:
     assert show().page.locator("#table-main .filters").count() == 0
 
