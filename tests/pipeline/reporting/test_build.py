@@ -98,9 +98,8 @@ def test_the_verdict_has_three_sentences_that_follow_from_the_tests(report: Repo
 
 
 def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) -> None:
-    assert any(
-        s.startswith("Target by target, of 2, against full fine-tuning: fusion better on 2") for s in report.summary
-    )
+    (each,) = (s for s in report.summary if s.startswith("Target by target, of 2, against full fine-tuning: "))
+    assert "; fusion better on 2" in each
     assert any(s.startswith("With 100 training rows, on the mean of sst and sts") for s in report.summary)
     assert any("lowered the score on the first in 4 of 4 pairs" in s for s in report.summary)
     assert any(s.startswith("Adapter and fusion forget nothing") for s in report.summary)
