@@ -12,6 +12,7 @@ from pipeline.models.attention_maps import attention_maps, one_input, shown_laye
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.build import build_report
 from pipeline.reporting.entries import StudyResult
+from pipeline.reporting.overview import write_overview
 from pipeline.reporting.page import write_page
 from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
@@ -30,10 +31,14 @@ Views = dict[tuple[str, str], str]
 
 
 def write_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequence[AttentionMap] = ()) -> None:
-    """Write results.csv, tables.md, tables.tex, tables/, figures/ and index.html of a study into ``folder``."""
+    """Write results.csv, tables.md, tables.tex, tables/, figures/ and index.html of a study into ``folder``.
+
+    The folder above has an index.html over all studies.
+    """
     report = build_report(result, ledger, folder, maps)
     write_tables(report, folder)
     write_page(report, folder)
+    write_overview(report, folder)
 
 
 def report(name: str, reports: Path, attention: str | None = None, runs: Sequence[str] | None = None) -> Path:

@@ -15,7 +15,7 @@ from pipeline.reporting.figures import write_figures
 from pipeline.reporting.forgetting import forgetting_sentences, forgetting_table
 from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
 from pipeline.reporting.low_resource import low_resource_sentences, low_resource_table
-from pipeline.reporting.main_table import main_sentences, main_table
+from pipeline.reporting.main_table import cost_sentences, main_sentences, main_table, main_verdict
 from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
 from pipeline.reporting.opponents import opponents_sentences, opponents_table
 from pipeline.reporting.published import published_settings_table, published_table
@@ -45,8 +45,10 @@ TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
 _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
 """The tables of scores on the scored rows, each of which says which rows these are."""
 
+VERDICT = (opponents_sentences, main_verdict, cost_sentences)
+"""Each says one sentence at most."""
+
 SENTENCES = (
-    opponents_sentences,
     main_sentences,
     low_resource_sentences,
     fusion_sentences,
@@ -72,6 +74,7 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     return Report(
         study=result.study,
         backbone=backbone_text(result.backbone),
+        verdict=tuple(sentence for say in VERDICT for sentence in say(runs)),
         summary=tuple(sentence for say in SENTENCES for sentence in say(runs)),
         tables=tables,
         figures=write_figures(runs, folder / "figures"),

@@ -77,7 +77,7 @@ def score_cells(
     mean: float | None,
     verdicts: Verdicts,
 ) -> dict[str, Cell]:
-    """The mean score of a place on each target, and what is missing of the ``planned`` runs; of several their mean."""
+    """The score of a place on each target, with what is missing of ``planned`` runs; of several their mean, first."""
     line, rows = place
     cells, against = {}, runs.title(runs.reference)
     for target in targets:
@@ -94,8 +94,20 @@ def score_cells(
         cells[runs.column(target)] = Cell(text, mean_of(values), runs_of(group), verdict, "; ".join(details))
     if len(targets) > 1:
         used = dict.fromkeys(run for cell in cells.values() for run in cell.runs) if mean is not None else ()
-        cells["mean"] = judged(Cell(number(mean), mean, tuple(used)), verdicts.get((place, None)), against)
+        cells = {"mean": judged(Cell(number(mean), mean, tuple(used)), verdicts.get((place, None)), against), **cells}
     return cells
+
+
+def with_best(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> list[dict[str, Cell]]:
+    """Mark the highest score of every column of several rows."""
+    highest = {}
+    for name in columns if len(rows) > 1 else ():
+        scores = [score for row in rows if isinstance(score := row[name].sort, float)]
+        highest[name] = max(scores, default=None)
+    return [
+        {name: replace(one, best=one.sort is not None and one.sort == highest.get(name)) for name, one in row.items()}
+        for row in rows
+    ]
 
 
 def judge(family: Mapping[Key, Difference | None]) -> dict[Key, Comparison]:

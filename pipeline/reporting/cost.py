@@ -80,7 +80,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
         **(together if tasks > 1 else {}),
         **{head: count_cell(number) for head, number in trials_cells(runs, group).items()},
         "seconds": count_cell(seconds_of(group)),
-        "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
         "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
     }

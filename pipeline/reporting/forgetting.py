@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from pipeline.records.ledger import RunRecord
-from pipeline.reporting.cells import difference_cell, judge, line_cell, scores_cell, text_cell
+from pipeline.reporting.cells import count_cell, difference_cell, judge, line_cell, scores_cell, text_cell
 from pipeline.reporting.entries import Line
-from pipeline.reporting.report import Table
+from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
-from pipeline.reporting.text import capital, interval_text, listed, marks_note, points
+from pipeline.reporting.text import MISSING, MOST_NAMED, capital, interval_text, listed, marks_note, points
 from pipeline.stats.paired import Comparison
 
 
@@ -25,48 +25,83 @@ class Change:
     after: tuple[float, ...]
     runs: tuple[str, ...]
     comparison: Comparison | None = None
-    proof: str = ""
-    """The hashes that prove that nothing changed; empty where the score was measured again."""
 
     @property
     def difference(self) -> float:
         return statistics.mean(self.after) - statistics.mean(self.before)
 
 
+@dataclass(frozen=True)
+class Proof:
+    """What hashes taken after training say of a row: nothing changed that answers a task learned before."""
+
+    row: str
+    pairs: frozenset[tuple[str, str]]
+    """Of the task learned first and the one trained on then."""
+    runs: tuple[str, ...]
+    backbone: str
+    adapters: int
+    """How many adapters of other tasks were hashed; 0 where the runs hold none."""
+
+    @property
+    def text(self) -> str:
+        adapters = f", {self.adapters} adapter{'s' * (self.adapters > 1)}" if self.adapters else ""
+        return f"backbone {self.backbone[:12]}{adapters}"
+
+
 @once
 def changes(runs: StudyRuns) -> list[Change]:
-    """How training on a second task changed the score on the first, for every row that has both.
-
-    Sequential tuning is scored again with the first task's head. Adapters and fusion change neither the backbone nor
-    the first task's adapter, so the score stays the same. Such a row is listed only if the hashes taken after training
-    prove it.
-    """
+    """How training on a second task changed the score on the first: sequential tuning, with the first task's head."""
     measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
     verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()})
-    tested = [replace(change, comparison=verdicts.get(change)) for change in measured]
-    return tested + [change for name in runs.rows for change in _proven(runs, name)]
+    return [replace(change, comparison=verdicts.get(change)) for change in measured]
+
+
+@once
+def proofs(runs: StudyRuns) -> list[Proof]:
+    """The rows of adapters and fusion that hashes prove to forget nothing.
+
+    They change neither the backbone nor the first task's adapter, so the score stays the same.
+    """
+    return [proof for name in runs.rows if (proof := _proven(runs, name)) is not None]
 
 
 def forgetting_table(runs: StudyRuns) -> Table | None:
-    """One line a row of the study and an ordered pair of tasks; None where nothing was measured."""
-    all_changes = changes(runs)
-    rows = [
+    """One line a measured pair of tasks, and one a row for which it is proven; None where there is neither."""
+    measured = [
         {
             "method": line_cell(runs, Line(change.row)),
             "learned first": text_cell(change.source),
             "then": text_cell(change.target),
+            "pairs": count_cell(1),
             "before": scores_cell(change.before, change.runs),
             "after": scores_cell(change.after, change.runs),
-            "change, points": difference_cell(
-                change.difference, change.runs, change.comparison, "before", change.proof
-            ),
-            "unchanged (sha256)": text_cell(change.proof),
+            "change, points": difference_cell(change.difference, change.runs, change.comparison, "before"),
+            "unchanged (sha256)": text_cell(""),
         }
-        for change in all_changes
+        for change in changes(runs)
     ]
-    marks = marks_note("the score before", [change for change in all_changes if change.comparison is not None])
-    return Table.of("forgetting", rows, marks=marks)
+    proven = [
+        {
+            "method": line_cell(runs, Line(proof.row)),
+            "learned first": text_cell(_tasks([first for first, _ in proof.pairs])),
+            "then": text_cell(_tasks([then for _, then in proof.pairs])),
+            "pairs": count_cell(len(proof.pairs)),
+            "before": Cell(MISSING),
+            "after": Cell(MISSING),
+            "change, points": difference_cell(0.0, proof.runs),
+            "unchanged (sha256)": text_cell(proof.text),
+        }
+        for proof in proofs(runs)
+    ]
+    marks = marks_note("the score before", [change for change in changes(runs) if change.comparison is not None])
+    return Table.of("forgetting", measured + proven, marks=marks)
+
+
+def _tasks(names: Iterable[str]) -> str:
+    names = sorted(set(names))
+    return names[0] if len(names) == 1 else f"{len(names)} tasks"
 
 
 def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
@@ -93,20 +128,25 @@ def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
     return record.run if record is not None else None
 
 
-def _proven(runs: StudyRuns, name: str) -> Iterable[Change]:
+def _proven(runs: StudyRuns, name: str) -> Proof | None:
+    pairs, used, adapters, backbones = set[tuple[str, str]](), dict[str, None](), set[str](), list[str]()
     for (target, group), source in product(runs.groups(Line(name)).items(), runs.study.all_tasks):
         if source == target or any(scored.record.kind not in ("adapter", "fusion") for scored in group):
             continue
-        known = [(scored, first, proof) for scored in group for first, proof in _kept(runs, name, scored, source)]
-        if known:
-            scores = tuple(first.own.value for _, first, _ in known)
-            used = dict.fromkeys(run for scored, first, _ in known for run in (first.run, scored.record.run))
-            proofs = ", ".join(dict.fromkeys(proof for *_, proof in known))
-            yield Change(name, source, target, scores, scores, tuple(used), proof=proofs)
+        for scored in group:
+            for first, digest in _kept(runs, name, scored, source):
+                pairs.add((source, target))
+                used |= dict.fromkeys((first.run, scored.record.run))
+                adapters |= {digest} - {""}
+                backbones.append(scored.record.unchanged["backbone"])
+    return Proof(name, frozenset(pairs), tuple(used), backbones[0], len(adapters)) if pairs else None
 
 
 def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[tuple[RunRecord, str]]:
-    """The runs that answer ``source``, each with the proof that training ``scored`` did not change their answers."""
+    """The runs that answer ``source`` if training ``scored`` provably left their answers as they were.
+
+    Each with the hash of its adapter where ``scored`` holds it.
+    """
     record = scored.record
     backbone = record.unchanged.get("backbone")
     if backbone is None or backbone != record.identity["backbone"]["weights"]:
@@ -115,12 +155,12 @@ def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[t
         # Nothing of another task's adapter is in this run; what the two share is the backbone.
         for other in runs.cell(Line(name), source):
             if other.entry.seed == scored.entry.seed:
-                yield other.record, f"backbone {backbone[:12]}"
+                yield other.record, ""
         return
     for used in record.sources:
         first, digest = runs.ledger.find(used.run), record.unchanged.get(used.task)
         if used.task == source and first is not None and digest is not None:
-            yield first, f"backbone {backbone[:12]}, adapter {digest[:12]}"
+            yield first, digest
 
 
 def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
@@ -138,10 +178,11 @@ def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
             f"{title}: training on a second task lowered the score on the first in {len(lost)} of {pairs}, most on"
             f" {worst.source} after {worst.target}: {points(worst.difference)} points ({interval_text(comparison)})."
         )
-    proven = list(dict.fromkeys(runs.study.title(change.row) for change in changes(runs) if change.proof))
+    proven = [runs.study.title(proof.row) for proof in proofs(runs)]
     if proven:
+        shown = proven if len(proven) <= MOST_NAMED else [proven[0], f"{len(proven) - 1} other rows"]
         verb = "forgets" if len(proven) == 1 else "forget"
         yield (
-            f"{capital(listed(proven))} {verb} nothing: after every such run the backbone and the other tasks'"
+            f"{capital(listed(shown))} {verb} nothing: after every such run the backbone and the other tasks'"
             " adapters had the same hash as before."
         )

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.records.ledger import RunRecord
@@ -143,26 +143,36 @@ def _names(names: Iterable[str]) -> Cell:
 
 
 def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What training added to each row of fusion, target by target."""
+    """What training added over the best adapter and over the start, a clause a row of fusion where it is known."""
     gains = fusion_gains(runs)
-    for line in dict.fromkeys(gain.line for gain in gains):
-        clauses = [_added(gain) for gain in gains if gain.line == line]
-        yield f"What training added to {runs.title(line)}: {'; '.join(clauses)}."
+    lines = {line: [gain for gain in gains if gain.line == line] for line in dict.fromkeys(gain.line for gain in gains)}
+    best = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_best is not None])}
+    if best:
+        clauses = "; ".join(f"{runs.title(line)} {_over_best(own)}" for line, own in best.items())
+        steps = count(max(gain.steps_added for own in best.values() for gain in own))
+        yield f"What a fusion added to its best adapter, in up to {steps} more optimiser steps: {clauses}."
+    starts = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_start is not None])}
+    if starts:
+        clauses = "; ".join(f"{runs.title(line)} {_over_start(own)}" for line, own in starts.items())
+        yield f"What training added to the start of a fusion: {clauses}."
 
 
-def _added(gain: FusionGain) -> str:
-    kept = f"{gain.starts_kept} of {len(gain.group)} {'seeds' if len(gain.group) > 1 else 'seed'}"
-    if gain.starts_kept == len(gain.group):
-        return f"on {gain.target} nothing, the start was kept in {kept}"
-    if gain.over_start is None:
-        added = "unknown, since its start was not scored"
-    else:
-        added = f"{points(gain.over_start, sign=False)} points over its start"
-        added += f" (kept in {kept})" if gain.starts_kept else ""
-    if gain.over_best is None:
-        return f"on {gain.target} {added}"
-    tested = f"{interval_text(gain.comparison)}, {gain.comparison.verdict}" if gain.comparison else "not tested"
-    return (
-        f"on {gain.target} {added}, and {points(gain.over_best)} points against its best adapter ({tested}) in"
-        f" {count(gain.steps_added)} more optimiser steps"
-    )
+def _over_best(gains: Sequence[FusionGain]) -> str:
+    added = f"{points(statistics.mean(gain.over_best or 0.0 for gain in gains))} points"
+    if len(gains) == 1 and (test := gains[0].comparison) is not None:
+        return f"{added} ({interval_text(test)}, {test.verdict})"
+    verdicts = Counter(gain.comparison.verdict if gain.comparison else "not tested" for gain in gains)
+    counts = ", ".join(f"{verdict} on {n}" if len(gains) > 1 else verdict for verdict, n in verdicts.most_common())
+    return f"{added}{_on(gains)} ({counts})"
+
+
+def _over_start(gains: Sequence[FusionGain]) -> str:
+    kept, seeds = sum(gain.starts_kept for gain in gains), sum(len(gain.group) for gain in gains)
+    if kept == seeds:
+        return f"nothing{_on(gains)}, the start was kept in every run"
+    added = points(statistics.mean(gain.over_start or 0.0 for gain in gains), sign=False)
+    return f"{added} points{_on(gains)}" + (f" (the start was kept in {kept} of {seeds} runs)" if kept else "")
+
+
+def _on(gains: Sequence[FusionGain]) -> str:
+    return f" on the mean of {len(gains)} targets" if len(gains) > 1 else f" on {gains[0].target}"

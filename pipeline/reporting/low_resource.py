@@ -3,9 +3,8 @@
 import statistics
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import product
 
-from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells
+from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells, with_best
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once
@@ -54,14 +53,18 @@ def low_resource_table(runs: StudyRuns) -> Table | None:
     if curve is None:
         return None
     rows = []
-    for point, row in product(curve.points, curve.rows):
-        planned = {target: len(runs.entries(row, target, point)) for target in curve.targets}
-        mean = curve.mean(row, curve.targets, point)
-        cells = score_cells(runs, (row, point), curve.targets, planned, mean, curve.verdicts)
-        rows.append({"training rows": _size_cell(curve, point), "method": line_cell(runs, Line(row)), **cells})
+    for point in curve.points:
+        rows += with_best([_row(runs, curve, row, point) for row in curve.rows], [*map(runs.column, curve.targets)])
     sources = "all theirs" if runs.study.limit is None else f"their {runs.study.limit:,}"
     marks = marks_note(f"{runs.title(runs.reference)} on as many rows", curve.verdicts)
     return Table.of("low-resource", rows, sources=sources, marks=marks)
+
+
+def _row(runs: StudyRuns, curve: LowResource, row: str, point: int | None) -> dict[str, Cell]:
+    planned = {target: len(runs.entries(row, target, point)) for target in curve.targets}
+    mean = curve.mean(row, curve.targets, point)
+    cells = score_cells(runs, (row, point), curve.targets, planned, mean, curve.verdicts)
+    return {"training rows": _size_cell(curve, point), "method": line_cell(runs, Line(row)), **cells}
 
 
 def _size_cell(curve: LowResource, point: int | None) -> Cell:

@@ -1,15 +1,31 @@
 """The main table: every row on every target, tested against the reference, with its cost beside it."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 
-from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells
+from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells, with_best
 from pipeline.reporting.entries import Line
+from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of, seconds_of, trials_cells
-from pipeline.reporting.text import MISSING, amount_text, comparisons, interval_text, listed, number, percent, points
+from pipeline.reporting.text import (
+    MISSING,
+    MOST_NAMED,
+    amounts,
+    capital,
+    comparisons,
+    count,
+    listed,
+    number,
+    where_text,
+)
 from pipeline.stats.metrics import overall
-from pipeline.stats.paired import LEVEL
+from pipeline.stats.paired import LEVEL, Comparison, Verdict
+
+MEANS = ("mean", "mean, (r+1)/2")
+"""The columns of several targets together, plain and with correlations rescaled to the range of an accuracy."""
+_SAYS = {"better": "better than", "worse": "worse than", "not significant": "not significantly different from"}
 
 
 @once
@@ -19,7 +35,8 @@ def main_verdicts(runs: StudyRuns) -> Verdicts:
 
 def main_table(runs: StudyRuns) -> Table | None:
     against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
-    rows = [_row(runs, line) for line in runs.lines]
+    columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
+    rows = with_best([_row(runs, line) for line in runs.lines], columns)
     return Table.of("main", rows, against=against, level=LEVEL, comparisons=family)
 
 
@@ -33,44 +50,93 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     planned = dict.fromkeys(targets, len(runs.study.seeds))
     cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
     if len(targets) > 1:
-        cells["mean, (r+1)/2"] = Cell(number(rescaled), rescaled, cells["mean"].runs)
+        cells[MEANS[1]] = Cell(number(rescaled), rescaled, cells["mean"].runs)
     return {
         "method": line_cell(runs, line),
         **cells,
         "trainable parameters": count_cell(mean_of(cost.trainable_parameters for cost in costs)),
         **{head: count_cell(number) for head, number in trials_cells(runs, group).items()},
         "seconds": count_cell(seconds_of(group)),
-        "with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
+        "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
         "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     }
 
 
+@once
+def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
+    """The comparison of every line on the mean of the targets, the highest first."""
+    scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
+    found = {line: one for line in _told(runs) if (one := main_verdicts(runs).get(((line, None), scope))) is not None}
+    return dict(sorted(found.items(), key=lambda pair: -pair[1].difference))
+
+
+def _told(runs: StudyRuns) -> list[Line]:
+    """Every line but those of a row of sequential tuning with several sources, which would drown the others."""
+    lines = Counter(line.row for line in runs.lines)
+    return [line for line in runs.lines if lines[line.row] == 1]
+
+
+def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
+    found: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
+    for line, one in main_comparisons(runs).items():
+        found[one.verdict][runs.title(line)] = one
+    return {verdict: own for verdict, own in found.items() if own}
+
+
+def main_verdict(runs: StudyRuns) -> Iterator[str]:
+    """How many rows are better or worse than the reference, and which scores highest."""
+    found, against = _by_verdict(runs), runs.title(runs.reference)
+    if not found:
+        return
+    where, total = where_text(runs.study.targets), sum(map(len, found.values()))
+    if total <= MOST_NAMED:
+        said = (f"{verdict}: {'; '.join(amounts(own))}" for verdict, own in found.items())
+        yield f"On {where}, against {against}, {'; '.join(said)}."
+        return
+    counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in found.items()])
+    means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
+    best = max(means, key=lambda line: means[line])
+    highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
+    yield f"The {total} other rows against {against}, on {where}: {counts}; {highest}."
+
+
+def _mean(runs: StudyRuns, line: Line) -> float | None:
+    """The mean of the means of every target; None where one is missing."""
+    scores = [statistics.mean(scored.value for scored in own) for own in runs.groups(line).values()]
+    return statistics.mean(scores) if len(scores) == len(runs.study.targets) else None
+
+
+def cost_sentences(runs: StudyRuns) -> Iterator[str]:
+    """What the leading fusion, or else the row with the highest score, trains and takes beside the reference."""
+    subject = leading_fusion(runs) or next(iter(main_comparisons(runs)), None)
+    if subject in (None, runs.reference) or not runs.all(runs.reference):
+        return
+    ours, theirs = (
+        (mean_of(s.record.cost.trainable_parameters for s in group), mean_of(s.total_seconds for s in group))
+        for group in (runs.all(subject), runs.all(runs.reference))
+    )
+    yield (
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a run,"
+        f" sources included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes {count(theirs[1])}."
+    )
+
+
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
-    """What the tests say on the mean and on every target: each better or worse line, and the rest in one sentence.
-
-    Sequential tuning has a line a source, which would drown the others: it is left to the tables.
-    """
-    targets, verdicts, against = runs.study.targets, main_verdicts(runs), runs.title(runs.reference)
-    scopes: dict[str | None, str] = {None: f"the mean of {listed(targets)}"} if len(targets) > 1 else {}
-    for scope, where in (scopes | {target: target for target in targets}).items():
-        lines = [line for line in runs.lines if not line.source and ((line, None), scope) in verdicts]
-        same = []
-        for line in lines:
-            title, comparison = runs.title(line), verdicts[(line, None), scope]
-            if comparison.significant:
-                amount = f"{amount_text(comparison)}{_share(runs, line)}"
-                yield f"On {where}, {title} is {comparison.verdict} than {against} by {amount}."
-            else:
-                same.append(f"{title} ({points(comparison.difference)} points, {interval_text(comparison)})")
-        if same:
-            yield f"On {where}, the difference from {against} is not significant for {listed(same)}."
-
-
-def _share(runs: StudyRuns, line: Line) -> str:
-    """``, training 24 % of the parameters`` where it trains fewer than the reference."""
-    trained = ((s.record.cost.trainable_parameters for s in runs.all(one)) for one in (line, runs.reference))
-    ours, theirs = map(mean_of, trained)
-    if ours is None or theirs is None or ours >= 0.995 * theirs:
-        return ""
-    return f", training {percent(ours / theirs)} of the parameters"
+    """What the tests say on the mean, a sentence a verdict, and on how many targets each row is better or worse."""
+    found, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
+    if sum(map(len, found.values())) > MOST_NAMED:
+        for verdict, own in found.items():
+            yield f"On {where_text(targets)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own))}."
+    each = {
+        line: Counter(one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None)
+        for line in _told(runs)
+    }
+    if len(targets) == 1 or not any(each.values()):
+        return
+    parts = []
+    for line, verdicts in each.items():
+        counts = [f"{verdict} on {verdicts[verdict]}" for verdict in ("better", "worse") if verdicts[verdict]]
+        parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
+    said = "; ".join(parts) or "no significant difference"
+    yield f"Target by target, of {len(targets)}, against {against}: {said}."

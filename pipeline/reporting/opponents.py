@@ -1,23 +1,29 @@
 """Each fusion against the best that one would do without it, on all targets together."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pipeline.reporting.cells import difference_cell, judge, line_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once, runs_of
-from pipeline.reporting.text import interval_text, marks_note, points
+from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text
 from pipeline.settings.rows import METHODS, Row
-from pipeline.stats.paired import Comparison, Difference, mean_difference
+from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
 OPPONENTS: dict[str, Callable[[Row], bool]] = {
     "the target alone": lambda row: not row.joins,
     "sequential tuning": lambda row: METHODS[row.method].by_source,
     "one adapter": lambda row: row.method == "adapter",
-    "any row without fusion": lambda _: True,
+    "the best row without fusion": lambda _: True,
 }
 """Kinds of rows. The best row of a kind stands for it, on each target its own."""
+
+_SAYS: dict[Verdict, str] = {
+    "better": "is better than",
+    "worse": "is worse than",
+    "not significant": "does not differ significantly from",
+}
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,19 @@ class Duel:
 
 
 @once
+def leading_fusion(runs: StudyRuns) -> Line | None:
+    """The fusion that the study asks about: its first row of fusion that has every target."""
+    fusions = (line for line in runs.lines if runs.study.row(line.row).method == "fusion")
+    return next((line for line in fusions if len(runs.groups(line)) == len(runs.study.targets)), None)
+
+
+@once
 def duels(runs: StudyRuns) -> list[Duel]:
-    """Every row of fusion that has all targets against every kind of rows that has them."""
+    """Every row of fusion that has all targets against every kind of rows that has them.
+
+    The comparisons of the leading fusion are corrected for one another alone, so that the study's question does not
+    grow harder with every other fusion beside it; those of the others are a second family.
+    """
     methods = {line: runs.study.row(line.row) for line in runs.lines}
     fusions = [line for line, row in methods.items() if row.method == "fusion"]
     found = []
@@ -49,8 +66,18 @@ def duels(runs: StudyRuns) -> list[Duel]:
             known = {target: difference for target, difference in parts.items() if difference is not None}
             if len(known) == len(runs.study.targets):
                 found.append(Duel(line, kind, best, known))
-    verdicts = judge({(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in found})
-    return [Duel(one.line, one.kind, one.best, one.parts, verdicts[one.line, one.kind]) for one in found]
+    leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in found}
+    means = {(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in found}
+    verdicts: dict[tuple[Line, str], Comparison] = {}
+    for family in (True, False):
+        verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family})
+    return [replace(duel, comparison=verdicts[duel.line, duel.kind]) for duel in found]
+
+
+def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
+    """The leading fusion's comparisons on the mean of the targets, by kind."""
+    own = (duel for duel in duels(runs) if duel.line == leading_fusion(runs))
+    return {duel.kind: duel.comparison for duel in own if duel.comparison is not None}
 
 
 def _best(runs: StudyRuns, lines: list[Line], target: str) -> Line | None:
@@ -60,29 +87,37 @@ def _best(runs: StudyRuns, lines: list[Line], target: str) -> Line | None:
 
 def opponents_table(runs: StudyRuns) -> Table | None:
     """One line a fusion and kind of rows; None in a study without both."""
-    return Table.of(
-        "opponents", [_row(runs, duel) for duel in duels(runs)], marks=marks_note("the best row", duels(runs))
-    )
+    rows, own, leading = [_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
+    title = capital(runs.title(leading)) if leading is not None and own else ""
+    others = comparisons(rows[len(own) :])
+    return Table.of("opponents", rows, leading=title, own=comparisons(own), others=others)
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
-    cells = {"method": line_cell(runs, duel.line), "against the best of": text_cell(duel.kind)}
-    used: list[str] = []
+    cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
+    if len(duel.parts) == 1:
+        ((target, best),) = duel.best.items()
+        both = runs_of((*runs.cell(duel.line, target), *runs.cell(best, target)))
+        return cells | {target: difference_cell(duel.parts[target].value, both, duel.comparison, runs.title(best))}
+    parts, used = {}, list[str]()
     for target, part in duel.parts.items():
         both = runs_of((*runs.cell(duel.line, target), *runs.cell(duel.best[target], target)))
-        cells[target] = difference_cell(part.value, both, untested=f"against {runs.title(duel.best[target])}")
+        parts[target] = difference_cell(part.value, both, untested=f"against {runs.title(duel.best[target])}")
         used += both
     mean = mean_of(part.value for part in duel.parts.values())
-    return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")}
+    return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")} | parts
 
 
 def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
-    """How each fusion does against the best of all rows without fusion, on the mean of the targets."""
-    for duel in duels(runs):
-        if duel.kind == [*OPPONENTS][-1] and duel.comparison is not None:
-            names = ", ".join(dict.fromkeys(runs.title(line) for line in duel.best.values()))
-            yield (
-                f"{runs.title(duel.line)} against the best row without fusion of each target ({names}):"
-                f" {points(duel.comparison.difference)} points on the mean ({interval_text(duel.comparison)}),"
-                f" {duel.comparison.verdict}."
-            )
+    """How the leading fusion does against the best row of every kind, on the mean of the targets."""
+    leading, own = leading_fusion(runs), leading_duels(runs)
+    if leading is None or not own:
+        return
+    own = {kind: own[kind] for verdict in _SAYS for kind in own if own[kind].verdict == verdict}
+    texts = dict(zip(own, amounts(own), strict=True))
+    groups = {
+        _SAYS[one.verdict]: [texts[kind] for kind in own if own[kind].verdict == one.verdict] for one in own.values()
+    }
+    said = [f"{says} {listed(group)}" for says, group in groups.items()]
+    where = where_text(runs.study.targets)
+    yield f"{capital(runs.title(leading))}, against the best row of each kind on {where}, {'; it '.join(said)}."

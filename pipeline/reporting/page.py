@@ -1,7 +1,6 @@
 """index.html of a study: one file that loads nothing and runs nothing but its own script."""
 
 import base64
-import hashlib
 import math
 import re
 from datetime import UTC, datetime
@@ -11,12 +10,16 @@ from typing import Any
 import pandas as pd
 
 from pipeline.reporting.entries import Line
-from pipeline.reporting.provenance import run_view, value_text
+from pipeline.reporting.provenance import run_view, usual, value_text
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS, TEMPLATES
 from pipeline.system.atomic import write_text
 from pipeline.system.errors import printable
 
+_LEADING = {"forest", "pareto"}
+"""The figures that stand before the tables."""
+_MOST_NUMBERS = 64 * 1024
+"""A CSV with more bytes stays beside the page."""
 _EMPTY = {"", "-", "–", "—"}
 
 
@@ -27,38 +30,50 @@ def write_page(report: Report, folder: Path) -> None:
     that the browser itself runs no other and loads nothing from anywhere.
     """
     labels = _run_labels(report)
+    views = [
+        run_view(record, report.curves.get(run), labels.get(run, record.kind)) for run, record in report.records.items()
+    ]
+    pictures = [_picture(figure, folder / "figures") for figure in report.figures]
     page = TEMPLATES.get_template("index.html").render(
         report=report,
-        pictures=[_picture(figure, folder / "figures") for figure in report.figures],
+        leading=[picture for picture in pictures if picture["figure"].name in _LEADING],
+        others=[picture for picture in pictures if picture["figure"].name not in _LEADING],
         results=_results_table(report),
-        provenance=[
-            run_view(record, report.curves.get(run), labels.get(run, record.kind))
-            for run, record in report.records.items()
-        ],
+        usual=usual(views),
+        provenance=views,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
     write_text(folder / "index.html", printable(page))
 
 
 def sort_key(cell: Cell) -> dict[str, str]:
-    """The attribute that a sorted table orders a cell by; none for a cell without a value."""
+    """The attribute that a sorted table orders a cell by, where its text alone does not say it."""
+    key, shown = _key(cell), _key(Cell(cell.text))
+    if key == shown and not (cell.verdict or cell.best):  # which are in the text that the browser sees
+        return {}
+    if key is None:
+        return {"data-text": ""}
+    return {"data-text": key} if isinstance(key, str) else {"data-number": f"{key:.7g}"}
+
+
+def _key(cell: Cell) -> float | str | None:
     if not isinstance(cell.sort, str):
         try:
             number = float(cell.text.replace(",", "").replace("−", "-") if cell.sort is None else cell.sort)
         except ValueError:
             number = math.nan
         if math.isfinite(number):
-            return {"data-number": repr(number)}
+            return number
         if cell.sort is not None:
-            return {}
-    text = cell.sort if isinstance(cell.sort, str) else cell.text
-    return {} if text.strip() in _EMPTY else {"data-text": text}
+            return None
+    text = (cell.sort if isinstance(cell.sort, str) else cell.text).strip()
+    return None if text in _EMPTY else text
 
 
 def numeric_columns(table: Table) -> list[bool]:
     """Whether each column holds numbers, and perhaps holes, so that it is set flush right."""
-    kinds = [[next(iter(sort_key(row[column])), None) for row in table.rows] for column in range(len(table.columns))]
-    return [column > 0 and "data-text" not in own for column, own in enumerate(kinds)]
+    columns = range(len(table.columns))
+    return [column > 0 and not any(isinstance(_key(row[column]), str) for row in table.rows) for column in columns]
 
 
 def marked_columns(table: Table) -> list[bool]:
@@ -78,7 +93,9 @@ def _picture(figure: Figure, folder: Path) -> dict[str, Any]:
         "image": f"data:image/svg+xml;base64,{_base64(svg)}",
         # So that nothing moves while the page loads. Matplotlib's units are points, 72 an inch; CSS has 96 pixels.
         "size": [round(float(length) * 4 / 3) for length in box.groups()] if box else None,
-        "numbers": f"data:text/csv;base64,{_base64(numbers.read_bytes())}" if numbers.is_file() else None,
+        "numbers": f"data:text/csv;base64,{_base64(numbers.read_bytes())}"
+        if numbers.is_file() and numbers.stat().st_size <= _MOST_NUMBERS
+        else None,
     }
 
 
@@ -114,7 +131,6 @@ def _result_cell(report: Report, column: str, value: Any) -> Cell:
     return Cell(text, sort, (value,) if column == "run" else ())
 
 
-TEMPLATES.filters["sha256"] = lambda text: _base64(hashlib.sha256(text.encode()).digest())
 TEMPLATES.globals |= {
     "marks": {verdict: mark for verdict, mark in MARKS.items() if verdict is not None},
     "numeric_columns": numeric_columns,

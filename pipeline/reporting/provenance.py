@@ -1,7 +1,9 @@
 """A run as the page shows it: its identity, result, cost and provenance."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -9,11 +11,15 @@ import pandas as pd
 from pipeline.records.ledger import RunRecord
 
 Pairs = list[tuple[str, str]]
+_SHARED = ("Rows", "Made with", "Recipe", "Identity")
+_PLANNED = ["learning_rate", "examples"]
+_HASH = re.compile(r"[0-9a-f]{40,}")
 
 
 def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict[str, Any]:
     """What ``run.html`` shows of a run that stands in the row ``method``."""
-    identity = {name: value for name, value in record.identity.items() if name not in ("tasks", "sources")}
+    named = ("tasks", "sources", "kind", "seed")  # elsewhere on the page
+    identity = {name: value for name, value in record.identity.items() if name not in named}
     for task in record.trained_on:
         identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
     taken = "start candidate, run" if record.kind == "adapter" else "source, run"
@@ -30,13 +36,33 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
             "Result": _result(record),
             "Cost": _pairs(record.cost.model_dump()),
             "Unchanged, sha256 after training": _pairs(record.unchanged),
+            "Rows": _rows(record),
             "Made with": _pairs(made_with),
             "Recipe": _pairs(record.recipe.flat()),
             "Identity": _pairs(identity),
         },
-        "curve": pd.DataFrame() if curve is None else curve,
+        # The rest of the curve's columns follow from the recipe.
+        "curve": pd.DataFrame() if curve is None else curve.drop(columns=_PLANNED, errors="ignore"),
         "scores": [] if curve is None else _scores(curve),
     }
+
+
+def usual(views: Sequence[Mapping[str, Any]]) -> dict[str, Pairs]:
+    """By group, what most of the runs that have such a value have in common; it is taken out of their ``views``."""
+    found: dict[str, Pairs] = {}
+    for title in _SHARED:
+        values: dict[str, Counter[str]] = {}
+        for view in views:
+            for name, value in view["groups"][title]:
+                values.setdefault(name, Counter())[value] += 1
+        most = {name: counts.most_common(1)[0] for name, counts in values.items()}
+        common = {name: value for name, (value, n) in most.items() if n > 1 and 2 * n > values[name].total()}
+        for view in views:
+            view["groups"][title] = [
+                (name, value) for name, value in view["groups"][title] if common.get(name) != value
+            ]
+        found |= {title: [*common.items()]} if common else {}
+    return found
 
 
 def value_text(value: Any, digits: int | None = None) -> str:
@@ -46,7 +72,10 @@ def value_text(value: Any, digits: int | None = None) -> str:
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(map(value_text, value)) or "-"
-    return number_text(value, digits) if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return number_text(value, digits)
+    # run.json has all of a hash.
+    return value[:12] if isinstance(value, str) and _HASH.fullmatch(value) else str(value)
 
 
 def number_text(value: float, digits: int | None = None) -> str:
@@ -70,6 +99,11 @@ def _result(record: RunRecord) -> Pairs:
         pairs.append((f"{task}, dev {score.metric}", f"{score.dev:.4f}{before if score.test is None else ''}"))
         if score.test is not None:
             pairs.append((f"{task}, test {score.metric}", f"{score.test:.4f}{before}"))
+    return pairs
+
+
+def _rows(record: RunRecord) -> Pairs:
+    pairs = Pairs()
     for task in record.trained_on:
         rows = record.scores[task].model_dump(include={"train_rows", "rows", "dev_in_train"})
         if record.scores[task].test is not None:

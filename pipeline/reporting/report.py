@@ -24,6 +24,8 @@ class Cell:
     verdict: Verdict | None = None
     detail: str = ""
     """Small print: interval, p, seeds."""
+    best: bool = False
+    """Whether it is the highest score of its column."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,10 @@ class Figure:
 class Report:
     study: Study
     backbone: str
+    verdict: tuple[str, ...]
+    """What the study found, in three sentences at most."""
     summary: tuple[str, ...]
-    """Plain sentences, computed from the tests."""
+    """What else the tests say: few sentences, of which some are lists."""
     tables: tuple[Table, ...]
     """The main one first."""
     figures: tuple[Figure, ...]

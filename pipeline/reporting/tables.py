@@ -1,5 +1,7 @@
 """results.csv, tables.md, tables.tex and tables/*.csv of a report."""
 
+import base64
+import hashlib
 from pathlib import Path
 
 import pandas as pd
@@ -22,6 +24,16 @@ _TEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | 
 def marked(cell: Cell) -> str:
     """The cell's text with the arrow of its verdict."""
     return f"{cell.text} {MARKS[cell.verdict]}".strip()
+
+
+def _in_markdown(cell: Cell) -> str:
+    text = _flat(marked(cell)).replace("|", r"\|")
+    return f"**{text}**" if cell.best else text
+
+
+def _in_latex(cell: Cell) -> str:
+    text = _flat(marked(cell)).translate(_TEX)
+    return rf"\textbf{{{text}}}" if cell.best else text
 
 
 def write_tables(report: Report, folder: Path) -> None:
@@ -98,8 +110,10 @@ TEMPLATES = Environment(
     keep_trailing_newline=True,
 )
 TEMPLATES.filters |= {
-    "marked": marked,
+    "markdown_cell": _in_markdown,
+    "latex_cell": _in_latex,
     "flat": _flat,
+    "sha256": lambda text: base64.b64encode(hashlib.sha256(text.encode()).digest()).decode(),
     "markdown": lambda text: _flat(text).replace("|", r"\|"),
     "latex": lambda text: _flat(text).translate(_TEX),
 }

@@ -2,13 +2,16 @@
 
 import re
 import statistics
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 
 from pipeline.stats.paired import LEVEL, Comparison
 from pipeline.system.reading import read_toml
 
 MISSING = "-"
+CONFIDENCE = "95 % CI "
+MOST_NAMED = 3
+"""A sentence that would name more counts them."""
 TEXTS = read_toml(Path(__file__).with_name("texts.toml"))
 
 
@@ -50,13 +53,21 @@ def points(difference: float, *, sign: bool = True) -> str:
 def interval_text(comparison: Comparison) -> str:
     """``95 % CI 0.4 to 2.1``, in points."""
     low, high = comparison.interval
-    return f"95 % CI {points(low, sign=False)} to {points(high, sign=False)}"
+    return f"{CONFIDENCE}{points(low, sign=False)} to {points(high, sign=False)}"
 
 
 def amount_text(comparison: Comparison) -> str:
     """``1.3 points (95 % CI 0.4 to 2.1)``, of a loss too: amount and interval are then those of the reversed test."""
     amount = comparison if comparison.difference >= 0 else comparison.reversed()
     return f"{points(amount.difference, sign=False)} points ({interval_text(amount)})"
+
+
+def amounts(compared: Mapping[str, Comparison]) -> list[str]:
+    """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: the first has the units."""
+    texts = [f"{name} ({points(one.difference)} points, {interval_text(one)})" for name, one in [*compared.items()][:1]]
+    for name, one in [*compared.items()][1:]:
+        texts.append(f"{name} ({points(one.difference)}, {interval_text(one).removeprefix(CONFIDENCE)})")
+    return texts
 
 
 def comparison_text(comparison: Comparison, against: str) -> str:
@@ -84,6 +95,13 @@ def backbone_text(name: str) -> str:
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
+
+
+def where_text(targets: Sequence[str]) -> str:
+    """``sst``, ``the mean of sst and sts``, ``the mean of 9 targets``."""
+    if len(targets) == 1:
+        return targets[0]
+    return f"the mean of {listed(targets) if len(targets) <= MOST_NAMED else f'{len(targets)} targets'}"
 
 
 def capital(text: str) -> str:

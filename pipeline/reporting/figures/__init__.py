@@ -15,6 +15,7 @@ from pipeline.reporting.figures.answers import confusions, scatters
 from pipeline.reporting.figures.attention import attention_maps, fusion_attention
 from pipeline.reporting.figures.curves import learning_curves, low_resource_curves
 from pipeline.reporting.figures.drawing import Drawing, drawing_style, write
+from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.figures.matrices import contrast_map, forgetting_map
 from pipeline.reporting.figures.pareto import pareto
 from pipeline.reporting.report import Figure
@@ -22,6 +23,7 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder
 
 FIGURES: tuple[Callable[[StudyRuns], Iterator[Drawing]], ...] = (
+    forest,
     pareto,
     low_resource_curves,
     contrast_map,

@@ -5,33 +5,41 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels
+from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, label_width, panels
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import AttentionMap, StudyRuns
 
+_SITES = {"attention": "after attention", "ffn": "after feed-forward"}
+
 
 def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
-    """A figure a fusion and target, a panel a site: mean over dev tokens and seeds."""
+    """One figure, a panel a site, a line a fusion and target: mean over layers, dev tokens and seeds."""
+    found = []
     for line, target, group in runs.cells():
         parts = [part for scored in group if (part := runs.ledger.attention(scored.record.run)) is not None]
-        if not parts:
-            continue
-        table = pd.concat(parts, ignore_index=True)
-        means = table.groupby(["site", "layer", "adapter"])["weight"].mean().reset_index()
-        sites = [site for site in ("attention", "ffn") if site in set(means["site"])]
-        adapters = list(dict.fromkeys(table["adapter"]))
-        layers = sorted(means["layer"].unique())
-        canvas, axes = panels(len(sites), height=1.0 + 0.3 * len(layers), sharey=True)
-        for axis, site in zip(axes, sites, strict=True):
-            matrix = means[means["site"] == site].pivot(index="layer", columns="adapter", values="weight")
-            values = matrix.reindex(index=layers, columns=adapters).to_numpy()
-            texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
-            image = heat_map(axis, values, list(map(str, layers)), adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
-            axis.set(title={"attention": "after attention", "ffn": "after feed-forward"}[site], xlabel="adapter")
-        axes[0].set_ylabel("layer")
-        canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
-        figure = Figure.of("attention-{line}-{target}", line=line, target=target, title=runs.title(line))
-        yield Drawing(figure, canvas, means)
+        if parts:
+            means = pd.concat(parts).groupby(["site", "layer", "adapter"], as_index=False)["weight"].mean()
+            found.append(means.assign(method=line, target=target))
+    if not found:
+        return
+    table = pd.concat(found, ignore_index=True)[["method", "target", "site", "layer", "adapter", "weight"]]
+    lines = list(dict.fromkeys(zip(table["method"], table["target"], strict=True)))
+    several = len(runs.study.targets) > 1
+    titles = [f"{runs.title(line)}, {target}" if several else runs.title(line) for line, target in lines]
+    adapters = [task for task in runs.study.all_tasks if task in set(table["adapter"])]
+    adapters += sorted(set(table["adapter"]) - set(adapters))
+    sites = [site for site in _SITES if site in set(table["site"])]
+    width = 0.8 + 0.42 * len(adapters) + label_width(titles) / len(sites)
+    canvas, axes = panels(len(sites), height=1.2 + 0.24 * len(lines), width=width, sharey=True)
+    for axis, site in zip(axes, sites, strict=True):
+        own = table[table["site"] == site]
+        matrix = own.pivot_table(index=["method", "target"], columns="adapter", values="weight", aggfunc="mean")
+        values = matrix.reindex(index=pd.MultiIndex.from_tuples(lines), columns=adapters).to_numpy()
+        texts = [[f"{value:.2f}".removeprefix("0") if value == value else "" for value in row] for row in values]
+        image = heat_map(axis, values, titles, adapters, texts, cmap=SEQUENTIAL_MAP, vmin=0, vmax=1)
+        axis.set(title=_SITES[site], xlabel="adapter")
+    canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
+    yield Drawing(Figure.of("fusion-attention"), canvas, table)
 
 
 def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:

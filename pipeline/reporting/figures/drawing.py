@@ -1,7 +1,9 @@
 """What all figures share: colours, sizes, and files that are the same for the same numbers."""
 
+import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +20,16 @@ from pipeline.reporting.report import Figure
 from pipeline.system.atomic import new_file
 from pipeline.system.errors import printable
 
+INK = "#1c2127"
+"""Axes and their texts, also in ``figures.mplstyle``; a dark page shows it light."""
 # Okabe and Ito's palette: told apart under every common colour blindness; yellow, pale on white, comes last.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"]
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", INK, "#F0E442"]
 _MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*", "<", ">"]
 _LINES = ["-", "--", ":", "-."]
 
 SEQUENTIAL_MAP = "cividis"
 DIVERGING_MAP = "PuOr_r"
+_STYLE = f"svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:#e3e7ec}}}}"
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,21 @@ def panels(
     return canvas, axes[:number]
 
 
+def label_width(names: Iterable[str]) -> float:
+    """About how many inches the longest name is wide, in the usual size."""
+    return 0.085 * max(map(len, names), default=0)
+
+
 def legend_below(canvas: Canvas, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, each name once."""
+    """One legend for all panels, each name once; the canvas grows by what it takes."""
     handles = dict(pair for axis in axes for pair in zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    if handles:
-        canvas.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=2, frameon=False)
+    if not handles:
+        return
+    width, height = canvas.get_size_inches()
+    entry = 0.5 + 0.85 * label_width(handles)
+    columns = max(1, min(len(handles), int(max(width, 6.2) / entry)))
+    canvas.set_size_inches(max(width, columns * entry), height + 0.22 * -(-len(handles) // columns))
+    canvas.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns, frameon=False)
 
 
 def short_number(value: float, _position: float | None = None) -> str:
@@ -106,11 +121,34 @@ def drawing_style() -> Iterator[None]:
 
 def write(drawing: Drawing, folder: Path) -> None:
     """``<name>.svg``, ``.png`` and ``.csv``; without a date, so that equal numbers give equal files."""
-    for suffix, metadata in ((".svg", {"Date": None}), (".png", {})):
+    for suffix, metadata in ((".svg", dict.fromkeys(("Date", "Creator", "Format", "Type"))), (".png", {})):
+        ground = {"transparent": True} if suffix == ".svg" else {}
         with new_file(folder / f"{drawing.figure.name}{suffix}") as temporary:
-            drawing.canvas.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata)
-            if suffix == ".svg":  # which holds every text in a comment too
-                temporary.write_text(printable(temporary.read_text(encoding="utf-8")), encoding="utf-8")
+            drawing.canvas.savefig(temporary, format=suffix[1:], dpi=150, metadata=metadata, **ground)
+            if suffix == ".svg":
+                temporary.write_text(_for_the_page(temporary.read_text(encoding="utf-8")), encoding="utf-8")
         # Everything is in its place now: the next file need not be laid out again.
         drawing.canvas.set_layout_engine("none")
     write_table(drawing.numbers, folder / f"{drawing.figure.name}.csv")
+
+
+def _for_the_page(svg: str) -> str:
+    """Without what nobody sees, and with ink that follows the page; texts stay as they are."""
+    svg = re.sub(r"<[^<>]*>", lambda tag: _short(tag[0]), printable(svg))
+    svg = re.sub(r">\s*\n\s*<", "><", svg)
+    # A style that stands on many elements stands once, under a name.
+    styles = [style for style, n in Counter(re.findall(r'<[^<>]* style="([^"]*)"', svg)).items() if n > 1]
+    names = {style: f"s{number}" for number, style in enumerate(styles)}
+    svg = re.sub(
+        r'(<[^<>]*) style="([^"]*)"',
+        lambda tag: f'{tag[1]} class="{names[tag[2]]}"' if tag[2] in names else tag[0],
+        svg,
+    )
+    rules = "".join(f".{name}{{{style}}}" for style, name in names.items())
+    return svg.replace('<style type="text/css">', f'<style type="text/css">{_STYLE}{rules}', 1)
+
+
+def _short(tag: str) -> str:
+    """A tag with coordinates to a hundredth of a point."""
+    tag = re.sub(r"(\.\d\d)\d+", r"\1", tag.replace(INK, "currentColor"))
+    return " ".join(re.sub(r' id="[a-zA-Z.]+(?:2d)?_\d+"', "", tag).split())

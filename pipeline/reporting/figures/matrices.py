@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from pipeline.reporting.built_on import contrasts
-from pipeline.reporting.figures.drawing import DIVERGING_MAP, Drawing, heat_map, panels
+from pipeline.reporting.figures.drawing import DIVERGING_MAP, Drawing, heat_map, label_width, panels
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
@@ -28,15 +28,15 @@ def forgetting_map(runs: StudyRuns) -> Iterator[Drawing]:
     sources = {task: task for task in runs.study.all_tasks if any(change.source == task for change in all_changes)}
     targets = [task for task in runs.study.targets if any(change.target == task for change in all_changes)]
     limit = max(0.01, *(abs(change.difference) for change in all_changes))
-    canvas, axes = panels(len(names), height=0.9 + 0.42 * len(sources))
+    canvas, axes = panels(len(names), height=1.1 + 0.34 * len(sources), width=1.4 + 0.75 * len(targets))
     for axis, name in zip(axes, names, strict=True):
         differences = {(c.source, c.target): c.difference for c in all_changes if c.row == name}
         image = _difference_map(axis, sources, targets, differences, limit)
         axis.set(title=runs.study.title(name), xlabel="then trained on", ylabel="learned first")
     canvas.colorbar(image, ax=axes, label="change, points", shrink=0.8)
     table = pd.DataFrame(
-        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference, c.proof) for c in all_changes],
-        columns=["method", "first", "then", "before", "after", "change", "unchanged"],
+        [(c.row, c.source, c.target, mean(c.before), mean(c.after), c.difference) for c in all_changes],
+        columns=["method", "first", "then", "before", "after", "change"],
     )
     yield Drawing(Figure.of("forgetting"), canvas, table)
 
@@ -52,7 +52,9 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     differences = {place: comparison.difference for place, comparison in compared.items()}
     marks = {place: f" {MARKS[c.verdict]}" for place, c in compared.items() if c.significant}
     limit = max(0.01, *map(abs, differences.values()))
-    canvas, (axis,) = panels(1, height=1.1 + 0.34 * len(lines), width=2.8 + 0.8 * len(targets))
+    canvas, (axis,) = panels(
+        1, height=1.1 + 0.34 * len(lines), width=2.2 + label_width(lines.values()) + 0.8 * len(targets)
+    )
     image = _difference_map(axis, lines, targets, differences, limit, marks)
     axis.set_xlabel("target")
     canvas.colorbar(image, ax=axis, label="difference, points")

@@ -11,16 +11,18 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.text import listed
+from pipeline.reporting.text import MOST_NAMED, listed
 
 
 def pareto(runs: StudyRuns) -> Iterator[Drawing]:
-    """A panel for the mean over all targets and one for each; a step line joins what nothing cheaper beats."""
+    """A panel for the mean over all targets and, of few, one for each; a step line joins what nothing cheaper beats."""
     table = _numbers(runs)
     if table.empty:
         return
     scopes = list(dict.fromkeys(table["target"]))
-    canvas, axes = panels(len(scopes))
+    if len(runs.study.targets) > MOST_NAMED:
+        scopes = scopes[:1]  # the targets one by one are in the CSV
+    canvas, axes = panels(len(scopes), height=3.4 if len(scopes) == 1 else 2.5, width=5.4 if len(scopes) == 1 else 2.7)
     for axis, scope in zip(axes, scopes, strict=True):
         own = table[table["target"] == scope]
         for point in own.itertuples():

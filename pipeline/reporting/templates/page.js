@@ -3,9 +3,15 @@
 // Tables: a button in each header sorts up, then down, then back to the table's own order.
 const collator = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 
+const EMPTY = ["", "-", "\u2013", "\u2014"];
+
+// A cell's text, unless an attribute says otherwise; null for a cell without a value.
 const sortKey = (cell) => {
   if (cell.dataset.number !== undefined) return Number(cell.dataset.number);
-  return cell.dataset.text ?? null;
+  const text = (cell.dataset.text ?? cell.textContent).trim();
+  if (EMPTY.includes(text)) return null;
+  const number = cell.dataset.text === undefined ? Number(text.replaceAll(",", "").replace("\u2212", "-")) : NaN;
+  return Number.isFinite(number) ? number : text;
 };
 
 // Numbers before texts; what is missing stands last in both directions.
@@ -21,6 +27,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const original = [...body.rows];
   const headers = [...table.tHead.rows[0].cells];
+  const keys = new Map(original.map((row) => [row, [...row.cells].map(sortKey)]));
   headers.forEach((header, column) => {
     const button = document.createElement("button");
     button.type = "button";
@@ -32,14 +39,90 @@ for (const table of document.querySelectorAll("table.sortable")) {
       for (const other of headers) other.setAttribute("aria-sort", "none");
       header.setAttribute("aria-sort", order);
       const direction = order === "descending" ? -1 : 1;
-      const rows = order === "none" ? original : original
-        .map((row) => [sortKey(row.cells[column]), row])
-        .sort((a, b) => compareKeys(a[0], b[0], direction))
-        .map(([, row]) => row);
+      const rows = order === "none" ? original : [...original]
+        .sort((a, b) => compareKeys(keys.get(a)[column], keys.get(b)[column], direction));
       body.append(...rows);
     });
   });
 }
+
+// Filters, above each table with many rows: words of the first column, a menu for each other one of names, limits on numbers.
+const MANY_ROWS = 6;
+const MOST_NAMES = 40;
+
+const make = (tag, values, ...children) => {
+  const element = Object.assign(document.createElement(tag), values);
+  element.append(...children);
+  return element;
+};
+
+const labelled = (text, ...controls) => make("label", {}, make("span", { textContent: text }), ...controls);
+
+for (const table of document.querySelectorAll("table.sortable")) {
+  const rows = [...table.tBodies[0].rows];
+  if (rows.length < MANY_ROWS) continue;
+  const keys = rows.map((row) => [...row.cells].map(sortKey));
+  const titles = [...table.tHead.rows[0].cells].map((header) => header.textContent);
+  const bar = make("div", { className: "filters" });
+  const count = make("output", {});
+  const tests = [];
+  const update = () => {
+    rows.forEach((row, place) => { row.hidden = !tests.every((test) => test(row, keys[place])); });
+    const shown = rows.filter((row) => !row.hidden).length;
+    count.textContent = shown < rows.length ? `${shown} of ${rows.length} rows` : "";
+  };
+  const words = make("input", { type: "search", placeholder: "contains" });
+  tests.push((row) => row.cells[0].textContent.toLowerCase().includes(words.value.trim().toLowerCase()));
+  bar.append(labelled(titles[0], words));
+  const numeric = [];
+  titles.forEach((title, column) => {
+    const names = new Map();
+    rows.forEach((row, place) => {
+      if (keys[place][column] !== null) names.set(keys[place][column], row.cells[column].textContent.trim());
+    });
+    if ([...names.keys()].every((key) => typeof key === "number")) {
+      if (column && new Set(keys.map((own) => own[column])).size > 1) numeric.push(column);
+      return;
+    }
+    if (!column || names.size < 2 || names.size > MOST_NAMES || names.size === rows.length) return;
+    const menu = make("select", {}, new Option(`all ${names.size}`, ""));
+    for (const [key, name] of names) menu.add(new Option(name, key));
+    tests.push((row, own) => !menu.value || String(own[column]) === menu.value);
+    bar.append(labelled(title, menu));
+  });
+  if (numeric.length) {
+    const menu = make("select", { ariaLabel: "column with limits" });
+    for (const column of numeric) menu.add(new Option(titles[column], column));
+    const [least, most] = ["at least", "at most"].map(
+      (text) => make("input", { type: "number", step: "any", placeholder: text, ariaLabel: text }));
+    tests.push((row) => {
+      if (!least.value && !most.value) return true;
+      // As it is shown, which may be in points or percent.
+      const number = parseFloat(row.cells[menu.value].textContent.replaceAll(",", "").replace("\u2212", "-"));
+      if (Number.isNaN(number)) return false;
+      return (!least.value || number >= Number(least.value)) && (!most.value || number <= Number(most.value));
+    });
+    bar.append(make("div", {}, menu, least, most));
+  }
+  bar.append(count);
+  bar.addEventListener("input", update);
+  table.parentElement.before(bar);
+}
+
+// What is wider than its box says so, and its edge fades while there is more behind it.
+const watch = (box) => {
+  const hint = make("p", { className: "hint", textContent: "Wider than the page: scroll sideways \u2192" });
+  box.before(hint);
+  const mark = () => {
+    const hidden = box.scrollWidth - box.clientWidth;
+    hint.hidden = hidden < 2;
+    box.classList.toggle("more", hidden - box.scrollLeft >= 2);
+  };
+  box.addEventListener("scroll", mark, { passive: true });
+  new ResizeObserver(mark).observe(box);
+  mark();
+};
+for (const box of document.querySelectorAll("main > section > .scroll, figure .scroll")) watch(box);
 
 // A link to a run opens it.
 const runElement = (run) => document.getElementById(`run-${run}`);
@@ -53,6 +136,7 @@ openRun(location.hash);
 
 // A value with small print or several runs shows them on a card; one with a single run leads there at once.
 const card = document.getElementById("card");
+const runsOf = (value) => value.dataset.runs.split(" ").filter(Boolean);
 
 const fillCard = (detail, runs) => {
   card.replaceChildren();
@@ -61,7 +145,7 @@ const fillCard = (detail, runs) => {
   for (const run of runs) {
     const link = document.createElement("a");
     link.href = `#run-${encodeURIComponent(run)}`;
-    link.textContent = runElement(run).dataset.label;
+    link.textContent = runElement(run).querySelector("summary span").textContent;
     const item = document.createElement("li");
     item.append(link);
     list.append(item);
@@ -77,14 +161,14 @@ const placeCard = (value) => {
 };
 
 const showCard = (value) => {
-  fillCard(value.dataset.detail, JSON.parse(value.dataset.runs));
+  fillCard(value.title, runsOf(value));
   card.showPopover();
   placeCard(value);
   card.focus({ preventScroll: true });
 };
 
 for (const value of document.querySelectorAll(".value")) {
-  if (!card.showPopover || (JSON.parse(value.dataset.runs).length === 1 && !value.dataset.detail)) continue;
+  if (!card.showPopover || (runsOf(value).length === 1 && !value.title)) continue;
   value.setAttribute("aria-haspopup", "dialog");
   // The card says what the tooltip says, to the keyboard and to fingers too.
   if (value instanceof HTMLAnchorElement === false) {

@@ -92,6 +92,7 @@ def sample_report(folder: Path, text: Callable[[str], str] = plain) -> Report:
     return Report(
         study=study,
         backbone=text("nano"),
+        verdict=(text("Fusion wins."), text("It costs little.")),
         summary=(text("On sts, fusion is better than full fine-tuning by 1.3 points."),),
         tables=(_scores(text), _kinds(text)),
         figures=(_figure(folder, "pareto", 160, text), _figure(folder, "curves", 600, text)),
@@ -112,7 +113,7 @@ def _scores(text: Callable[[str], str]) -> Table:
             Cell("-0.100", -0.1, ("adapter-sst-1",), "worse", text("95 % CI -0.62 to -0.58, p 0.001")),
             Cell("10,000", 10_000.0, ("adapter-sst-1",)),
         ),
-        (Cell(text("Fusion")), Cell("0.7", 0.7, verdict="better", detail=text("overall")), Cell("-")),
+        (Cell(text("Fusion")), Cell("0.7", 0.7, verdict="better", detail=text("overall"), best=True), Cell("-")),
         (Cell(text("ensemble")), Cell("-"), Cell("1,000")),
         (Cell(text("weak")), Cell("0.250", 0.25, verdict="not significant"), Cell("80", 80.0)),
     )
@@ -122,7 +123,7 @@ def _scores(text: Callable[[str], str]) -> Table:
 
 def _kinds(text: Callable[[str], str]) -> Table:
     """A second table with a text column after the first, and many rows."""
-    rows = tuple((Cell(f"row {n}"), Cell(text(f"backbone {n}")), Cell(f"{n / 7:.3f}")) for n in range(30))
+    rows = tuple((Cell(f"row {n}"), Cell(text(f"backbone {n}")), Cell(f"{100 * n / 7:.1f}", n / 7)) for n in range(30))
     return Table("published", text("Published results"), ("row", "what differs", "score"), rows)
 
 

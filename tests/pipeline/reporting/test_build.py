@@ -32,8 +32,8 @@ def test_every_table_and_figure_of_a_whole_study_is_there(report: Report, folder
     ]  # fmt: skip
     names = [figure.name for figure in report.figures]
     assert names == [
-        "pareto", "low-resource", "built-on", "forgetting", "learning-curves", "confusion-sst", "scatter-sts",
-        "attention-fusion-sst", "attention-fusion-sts",
+        "forest", "pareto", "low-resource", "built-on", "forgetting", "learning-curves", "confusion-sst", "scatter-sts",
+        "fusion-attention",
     ]  # fmt: skip
     assert {file.name for file in (folder / "figures").iterdir()} == {
         f"{name}{suffix}" for name in names for suffix in (".svg", ".png", ".csv")
@@ -86,21 +86,57 @@ def test_a_damaged_study_is_told(own: Synthetic) -> None:
 # Summary.
 
 
+def test_the_verdict_has_three_sentences_that_follow_from_the_tests(report: Report, runs: StudyRuns) -> None:
+    fusion, overview, cost = report.verdict
+    assert fusion.startswith("Fusion, against the best row of each kind on the mean of sst and sts, is better than ")
+    # Sequential tuning has two lines, which stand in the table alone.
+    assert overview.startswith("The 4 other rows against full fine-tuning, on the mean of sst and sts: ")
+    assert overview.endswith(f"{rows_of(report, 'main')[-1]['mean'].text} (fusion).")
+    trained = [runs.all(line)[0].record.cost.trainable_parameters for line in ("fusion", "full")]
+    assert cost.startswith(f"Fusion trains {trained[0]:,} parameters and takes ")
+    assert f"; full fine-tuning trains {trained[1]:,} and takes " in cost
+
+
 def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) -> None:
-    sentence = next(s for s in report.summary if s.startswith("On sst, fusion is better"))
-    fusion, full = (sum(s.value for s in runs.cell(label, "sst")) / 2 for label in ("fusion", "full"))
-    assert re.fullmatch(
-        rf"On sst, fusion is better than full fine-tuning by {100 * (fusion - full):.1f} points"
-        r" \(95 % CI \d+\.\d to \d+\.\d\), training 5\.0 % of the parameters\.",
-        sentence,
-    )
-    assert any(s.startswith("On the mean of sst and sts, fusion is better") for s in report.summary)
-    worse = next(s for s in report.summary if s.startswith("On sst, head only is worse"))
-    assert "points (95 % CI -" not in worse
+    (each,) = (s for s in report.summary if s.startswith("Target by target, of 2, against full fine-tuning: "))
+    assert "; fusion better on 2" in each
     assert any(s.startswith("With 100 training rows, on the mean of sst and sts") for s in report.summary)
     assert any("lowered the score on the first in 4 of 4 pairs" in s for s in report.summary)
     assert any(s.startswith("Adapter and fusion forget nothing") for s in report.summary)
     assert report.summary[-1] == f"1 of {len(runs.result.entries)} cells have no run: see the notes."
+
+
+def many_rows(folder: Path) -> Report:
+    """Six rows beside the reference: two far better, one far worse, three like it."""
+    names = {"up": 0.8, "higher": 0.9, "down": 0.2, "same": 0.5, "like": 0.5, "equal": 0.5}
+    rows = {name: {"method": "adapter", "title": f"{name}, row"} for name in names}
+    study = make(folder, methods=["full", *names], rows=rows)
+    study.add("full", "sst", 1, 0.5)
+    for name, quality in names.items():
+        study.add(name, "sst", 1, quality)
+    return build_report(study.result, study.ledger, folder / "out")
+
+
+def test_many_rows_have_a_sentence_a_verdict_the_highest_first(tmp_path: Path) -> None:
+    report = many_rows(tmp_path)
+    overview, cost = report.verdict
+    assert overview.startswith("The 6 other rows against full fine-tuning, on sst: 2 better, 1 worse and 3 not sign")
+    main = {row["method"].text: row["sst (accuracy)"] for row in rows_of(report, "main")}
+    assert overview.endswith(f"; the highest score is {main['higher, row'].text} (higher, row).")
+    assert cost.startswith("Higher, row trains ")
+    better, worse, same = report.summary
+    assert re.fullmatch(
+        r"On sst, better than full fine-tuning: higher, row \(\+\d+\.\d points, 95 % CI \d+\.\d to \d+\.\d\);"
+        r" up, row \(\+\d+\.\d, \d+\.\d to \d+\.\d\)\.",
+        better,
+    )
+    assert re.match(r"On sst, worse than full fine-tuning: down, row \(-\d+\.\d points, 95 % CI -", worse)
+    assert same.startswith("On sst, not significantly different from full fine-tuning: ") and same.count(", row (") == 3
+
+
+def test_the_highest_score_of_a_column_is_marked(tmp_path: Path) -> None:
+    best = [row["method"].text for row in rows_of(many_rows(tmp_path), "main") if row["sst (accuracy)"].best]
+    assert best == ["higher, row"]
 
 
 def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) -> None:
@@ -108,10 +144,10 @@ def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) ->
     for target, quality in (("sst", 0.6), ("sts", 1.5)):
         for label in ("full", "adapter"):
             study.add(label, target, 1, predictions=predictions_of(target, quality, label), trained=10)
-    summary = build_report(study.result, study.ledger, tmp_path / "out").summary
-    assert len(summary) == 3
-    for sentence, where in zip(summary, ("the mean of sst and sts", "sst", "sts"), strict=True):
-        assert sentence.startswith(f"On {where}, the difference from full fine-tuning is not significant for adapter (")
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    verdict = report.verdict[0]
+    assert verdict.startswith("On the mean of sst and sts, against full fine-tuning, not significant: adapter (")
+    assert report.summary == ("Target by target, of 2, against full fine-tuning: no significant difference.",)
 
 
 # Notes.
@@ -201,7 +237,7 @@ def test_a_study_with_no_finished_run_is_a_report_of_holes(tmp_path: Path) -> No
     assert report.figures == ()
     assert len(rows_of(report, "main")) == 4
     assert len(report.missing) == 4
-    assert report.summary == ("4 of 4 cells have no run: see the notes.",)
+    assert (report.verdict, report.summary) == ((), ("4 of 4 cells have no run: see the notes.",))
     assert len(report.results) == 0
 
 
@@ -317,7 +353,7 @@ def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path) -> None:
             for each in (table, same[name])
         ]
         assert texts[0] == texts[1], name
-    assert reports["dev"].summary == reports["half"].summary
+    assert (reports["dev"].verdict, reports["dev"].summary) == (reports["half"].verdict, reports["half"].summary)
     results = {scoring: report.results for scoring, report in reports.items()}
     assert (set(results["dev"]["split"]), set(results["half"]["split"])) == ({"dev"}, {"test"})
     assert results["dev"]["value"].tolist() == results["half"]["value"].tolist()
@@ -339,3 +375,14 @@ def test_tasks_that_are_scored_otherwise_are_named(tmp_path: Path) -> None:
     assert told.startswith("Scores are on the labelled test split, and")
     assert "on dev (sst); on dev, and" in told
     assert told.endswith("trained on (sts).")
+
+
+def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Path) -> None:
+    study = make(tmp_path, targets=["sst", "mr"])
+    for target in ("sst", "mr"):
+        study.add("full", target, 1, 0.5)
+    study.add("adapter", "sst", 1, 0.9)
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    assert (report.verdict, report.summary) == (
+        (), ("Target by target, of 2, against full fine-tuning: adapter better on 1.",),
+    )  # fmt: skip

@@ -80,6 +80,7 @@ def coin_flips(folder: Path) -> Report:
 def test_a_fusion_over_coin_flips_is_not_said_to_gain_from_them(tmp_path: Path) -> None:
     report = coin_flips(tmp_path)
     told = [
+        *report.verdict,
         *report.summary,
         *report.notes,
         *(text for table in report.tables for text in (table.title, *table.columns, *table.notes)),
@@ -88,7 +89,7 @@ def test_a_fusion_over_coin_flips_is_not_said_to_gain_from_them(tmp_path: Path) 
     assert not [text for text in told if "gain from" in text.lower() or "with help" in text.lower()]
     (warning,) = (text for text in told if "trained for different numbers of steps" in text and "1 of 1" in text)
     assert warning in markdown(report)
-    (sentence,) = (text for text in report.summary if text.startswith("What training added to fusion"))
-    assert "points over its start, and +" in sentence
-    assert "against its best adapter (95 % CI" in sentence
-    assert "in 96 more optimiser steps" in sentence
+    (best,) = (text for text in report.summary if text.startswith("What a fusion added to its best adapter"))
+    assert "in up to 96 more optimiser steps: fusion +" in best and "points (95 % CI" in best
+    (start,) = (text for text in report.summary if text.startswith("What training added to the start of a fusion"))
+    assert start.endswith(" points on sst.")

@@ -77,7 +77,7 @@ def test_an_adapter_is_stored_without_those_it_might_have_begun_as(own: Syntheti
 def test_time_and_memory_are_of_each_run_once(runs: StudyRuns) -> None:
     table = cost_table(runs)
     cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}["multitask"]
-    assert [cells[name].text for name in ("seconds", "with sources", "examples/s", "peak memory, MB")] == [
+    assert [cells[name].text for name in ("seconds", "seconds with sources", "examples/s", "peak memory, MB")] == [
         "12", "21", "99", "514",
     ]  # fmt: skip
 

@@ -1,9 +1,11 @@
 """Forgetting is measured with a test, or is zero with a proof; what has neither is not shown."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.records.ledger import SourceRun
-from pipeline.reporting.forgetting import changes, forgetting_table
+from pipeline.reporting.forgetting import changes, forgetting_sentences, forgetting_table, proofs
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import BACKBONE, Synthetic, make
 
@@ -21,19 +23,17 @@ def test_sequential_tuning_is_measured_before_and_after(runs: StudyRuns) -> None
         assert change.comparison is not None
         assert change.comparison.difference == pytest.approx(change.difference)
         assert change.comparison.verdict == "worse"
-        assert change.proof == ""
 
 
 def test_adapters_and_fusion_change_nothing_and_the_hashes_say_so(runs: StudyRuns) -> None:
-    found = [change for change in changes(runs) if change.row in ("adapter", "fusion")]
-    assert {change.row for change in found} == {"adapter", "fusion"}
-    assert {change.difference for change in found} == {0}
-    for change in found:
-        assert f"backbone {BACKBONE[:12]}" in change.proof
-        assert ("adapter " in change.proof) == (change.row == "fusion")
-        assert change.comparison is None
+    found = {proof.row: proof for proof in proofs(runs)}
+    assert list(found) == ["adapter", "fusion"]
+    assert (found["adapter"].text, found["fusion"].text) == (
+        f"backbone {BACKBONE[:12]}", f"backbone {BACKBONE[:12]}, 3 adapters",
+    )  # fmt: skip
     # A source that is no target has an adapter only where a fusion reads it.
-    assert {c.row for c in found if c.source == "imdb"} == {"fusion"}
+    assert found["adapter"].pairs == {("sst", "sts"), ("sts", "sst")}
+    assert found["fusion"].pairs == found["adapter"].pairs | {("imdb", "sst"), ("imdb", "sts")}
 
 
 @pytest.mark.parametrize("unchanged", [{}, {"backbone": "c" * 64, "sst": "1" * 64}, {"backbone": BACKBONE}])
@@ -45,7 +45,7 @@ def test_without_the_proof_nothing_is_claimed(unchanged: dict[str, str], own: Sy
     sources = (SourceRun(task="sst", run=adapter.run, digest="a" * 64),)
     study.add("fusion", "sts", 1, 1.0, sources=sources, unchanged=unchanged)
     runs = StudyRuns(study.result, study.ledger)
-    assert changes(runs) == []
+    assert changes(runs) == proofs(runs) == []
     assert forgetting_table(runs) is None
 
 
@@ -53,11 +53,26 @@ def test_the_table_shows_the_loss_and_the_proof(runs: StudyRuns) -> None:
     table = forgetting_table(runs)
     assert table is not None
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    measured, proven = ([row for row in rows if row["method"].sort == name] for name in ("sequential", "fusion"))
+    measured = [row for row in rows if row["method"].sort == "sequential"]
+    assert len(measured) == 4
     assert all(str(row["change, points"].text).startswith("-") for row in measured)
     assert {row["change, points"].verdict for row in measured} == {"worse"}
-    assert {row["change, points"].text for row in proven} == {"0.0"}
     assert {row["unchanged (sha256)"].text for row in measured} == {"-"}
+    # One line a row of the study, however many pairs.
+    (fusion,) = [row for row in rows if row["method"].sort == "fusion"]
+    shown = [fusion[name].text for name in ("learned first", "then", "pairs", "before", "change, points")]
+    assert shown == ["3 tasks", "2 tasks", "4", "-", "0.0"]
+    assert set(fusion["change, points"].runs) >= {s.record.run for s in runs.all("fusion")}
+
+
+def test_the_sentence_names_few_rows(tmp_path: Path) -> None:
+    names = [f"a{number}" for number in range(5)]
+    study = make(tmp_path, methods=names, targets=["sst", "sts"], rows={name: {"method": "adapter"} for name in names})
+    for name in names:
+        for target in ("sst", "sts"):
+            study.add(name, target, 1, 1.0, unchanged={"backbone": BACKBONE})
+    (sentence,) = forgetting_sentences(StudyRuns(study.result, study.ledger))
+    assert sentence.startswith("A0 and 4 other rows forget nothing: ")
 
 
 def test_a_start_that_left_the_ledger_is_shown_untested(own: Synthetic) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.records.ledger import SourceRun
-from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_sentences
+from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains, fusion_sentences
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
@@ -29,13 +29,12 @@ def fused(folder: Path, *seeds: Mapping[str, Any], own_quality: float = 0.5) -> 
 
 
 def line_of(study: Synthetic) -> tuple[dict[str, Cell], tuple[str, ...], str]:
-    """The one line of the table, its notes, and the sentence."""
+    """The one line of the table, its notes, and the sentences."""
     runs = StudyRuns(study.result, study.ledger)
     table = fusion_gain_table(runs)
     assert table is not None
     (row,) = table.rows
-    (sentence,) = fusion_sentences(runs)
-    return dict(zip(table.columns, row, strict=True)), table.notes, sentence
+    return dict(zip(table.columns, row, strict=True)), table.notes, " ".join(fusion_sentences(runs))
 
 
 def test_a_fusion_that_trained_is_above_its_start_and_tested_against_its_adapter(tmp_path: Path) -> None:
@@ -51,10 +50,9 @@ def test_a_fusion_that_trained_is_above_its_start_and_tested_against_its_adapter
     assert line["over best adapter, points"].verdict == "better"
     assert "95 % CI" in line["over best adapter, points"].detail
     assert (line["its steps"].sort, line["steps added"].sort) == (96, 96)
-    assert sentence.startswith(
-        f"What training added to fusion: on sst {100 * (fusion - 0.46):.1f} points over its start"
-    )
-    assert "better) in 96 more optimiser steps." in sentence
+    assert sentence.startswith("What a fusion added to its best adapter, in up to 96 more optimiser steps: fusion +")
+    assert ", better). " in sentence
+    assert sentence.endswith(f" start of a fusion: fusion {100 * (fusion - 0.46):.1f} points on sst.")
     assert any("for the 1 comparison of this table" in note for note in notes)
     assert not any("not scored before training" in note for note in notes)
 
@@ -62,20 +60,20 @@ def test_a_fusion_that_trained_is_above_its_start_and_tested_against_its_adapter
 def test_where_every_start_was_kept_nothing_was_added(tmp_path: Path) -> None:
     line, _, sentence = line_of(fused(tmp_path, *({"best_epoch": 0, "start": 0.6, "anchor": "sst"},) * 3))
     assert line["epoch kept"].text == "start kept"
-    assert sentence == "What training added to fusion: on sst nothing, the start was kept in 3 of 3 seeds."
+    assert sentence.endswith("start of a fusion: fusion nothing on sst, the start was kept in every run.")
 
 
 def test_some_starts_kept_are_counted(tmp_path: Path) -> None:
     line, _, sentence = line_of(fused(tmp_path, {"best_epoch": 0, "start": 0.6}, {"start": 0.5}))
     assert line["epoch kept"].text == "start, 2"
-    assert "points over its start (kept in 1 of 2 seeds), and" in sentence
+    assert sentence.endswith(" points on sst (the start was kept in 1 of 2 runs).")
 
 
-def test_a_start_that_was_not_scored_is_told_and_nothing_is_made_up_for_it(tmp_path: Path) -> None:
+def test_a_start_that_was_not_scored_is_told_under_the_table_and_not_in_the_summary(tmp_path: Path) -> None:
     line, notes, sentence = line_of(fused(tmp_path, {"recipe": STANDARD}))
     assert [line[name].text for name in ("start", "start score", "over start, points")] == ["mean of all", "-", "-"]
     assert any(note.startswith("fusion: not scored before training") for note in notes)
-    assert "on sst unknown, since its start was not scored" in sentence
+    assert "start" not in sentence and sentence.count("What ") == 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,20 @@ def test_adapters_that_cannot_answer_the_target_are_none_to_compare_with(own: Sy
     study.add("fusion", "sst", 1, start=0.2, sources=(SourceRun(task="imdb", run=other.run, digest="a" * 64),))
     line, _, sentence = line_of(study)
     assert (line["best adapter"].text, line["over best adapter, points"].text) == ("-", "-")
-    assert sentence.endswith("points over its start.")
+    assert sentence.startswith("What training added to the start of a fusion: ")
+
+
+def test_of_several_targets_the_summary_has_the_mean_and_the_verdicts(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"])
+    for target, quality in (("sst", 0.9), ("mr", 0.5)):
+        own = study.add("adapter", target, 1, 0.5)
+        study.add("fusion", target, 1, quality, sources=(SourceRun(task=target, run=own.run, digest="a" * 64),))
+    runs = StudyRuns(study.result, study.ledger)
+    (sentence,) = fusion_sentences(runs)
+    mean = sum(gain.over_best or 0.0 for gain in fusion_gains(runs)) / 2
+    assert (
+        f": fusion {100 * mean:+.1f} points on the mean of 2 targets (better on 1, not significant on 1)." in sentence
+    )
 
 
 def test_seeds_may_differ_in_what_they_begin_as(tmp_path: Path) -> None:

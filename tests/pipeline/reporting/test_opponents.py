@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reporting.opponents import OPPONENTS, duels, opponents_sentences, opponents_table
+from pipeline.reporting.entries import Line
+from pipeline.reporting.opponents import OPPONENTS, duels, leading_fusion, opponents_sentences, opponents_table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
@@ -43,7 +44,7 @@ def test_the_best_row_of_each_kind_is_each_targets_own(tmp_path: Path) -> None:
     )
 
 
-def test_the_mean_is_that_of_the_targets_and_is_tested_in_one_family(tmp_path: Path) -> None:
+def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:
     runs = runs_of(small(tmp_path))
     table = opponents_table(runs)
     assert table is not None
@@ -67,13 +68,47 @@ def test_rows_that_are_scored_do_not_choose_the_opponent(tmp_path: Path) -> None
     assert {str(line) for duel in duels(runs_of(study)) for line in duel.best.values()} == {"adapter"}
 
 
-def test_what_the_summary_says_agrees_with_the_test(tmp_path: Path) -> None:
-    study = small(tmp_path)
-    (sentence,) = opponents_sentences(runs_of(study))
-    (last,) = [duel for duel in duels(runs_of(study)) if duel.kind == "any row without fusion"]
-    assert last.comparison is not None
-    assert sentence.endswith(f"{last.comparison.verdict}.")
-    assert "warm" in sentence and f"{100 * last.comparison.difference:+.1f} points" in sentence
+def two_fusions(folder: Path) -> StudyRuns:
+    rows = {"other": {"method": "fusion", "title": "leading one"}, "second": {"method": "fusion"}}
+    methods = ["full", "adapter", "other", "second"]
+    study = make(folder, methods=methods, targets=["sst"], sources=["imdb"], rows=rows)
+    for row, quality in (("full", 0.5), ("adapter", 0.4), ("other", 0.8), ("second", 0.82)):
+        study.add(row, "sst", 1, quality)
+    return runs_of(study)
+
+
+def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp_path: Path) -> None:
+    runs = two_fusions(tmp_path)
+    assert leading_fusion(runs) == Line("other")
+    for line in ("other", "second"):
+        own = [duel for duel in duels(runs) if duel.line == Line(line)]
+        assert [duel.comparison for duel in own] == [
+            mean_difference([*duel.parts.values()]).comparison(len(own)) for duel in own
+        ]
+    (sentence,) = opponents_sentences(runs)
+    assert sentence.startswith("Leading one, against the best row of each kind on sst, is better than the target alone")
+    assert "second" not in sentence
+    table = opponents_table(runs)
+    assert table is not None and table.columns == ("method", "against", "sst")
+    assert any("Leading one is the fusion that the study asks about" in note for note in table.notes)
+    assert any("corrected for their 3 comparisons together" in note for note in table.notes)
+
+
+def test_a_fusion_that_lacks_a_target_does_not_lead(tmp_path: Path) -> None:
+    study = make(
+        tmp_path, methods=["full", "fusion", "second"], targets=["sst", "mr"], rows={"second": {"method": "fusion"}}
+    )
+    for row, target in (("full", "sst"), ("full", "mr"), ("fusion", "sst"), ("second", "sst"), ("second", "mr")):
+        study.add(row, target, 1)
+    assert leading_fusion(runs_of(study)) == Line("second")
+
+
+def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
+    runs = runs_of(small(tmp_path))
+    (sentence,) = opponents_sentences(runs)
+    for duel in duels(runs):
+        assert duel.comparison is not None and duel.comparison.verdict == "better"
+        assert f"{duel.kind} ({100 * duel.comparison.difference:+.1f}" in sentence
 
 
 def test_a_fusion_that_lacks_a_target_or_has_no_opponent_is_left_out(tmp_path: Path) -> None:

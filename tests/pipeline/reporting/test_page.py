@@ -55,6 +55,7 @@ def test_hostile_texts_stay_text(page: Page, report: Report) -> None:
     for text in (
         report.study.description,
         report.backbone,
+        *report.verdict,
         *report.summary,
         report.notes[0],
         *report.missing,
@@ -69,7 +70,11 @@ def test_hostile_texts_stay_text(page: Page, report: Report) -> None:
     ):
         assert HOSTILE in text
         assert [part for part in shown if text in part], text
-    details = [attributes["data-detail"] for _, attributes in page.tags if "data-detail" in attributes]
+    details = [
+        attributes["title"]
+        for _, attributes in page.tags
+        if attributes.get("class") == "value" and "title" in attributes
+    ]
     assert set(details) == {cell.detail for row in report.tables[0].rows for cell in row if cell.detail}
 
 
@@ -111,7 +116,8 @@ def test_every_link_within_the_page_leads_to_one_element(page: Page) -> None:
 
 
 def test_every_run_has_its_provenance_and_is_linked(page: Page, report: Report) -> None:
-    assert [a["id"] for a in page.all("details")] == [f"run-{run}" for run in report.records]
+    details = [a["id"] for a in page.all("details") if a.get("class") == "run"]
+    assert details == ["usual", *(f"run-{run}" for run in report.records)]
     links = {a["href"] for a in page.all("a")}
     assert {f"#run-{run}" for run in report.records} <= links
     # A source that the report has no record of is named, and not linked.
@@ -127,12 +133,11 @@ def test_every_run_has_its_provenance_and_is_linked(page: Page, report: Report) 
 def test_the_curve_of_a_run_is_a_picture_and_a_table(page: Page, report: Report) -> None:
     pictures = page.all("svg")
     assert len(pictures) == len(report.curves)
-    kept = [a for a in page.all("circle") if a.get("class") == "kept"]
-    assert len(kept) == len(pictures)
+    assert len(page.all("circle")) == len(pictures)
     assert "epoch 2: 0.6000, kept" in page.text_of("title")
     # The highest score stands highest, and the epoch before any step has no loss.
-    heights = [float(str(a["cy"])) for a in page.all("circle")][:4]
-    assert min(heights) == heights[2]
+    (path,) = {str(a["d"]) for a in page.all("path") if a.get("class") == "line"}
+    assert min(map(int, path[1:].split()[1::2])) == int(path[1:].split()[5])
     assert {"-", "1.2500", "0.0001"} <= set(page.text_of("td"))
 
 
@@ -169,6 +174,34 @@ def test_what_failed_is_said_above_the_tables_and_listed(page: Page) -> None:
     assert not any("Missing: " in text for _, text in page.texts)
 
 
+def test_what_most_runs_have_in_common_stands_once(tmp_path: Path) -> None:
+    report = sample_report(tmp_path / "figures")
+    other = report.records["full-sst-1"]
+    recipe = other.own.recipe
+    assert recipe is not None
+    score = other.own.model_copy(update={"recipe": recipe.model_copy(update={"epochs": 77})})
+    records = {**report.records, "full-sst-1": other.model_copy(update={"scores": {**other.scores, "sst": score}})}
+    page = read(replace(report, records=records), tmp_path)
+    usual, first = re.findall(r'<details class="run" id="(?:usual|run-full-sst-1)">(.*?)</details>', page, re.S)
+    assert "<dt>epochs</dt><dd>3</dd>" in usual and "<dt>learning rate</dt>" in usual
+    assert "<dt>epochs</dt><dd>77</dd>" in first and "<dt>learning rate</dt>" not in first
+    assert page.count("<dt>learning rate</dt>") == page.count("<dt>epochs</dt><dd>3</dd>") == 1
+
+
+def test_the_highest_score_is_bold_and_named_for_those_who_cannot_see_it(tmp_path: Path) -> None:
+    page = Page(read(sample_report(tmp_path / "figures"), tmp_path))
+    assert [a["class"] for a in page.all("td") if "best" in str(a.get("class"))] == ["number best"]
+    assert page.text_of("span").count("highest") == 1
+
+
+def test_a_large_csv_stays_beside_the_page(tmp_path: Path) -> None:
+    report = sample_report(tmp_path / "figures")
+    (tmp_path / "figures/curves.csv").write_text("a,b\n" + "1,2\n" * 20_000)
+    page = Page(read(report, tmp_path))
+    assert [a["download"] for a in page.all("a") if "download" in a] == ["pareto.csv"]
+    assert any("figures/curves.csv" in text for text in page.text_of("figcaption"))
+
+
 def test_marks_are_named_for_those_who_cannot_see_them(tmp_path: Path) -> None:
     page = Page(read(sample_report(tmp_path / "figures"), tmp_path))
     words = [verdict for verdict in MARKS if verdict]
@@ -179,7 +212,7 @@ def test_marks_are_named_for_those_who_cannot_see_them(tmp_path: Path) -> None:
 
 def test_a_report_with_nothing_in_it_has_a_page_too(tmp_path: Path) -> None:
     full = sample_report(tmp_path / "figures")
-    empty = Report(full.study, "nano", (), (), (), (), (), full.results.iloc[:0], {}, {})
+    empty = Report(full.study, "nano", (), (), (), (), (), (), full.results.iloc[:0], {}, {})
     page = Page(read(empty, tmp_path))
     assert page.open == []
     assert page.all("details") == []
@@ -198,20 +231,24 @@ def test_the_same_report_gives_the_same_page_but_for_the_date(report: Report, fo
     ("cell", "key"),
     [
         (Cell("0.512 ± 0.004", 0.512), {"data-number": "0.512"}),
-        (Cell("1,234"), {"data-number": "1234.0"}),
-        (Cell("−0.5"), {"data-number": "-0.5"}),
-        (Cell("zero", 0), {"data-number": "0.0"}),
-        (Cell("full"), {"data-text": "full"}),
+        (Cell("1,234"), {}),
+        (Cell("1,234", 1234), {}),
+        (Cell("1,234", 1234, verdict="better"), {"data-number": "1234"}),
+        (Cell("−0.5"), {}),
+        (Cell("zero", 0), {"data-number": "0"}),
+        (Cell("full"), {}),
+        (Cell("full", "full"), {}),
         (Cell("10 %", "010"), {"data-text": "010"}),
-        (Cell("2 of 3"), {"data-text": "2 of 3"}),
+        (Cell("10", "10"), {"data-text": "10"}),
+        (Cell("2 of 3"), {}),
         (Cell("-"), {}),
-        (Cell("nothing", ""), {}),
+        (Cell("nothing", ""), {"data-text": ""}),
         (Cell(""), {}),
-        (Cell("failed", float("nan")), {}),
-        (Cell("nan"), {"data-text": "nan"}),
+        (Cell("failed", float("nan")), {"data-text": ""}),
+        (Cell("nan"), {}),
     ],
 )
-def test_a_cell_is_sorted_by_its_key_or_else_its_text(cell: Cell, key: dict[str, str]) -> None:
+def test_a_cell_has_a_key_where_its_text_does_not_say_it(cell: Cell, key: dict[str, str]) -> None:
     assert sort_key(cell) == key
 
 

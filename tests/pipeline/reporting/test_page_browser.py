@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.image import imread
 
+from pipeline.reporting.figures.drawing import Drawing, drawing_style, panels, write
 from pipeline.reporting.page import write_page
 from tests.pipeline.reporting.page_samples import HOSTILE, hostile, plain, sample_report
 
@@ -244,7 +248,7 @@ def test_hostile_texts_are_inert_and_can_be_read(show: Callable[..., Opened]) ->
     # Headers, cells, notes, runs: the text as it was written, template signs and all.
     squeezed = " ".join(HOSTILE.split())
     assert page.evaluate("document.body.textContent").count(squeezed) > 50
-    page.locator("#table-main .value[data-detail]").first.click()
+    page.locator("#table-main .value[title]").first.click()
     assert squeezed in page.locator("#card").inner_text()
     assert page.locator("#card *").evaluate_all("all => all.map(e => e.tagName)") == ["P", "UL", "LI", "A"]
     assert page.evaluate("window.hostile") is None
@@ -332,10 +336,75 @@ def test_all_text_stands_out_from_its_ground(show: Callable[..., Opened], scheme
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
 
 
-def test_pictures_keep_a_light_ground_in_dark_mode(show: Callable[..., Opened]) -> None:
-    page = show(color_scheme="dark").page
-    grounds = page.eval_on_selector_all("img", "all => all.map(i => getComputedStyle(i).backgroundColor)")
-    assert grounds == ["rgb(255, 255, 255)"] * 2
+def shown(table: Locator) -> list[str]:
+    return [text.strip() for text in table.locator("tbody tr:visible > :first-child").all_inner_texts()]
+
+
+def test_filters_keep_the_rows_of_a_method_a_task_and_a_cost(show: Callable[..., Opened]) -> None:
+    page = show().page
+    section, table = page.locator("#runs"), page.locator("#runs table").first
+    assert len(shown(table)) == 12
+    section.get_by_label("method").fill("FINE")
+    assert shown(table) == ["full fine-tuning"] * 4
+    section.get_by_label("target").select_option("sts")
+    assert shown(table) == ["full fine-tuning"] * 2
+    assert section.get_by_text("2 of 12 rows").is_visible()
+    section.get_by_label("column with limits").select_option(label="value")
+    section.get_by_label("at least").fill("0.515")
+    assert shown(table) == ["full fine-tuning"]
+    # What is sorted stays filtered.
+    sort(table, 2)
+    assert shown(table) == ["full fine-tuning"]
+    for label in ("method", "at least"):
+        section.get_by_label(label).fill("")
+    section.get_by_label("target").select_option("")
+    assert len(shown(table)) == 12
+
+
+def test_a_limit_leaves_out_what_has_no_number(show: Callable[..., Opened]) -> None:
+    section = show().page.locator("#runs")
+    section.get_by_label("column with limits").select_option(label="stored parameters")
+    section.get_by_label("at most").fill("1e9")
+    assert shown(section.locator("table").first) == ["full fine-tuning"] * 4
+
+
+def test_limits_are_on_the_numbers_that_are_shown(show: Callable[..., Opened]) -> None:
+    section = show().page.locator("#table-published")
+    section.get_by_label("at least").fill("400")
+    assert shown(section.locator("table")) == ["row 28", "row 29"]
+
+
+def test_a_short_table_has_no_filters(show: Callable[..., Opened]) -> None:
+    assert show().page.locator("#table-main .filters").count() == 0
+
+
+def test_a_table_that_is_wider_than_the_page_says_so_until_its_end(show: Callable[..., Opened]) -> None:
+    for width, hint in ((400, True), (3000, False)):
+        page = show(width=width).page
+        assert page.locator("#runs .hint").is_visible() == hint
+        box = page.locator("#runs > .scroll")
+        assert ("more" in str(box.get_attribute("class"))) == hint
+        box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
+        page.wait_for_function("!document.querySelector('#runs > .scroll').classList.contains('more')")
+
+
+def test_pictures_follow_the_page_into_the_dark(show: Callable[..., Opened], browser: Browser, tmp_path: Path) -> None:
+    report = sample_report(tmp_path / "figures")
+    with drawing_style():
+        canvas, (axis,) = panels(1)
+        axis.plot([0, 1], [0, 1], color="#0072B2")
+        write(Drawing(report.figures[0], canvas, pd.DataFrame({"a": [1]})), tmp_path / "figures")
+    write_page(report, tmp_path)
+    drawn = {}
+    for scheme in SCHEMES:
+        page = show(tmp_path / "index.html", color_scheme=scheme).page
+        image = page.locator("#figure-pareto img").screenshot(path=tmp_path / f"{scheme}.png")
+        assert image
+        pixels = imread(tmp_path / f"{scheme}.png")[..., :3].reshape(-1, 3).mean(axis=1)
+        drawn[scheme] = np.median(pixels), pixels.min(), pixels.max()
+    (light, ink, _), (dark, _, pale) = drawn["light"], drawn["dark"]
+    assert light == 1 and ink < 0.25
+    assert dark < 0.15 and pale > 0.75
 
 
 def test_without_script_everything_is_there_and_no_button_is_dead(show: Callable[..., Opened]) -> None:

@@ -35,7 +35,9 @@ def tables_of(text: str) -> list[tuple[list[str], list[list[str]]]]:
 def with_table(report: Report, *cells: Cell) -> Report:
     """The report with one table of one row."""
     columns = tuple(f"column {number}" for number in range(len(cells)))
-    return replace(report, tables=(Table("only", "Only", columns, (cells,)),), summary=(), notes=(), missing=())
+    return replace(
+        report, tables=(Table("only", "Only", columns, (cells,)),), verdict=(), summary=(), notes=(), missing=()
+    )
 
 
 def printed(text: str) -> str:
@@ -72,7 +74,8 @@ def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:
     tables = tables_of(text)
     assert [head for head, _ in tables] == [list(table.columns) for table in report.tables]
     for (_, rows), table in zip(tables, report.tables, strict=True):
-        assert rows == [[marked(cell) for cell in row] for row in table.rows]
+        assert rows == [[f"**{marked(cell)}**" if cell.best else marked(cell) for cell in row] for row in table.rows]
+    assert " ".join(report.verdict) in text
     missing = [f"Missing: {reason}" for reason in report.missing]
     for said in (*report.summary, *report.notes, *missing, *(note for table in report.tables for note in table.notes)):
         assert f"- {said}" in text
@@ -85,6 +88,7 @@ def test_markdown_and_latex_hold_the_same_cells(report: Report) -> None:
     for cells, line in zip(rows, lines, strict=True):
         for sign, plain in signs.items():
             line = line.replace(sign, plain)
+        line = re.sub(r"\\textbf\{([^{}]*)\}", r"**\1**", line)
         assert [printed(cell) for cell in re.split(r" (?<!\\)& ", line)] == cells
 
 
