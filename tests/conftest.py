@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if platform.machine() in ("x86_64", "AMD64"):
     os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from transformers import PreTrainedModel
 
     from pipeline.models.backbone import Backbone
@@ -44,6 +46,9 @@ def pytest_runtest_setup() -> None:
     if len(sys.modules) != _modules:
         gc.freeze()
         _modules = len(sys.modules)
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -91,3 +96,31 @@ def quick() -> Callable[..., Recipe]:
         return Recipe.parse({"trainable": trainable, **settings}, "test")
 
     return make
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The system's own Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is installed")
+    with playwright.sync_playwright() as started:
+        # No sandbox: it cannot be had as root or in most containers, and the pages are our own.
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """The real command in this process: status, stdout, stderr."""
+    from pipeline.cli.app import main
+
+    def command(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return command

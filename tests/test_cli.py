@@ -15,7 +15,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.cli.app import main
 from tests.nano import save_backbone
 
 ROOT = Path(__file__).parent.parent
@@ -40,19 +39,6 @@ def recipe(tmp_path: Path) -> str:
     file = tmp_path / "recipe.toml"
     file.write_text("bottleneck = 8\n")
     return str(file)
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    """The real command in this process: status, stdout, stderr."""
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return command
 
 
 def spawn(*arguments: str, **settings: Any) -> subprocess.Popen[str]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.cli.app import main
 from pipeline.cli.settings_file import settings
 from pipeline.data.load import Hub
 from tests.nano import write_tasks
@@ -23,17 +22,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)
     return folder
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    def command(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return command
 
 
 def test_the_nearest_file_counts_alone_and_its_own_before_pyproject(here: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from pipeline.cli.app import main
 from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import text_key
 from pipeline.data.tables import SUFFIXES, read_table, write_table
@@ -25,19 +24,6 @@ from stages.new_task import new_task
 from tests.nano import BAD, GOOD, THINGS
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Command:
-    """The real command in this process: status, stdout, stderr."""
-
-    def command(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return command
 
 
 def tickets(folder: Path, rows: int = 240) -> Path:

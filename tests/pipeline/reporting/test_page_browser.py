@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,21 +18,7 @@ from tests.pipeline.reporting.page_samples import HOSTILE, hostile, plain, sampl
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page, Route
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 SCHEMES = ("light", "dark")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed")
-    with playwright.sync_playwright() as started:
-        # No sandbox: it cannot be had as root or in most containers, and the page is our own.
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
