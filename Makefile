@@ -44,7 +44,7 @@ bench: $(INSTALLED)
 
 # The pages of docs/ as a web site in build/docs; a broken link or a page outside the navigation is an error.
 docs: $(VENV)/.docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(VENV)/.docs: $(INSTALLED)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
