@@ -126,8 +126,14 @@ def _name(text: Path) -> str:
 
 
 def _shown_commands(text: str) -> Iterator[str]:
-    """The arguments of every command of this project in ``text``, up to a comment or what a shell reads itself."""
-    for line in re.findall(r"(?:python -m pipeline|\badapter-fusion) (?=[a-z])([^`\n]+)", text):
+    """The arguments of every command of this project in ``text``, up to a comment or what a shell reads itself.
+
+    A sentence may name a verb alone.
+    """
+    verbs = {verb for verb, sub in _verbs(app) if sub.default_command is not None}
+    for quote, line in re.findall(r"(`?)(?:python -m pipeline|\badapter-fusion) (?=[a-z])([^`\n]+)", text):
+        if quote and line in verbs:
+            continue
         words = shlex.shlex(line.replace("$seed", "1"), posix=True, punctuation_chars=True)
         words.whitespace_split = True
         taken = []
