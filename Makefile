@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test fuzz mutants bench lint format clean
+.PHONY: demo test fuzz mutants bench docs lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -41,6 +41,14 @@ mutants: $(INSTALLED)
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# The pages of docs/ as a web site in build/docs; a broken link or a page outside the navigation is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+$(VENV)/.docs: $(INSTALLED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -1,10 +1,12 @@
-"""``python -m pipeline``."""
+"""``python -m pipeline``, and the console script ``adapter-fusion``."""
 
 import sys
 
 from pipeline.system import process
 
-if __name__ == "__main__":
+
+def main() -> int:
+    """Run the command of ``sys.argv`` as a process of its own; returns the exit status."""
     process.handle_signals()
     try:
         # Imported here, so that an interrupt during the imports, which take a moment, is handled too.
@@ -12,9 +14,12 @@ if __name__ == "__main__":
 
         process.set_up()
         streams.set_up()
-        from pipeline.cli.app import main
+        from pipeline.cli import app
 
-        status = main()
+        return app.main()
     except KeyboardInterrupt as interrupt:
-        status = process.report_interrupt(interrupt, sys.argv[1:])
-    sys.exit(status)
+        return process.report_interrupt(interrupt, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

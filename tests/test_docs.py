@@ -1,16 +1,32 @@
-"""The reference of settings says what the code has; ``UPDATE_DOCS=1`` writes it anew."""
+"""The documentation agrees with the code: references, commands, links. ``UPDATE_DOCS=1`` writes the references anew."""
 
+import ast
 import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+from cyclopts import App, CycloptsError
+from cyclopts.argument import Argument
 from pydantic.fields import FieldInfo
 
+from pipeline.cli.app import app
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.stats.names import METRICS_OF
+from pipeline.system.errors import PipelineError
 
-FILE = Path(__file__).parents[1] / "docs/settings.md"
+ROOT = Path(__file__).parents[1]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [*PAGES, *sorted(ROOT.glob("*.md")), ROOT / "adapters_store/README.md"]
 _HEAD = """# Settings
 
 Every key of a recipe. "Not set" means: from the task, from the method, or off. A key of a part is written in its table
@@ -47,7 +63,167 @@ def reference() -> str:
     return "\n".join(text) + "\n"
 
 
-def test_every_setting_stands_in_the_reference_as_it_is() -> None:
+_COMMANDS = """# Commands
+
+Every command and option. `python -m pipeline COMMAND --help` prints the same; `adapter-fusion COMMAND` is short for
+`python -m pipeline COMMAND`. What a default in brackets says is set where the option is not given.
+"""
+
+
+def _verbs(parent: App, words: tuple[str, ...] = ()) -> Iterator[tuple[str, App]]:
+    for name in parent:
+        if not name.startswith("-"):
+            yield " ".join((*words, name)), parent[name]
+            yield from _verbs(parent[name], (*words, name))
+
+
+def _option(argument: Argument) -> str:
+    name = argument.name if argument.index is None else argument.name.removeprefix("--").upper()
+    text = " ".join((argument.parameter.help or "").split()).replace("<", "&lt;").replace("|", chr(92) + "|")
+    if argument.get_choices() and not all(choice in text for choice in argument.get_choices()):
+        text += " One of " + ", ".join(f"`{choice}`" for choice in argument.get_choices()) + "."
+    if argument.required:
+        text += " **Required.**"
+    elif argument.show_default and argument.field_info.default is not False:
+        text += f" Default: `{argument.field_info.default}`."
+    return f"| `{name}` | {text.strip()} |"
+
+
+def commands() -> str:
+    """A table for each group of a verb's options. One that an earlier verb has word for word is a link to that verb."""
+    text, first = [_COMMANDS], dict[tuple[str, ...], str]()
+    for verb, sub in _verbs(app):
+        about = " ".join(sub.help.partition("Args:")[0].split()).replace("<", "&lt;")
+        text += [f"{'#' * (2 + verb.count(' '))} {verb}", "", about, ""]
+        shown = (
+            []
+            if sub.default_command is None
+            else [each for each in sub.assemble_argument_collection(parse_docstring=True) if each.show]
+        )
+        by_group = sorted(shown, key=lambda argument: argument.parameter.group[0].name != "Parameters")
+        for name, arguments in groupby(by_group, key=lambda argument: argument.parameter.group[0].name):
+            rows = tuple(_option(argument) for argument in arguments)
+            title = "" if name == "Parameters" else f"**{name}**"
+            if title and first.setdefault(rows, verb) != verb:
+                text += [f"{title}: as for [{first[rows]}](#{first[rows].replace(' ', '-')}).", ""]
+            else:
+                text += [*([title, ""] if title else []), "| option | |", "| --- | --- |", *rows, ""]
+    return "\n".join(text)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [("settings.md", reference()), ("commands.md", commands())], ids=["settings", "commands"]
+)
+def test_the_references_say_what_the_code_has(file: str, text: str) -> None:
+    page = ROOT / "docs" / file
     if os.environ.get("UPDATE_DOCS"):
-        FILE.write_text(reference(), encoding="utf-8")
-    assert FILE.read_text(encoding="utf-8") == reference()
+        page.write_text(text, encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == text
+
+
+def _name(text: Path) -> str:
+    return str(text.relative_to(ROOT))
+
+
+def _shown_commands(text: str) -> Iterator[str]:
+    """The arguments of every command of this project in ``text``, up to a comment or what a shell reads itself.
+
+    A sentence may name a verb alone.
+    """
+    verbs = {verb for verb, sub in _verbs(app) if sub.default_command is not None}
+    for quote, line in re.findall(r"(`?)(?:python -m pipeline|\badapter-fusion) (?=[a-z])([^`\n]+)", text):
+        if quote and line in verbs:
+            continue
+        words = shlex.shlex(line.replace("$seed", "1"), posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        taken = []
+        for word in words:
+            if set(word) <= set("<>;&|"):
+                break
+            taken.append(word)
+        yield shlex.join(taken)
+
+
+def test_every_command_that_a_page_shows_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # without a settings file
+    shown = [(_name(text), command) for text in TEXTS for command in _shown_commands(text.read_text(encoding="utf-8"))]
+    problems = []
+    for where, command in shown:
+        # A hyphen alone is a value (standard input or output), which main() joins to its option.
+        arguments = shlex.split(re.sub(r" -(?= |$)", "=-", command))
+        try:
+            parsed, _, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+            if parsed.__module__.startswith("cyclopts"):  # it prints help
+                problems.append(f"{where}: {command}: no such command")
+        except (CycloptsError, PipelineError) as error:
+            problems.append(f"{where}: {command}: {error}")
+    assert not problems
+    assert len(shown) > 40
+
+
+_FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=_name)
+def test_python_that_a_page_shows_can_be_read(text: Path) -> None:
+    for _, language, code in _FENCED.findall(text.read_text(encoding="utf-8")):
+        if language == "python":
+            ast.parse(code)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=_name)
+def test_every_link_leads_somewhere(text: Path) -> None:
+    prose = re.sub(r"^    .*$|`[^`\n]*`", "", _FENCED.sub("", text.read_text(encoding="utf-8")), flags=re.MULTILINE)
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if link.startswith("https://"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = text.parent / path if path else text
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    def pages(entry: Any) -> Iterator[str]:
+        if isinstance(entry, str):
+            yield entry
+        else:
+            for part in entry.values() if isinstance(entry, dict) else entry:
+                yield from pages(part)
+
+    navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert sorted(pages(navigation)) == [page.name for page in PAGES]
+
+
+def test_the_citation_names_papers_with_all_that_one_needs_to_find_them() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors", "version", "license"} <= set(citation)
+    for paper in citation["references"]:
+        assert {"type", "title", "authors", "year"} <= set(paper), paper
+        assert all("family-names" in author and "given-names" in author for author in paper["authors"]), paper
+
+
+def test_the_console_script_is_the_same_program() -> None:
+    (name, value), *more = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "scripts"
+    ].items()
+    assert (name, more) == ("adapter-fusion", [])
+    entry = EntryPoint(name, value, "console_scripts")
+    script = f"import sys; from {entry.module} import {entry.attr}; sys.exit({entry.attr}())"
+    results = [
+        subprocess.run(
+            [sys.executable, *program, "tasks", "show", "no-such-task"], cwd=ROOT, capture_output=True, text=True
+        )
+        for program in (["-c", script], ["-m", "pipeline"])
+    ]
+    assert [result.returncode for result in results] == [2, 2]
+    assert results[0].stderr == results[1].stderr != ""

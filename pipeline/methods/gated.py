@@ -11,8 +11,8 @@ mean of ScaLearn's initial weights.
 
 The own adapter may train here from fresh: then it learns what the sources do not know. One that was trained on the same
 rows before leaves nothing to learn from them (the stacking problem of Wolpert 1992). Without an own adapter, a gate for
-each feature is ScaLearn, for each adapter ScaLearn++; gates that all sites share make the uniform ones (Frohmann et al.
-2024, section 3).
+each feature is ScaLearn, for each adapter ScaLearnUniform; gates that all sites share make ScaLearn++ and
+ScaLearnUniform++ (Frohmann et al. 2024, section 3).
 """
 
 from __future__ import annotations
