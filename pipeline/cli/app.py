@@ -7,6 +7,7 @@ from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
 from pipeline.cli.predict import ensemble, evaluate, predict
+from pipeline.cli.runs import du, runs_app
 from pipeline.cli.settings_file import fill_in
 from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
@@ -36,6 +37,8 @@ for verb in (
     ensemble,
     tasks,
     store_app,
+    runs_app,
+    du,
     studies,
 ):
     app.command(verb)

@@ -87,7 +87,7 @@ def tokenise(
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
     with_tail = truncation == "head-and-tail" and len(columns) == 1
-    folder, file = _cache_folder() if cached else None, None
+    folder, file = cache_folder() if cached else None, None
     if folder is not None:
         key = {
             "format": _FORMAT,
@@ -187,7 +187,7 @@ def _arrays(column: pa.ListArray) -> list[np.ndarray]:
     return [values[start:end] for start, end in pairwise(offsets)]
 
 
-def _cache_folder() -> Path | None:
+def cache_folder() -> Path | None:
     """``$PIPELINE_CACHE``, or the user's cache folder; None for a user without a home."""
     if named := os.environ.get("PIPELINE_CACHE"):
         return Path(named)
