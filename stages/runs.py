@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.data.tokens import cache_folder
 from pipeline.records.ensembles import Ensembles
 from pipeline.records.ledger import Kind, Ledger, RunRecord
 from pipeline.records.store import Store
@@ -16,6 +15,7 @@ from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.runs import difference_of_tables
 from pipeline.stats.paired import Comparison
 from pipeline.system.atomic import leftovers, size_of
+from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError, noted
 from pipeline.system.reading import read_model
 
@@ -223,7 +223,7 @@ class Runs:
         staged = {
             str(folder): size_of(folder) for root in (self.reports, self.store.root) for folder in leftovers(root)
         }
-        cache = cache_folder()
+        cache = token_cache()
         cached = 0 if cache is None else size_of(cache)
         whole = sum(sizes.values()) - sum(checkpoints.values()) - sum(weights.values())
         return Usage(

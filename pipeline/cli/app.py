@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
+from pipeline.cli.doctor import doctor
 from pipeline.cli.predict import ensemble, evaluate, predict
 from pipeline.cli.runs import du, runs_app
 from pipeline.cli.settings_file import fill_in
@@ -39,6 +40,7 @@ for verb in (
     store_app,
     runs_app,
     du,
+    doctor,
     studies,
 ):
     app.command(verb)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeline.system.errors import printable
 from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
     from stages.compare.compare import DryRun
+    from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.runs import ListedRun, RunComparison, Usage
 
@@ -187,6 +189,19 @@ def print_usage(usage: Usage, as_json: bool) -> None:
         f"may go: {spare.what}, {len(spare.names)}, {size_text(spare.bytes)}: {spare.how}" for spare in usage.may_go
     ]
     print_result("\n".join(lines), asdict(usage), as_json)
+
+
+def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
+    """Each as it is found; the exit status is 1 if one is a problem."""
+    found = []
+    for finding in findings:
+        remedy = f": {finding.remedy}" if finding.remedy else ""
+        print(f"{finding.state:<8} {finding.topic}: {printable(finding.text)}{remedy}", flush=True)
+        found.append(finding)
+    problems = sum(finding.state == "problem" for finding in found)
+    if as_json:
+        print(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in found]}))
+    return 1 if problems else 0
 
 
 def size_text(size: float) -> str:

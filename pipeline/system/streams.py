@@ -7,6 +7,7 @@ import sys
 from typing import TextIO
 
 from pipeline.system.errors import PipelineError, printable, refusal
+from pipeline.system.process import is_main_process
 
 CLOSED_PIPE = 141  # the exit status of a command whose reader has gone, as if SIGPIPE had killed it: 128 + 13
 
@@ -58,6 +59,12 @@ def set_up() -> None:
     os.close(descriptor)
     sys.stdout = _wrapped(sys.stdout, _Results)
     sys.stderr = _wrapped(sys.stderr, _Progress)
+
+
+def announce(what: str) -> None:
+    """On a terminal, say on standard error that ``what`` is being loaded, which may take a while."""
+    if sys.stderr is not None and sys.stderr.isatty() and is_main_process():
+        print(f"loading {printable(what)} ...", file=sys.stderr, flush=True)
 
 
 def print_error(message: str) -> None:

@@ -1,6 +1,8 @@
 """runs list, show, compare and remove, and du: what they print of a ledger, and what they refuse."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -275,3 +277,8 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # typ
     assert (use.kind, use.name) == ("artifact", records[0].artifact)
     runs.remove([records[0].run], force=True)
     assert extract("films", quick("adapter"), workspace, seed=0, limit=32).run == records[0].run
+
+
+def test_nobody_waits_for_torch_to_see_a_ledger() -> None:
+    code = "import sys, stages.runs; sys.exit(bool({'torch', 'transformers'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
