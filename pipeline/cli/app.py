@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from cyclopts import App, CycloptsError
 
@@ -25,6 +26,19 @@ app = App(
     suppress_keyboard_interrupt=False,
     config=fill_in,
 )
+PROGRAM = "adapter-fusion"
+"""What a shell completes: it knows programs, not modules of Python."""
+
+
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Print a script that completes verbs and options of adapter-fusion in a shell.
+
+    Args:
+        shell: The shell; bash reads the script with: source <(adapter-fusion completion bash)
+    """
+    print(app.generate_completion(prog_name=PROGRAM, shell=shell))
+
+
 for verb in (
     extract,
     fuse,
@@ -41,6 +55,7 @@ for verb in (
     runs_app,
     du,
     doctor,
+    completion,
     studies,
 ):
     app.command(verb)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.cli.options import REPORTS, STORE, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_findings
-from pipeline.system.streams import announce
+from pipeline.system.streams import LIBRARIES, announce
 
 
 def doctor(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> int:
@@ -12,7 +12,7 @@ def doctor(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json
 
     The exit status is 1 if there is a problem. Nothing is changed.
     """
-    announce("torch and AdapterHub")
+    announce(LIBRARIES)
     from stages.doctor import examine
 
     return print_findings(examine(Path(reports), Path(store)), json)

@@ -19,12 +19,14 @@ from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
+from pipeline.system.streams import announce
 
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
 _ENDLESS = 2**31 - 1  # tokens
+_MANY = 5000  # rows take seconds
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -102,6 +104,8 @@ def tokenise(
         file = folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
     if table is None:
+        if len(rows) > _MANY:
+            announce(f"tokenising {len(rows):,} rows")
         table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
         if file is not None:
             _write_cached(table, file)

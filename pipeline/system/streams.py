@@ -61,10 +61,16 @@ def set_up() -> None:
     sys.stderr = _wrapped(sys.stderr, _Progress)
 
 
+LIBRARIES = "loading torch, transformers and AdapterHub"
+
+
 def announce(what: str) -> None:
-    """On a terminal, say on standard error that ``what`` is being loaded, which may take a while."""
-    if sys.stderr is not None and sys.stderr.isatty() and is_main_process():
-        print(f"loading {printable(what)} ...", file=sys.stderr, flush=True)
+    """Say on standard error what a command does next, if it may take a while and shows nothing by itself.
+
+    Only on a terminal, and not where the project is used as a library, which leaves standard error as it is.
+    """
+    if isinstance(sys.stderr, _Progress) and sys.stderr.isatty() and is_main_process():
+        print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 
 def print_error(message: str) -> None:
