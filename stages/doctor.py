@@ -56,7 +56,7 @@ def examine(reports: Path, store: Path) -> Iterator[Finding]:
     for option, folder in (("--store", store), ("--reports", reports)):
         yield _disk(option, folder)
     yield from _store(store)
-    yield from _ledger(reports, store)
+    yield from ledger_findings(reports, store)
 
 
 def _versions() -> Iterator[Finding]:
@@ -192,7 +192,8 @@ def _store(root: Path) -> Iterator[Finding]:
             yield Finding("problem", "store", f"{len(lines) - _MOST_LINES} more", "store verify names them all")
 
 
-def _ledger(reports: Path, store: Path) -> Iterator[Finding]:
+def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
+    """What is damaged, unfinished or lost of the runs in ``reports``, and half-written in either folder."""
     ledger = Ledger(reports)
     try:
         records, problems = ledger.records()
@@ -225,4 +226,6 @@ def _ledger(reports: Path, store: Path) -> Iterator[Finding]:
 
 def _lost_its_artifact(folder: str | None, store: Path) -> bool:
     """Whether an artifact that belongs into ``store`` is not there."""
-    return folder is not None and len(Path(folder).parts) > 3 and not (store / Path(*Path(folder).parts[-3:])).is_dir()
+    if folder is None or len(parts := Path(folder).parts) < 3:
+        return False
+    return not os.path.isdir(store.joinpath(*parts[-3:]))  # noqa: PTH112  (False for a name that no file can have)

@@ -1,5 +1,6 @@
 """The runs of a reports folder: what each is, what needs it, how two differ, how much room they take."""
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -7,6 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
+
+import pandas as pd
 
 from pipeline.records.ensembles import Ensembles
 from pipeline.records.ledger import Kind, Ledger, RunRecord
@@ -114,14 +117,14 @@ class Runs:
     def described(self, run: str) -> dict[str, Any]:
         """All that is known of a finished run, as JSON has it."""
         record, problems = self.named(run), list[str]()
-        curve: list[dict[str, Any]] = []
+        curve: list[dict[str, float | None]] = []
         with noted(problems):
             table = self.ledger.curve(run)
-            shown = table[[name for name in ("epoch", "loss", "dev") if name in table]]
-            curve = [
-                {str(key): None if value != value else value for key, value in point.items()}
-                for point in shown.to_dict("records")
-            ]
+            # The start has no loss.
+            losses = pd.to_numeric(table["loss"], errors="coerce") if "loss" in table else [math.nan] * len(table)
+            for epoch, loss, dev in zip(table["epoch"], losses, table["dev"], strict=True):
+                known = float(loss) if math.isfinite(loss) else None
+                curve.append({"epoch": float(epoch), "loss": known, "dev": float(dev)})
         return {
             **record.summary(),
             "seed": record.seed,
@@ -139,7 +142,7 @@ class Runs:
                 task: {
                     "train_rows": record.scores[task].train_rows,
                     "limit": record.scores[task].limit,
-                    "fingerprints": record.described(task).get("data") or {},
+                    "fingerprints": _fingerprints(record, task),
                 }
                 for task in record.trained_on
             },
@@ -381,12 +384,18 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     }
     for task in record.trained_on:
         start = f"{task}." if len(record.trained_on) > 1 else ""
-        score, rows = record.scores[task], record.described(task).get("data") or {}
+        score, rows = record.scores[task], _fingerprints(record, task)
         settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
         settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
         settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
     made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware")
     return settings | {key: record.provenance.get(key) for key in made}
+
+
+def _fingerprints(record: RunRecord, task: str) -> dict[str, Any]:
+    """Those of the task's rows, by split; none where an older record has none."""
+    rows = record.described(task).get("data")
+    return rows if isinstance(rows, dict) else {}
 
 
 def _moment(text: str) -> str:

@@ -17,6 +17,7 @@ from pipeline.cli.printing import (
 from pipeline.system.errors import printable
 
 runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
+_MOST = 10  # warnings
 Run = Annotated[str, Parameter(help="A run, as runs list shows it.")]
 
 
@@ -96,7 +97,9 @@ def runs_remove(
 
     shelf = Runs(reports, store)
     removal = shelf.remove(runs, force=force)
-    _warn([*shelf.problems, *(f"broken: {line}" for line in removal.broken)])
+    _warn(shelf.problems)
+    for line in removal.broken:
+        print(f"warning: broken: {printable(line)}", file=sys.stderr)
     summary = {"removed": removal.removed, "bytes": removal.bytes, "broken": removal.broken}
     print_result(f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}", summary, json)
 
@@ -112,5 +115,7 @@ def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Js
 
 
 def _warn(problems: list[str]) -> None:
-    for problem in problems:
+    for problem in problems[:_MOST]:
         print(f"warning: {printable(problem)}", file=sys.stderr)
+    if len(problems) > _MOST:
+        print(f"warning: {len(problems) - _MOST} more: see doctor", file=sys.stderr)

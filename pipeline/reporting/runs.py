@@ -211,9 +211,11 @@ def difference_of_tables(
 ) -> Difference | None:
     """The paired difference of runs by their saved predictions, a pair a seed.
 
-    None if they are not of the same examples in the same order.
+    None if they are not of the same examples in the same order, or of none.
     """
     first = ours[0]
+    if first.empty:
+        return None
     for table in (*ours, *theirs):
         if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
             return None
