@@ -2,13 +2,16 @@
 
 import json
 import os
+import pty
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +159,61 @@ def test_help_needs_no_heavy_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="runs bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["ext"], {"extract"}),
+        (["runs", ""], {"list", "show", "compare", "remove"}),
+        (["runs", "list", "--so"], {"--sort"}),
+        (["runs", "list", "--sort", "s"], {"score", "size", "seconds"}),
+        (["fuse", "--fusion", "a"], {"anchored"}),
+    ],
+)
+def test_a_shell_completes_verbs_options_and_values(words: list[str], expected: set[str], run: Command) -> None:
+    status, script, _ = run("completion", "bash")
+    typed = shlex.join(["adapter-fusion", *words])
+    asked = f'COMP_WORDS=({typed}); COMP_CWORD={len(words)}; _adapter_fusion; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{asked}"], capture_output=True, text=True)
+    assert (status, done.stderr) == (0, "")
+    assert expected <= {line.strip() for line in done.stdout.splitlines()}
+    assert all(line.startswith(words[-1]) for line in done.stdout.splitlines())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="opens a terminal")
+def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, tmp_path: Path) -> None:
+    """From the first moment, until Ctrl-C; no number is shown before it is known."""
+    ours, theirs = pty.openpty()
+    arguments = ["extract", "--task", "films", *places, "--recipe", recipe, "--epochs", "100000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *arguments, "--checkpoint-seconds", "0.1"], cwd=ROOT,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown, interrupted = b"", False
+    try:
+        with suppress(OSError):  # Linux's way to say that the other side is closed
+            while part := os.read(ours, 4096):
+                shown += part
+                if not interrupted and b" left " in shown and any(tmp_path.glob("reports/runs/*/checkpoint/*")):
+                    interrupted = True
+                    process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    text = shown.decode()
+    expected = ("loading torch", "reading task films", "reading backbone", " loss ", " left ", "interrupted: finished")
+    places_of = [text.find(part) for part in expected]
+    assert -1 not in places_of, text[:2000]
+    assert places_of[0] == 0
+    assert places_of[0] < min(places_of[1:3]) < places_of[3] < places_of[-1]
+    assert "loss nan" not in text
+    assert "run the same command again to resume" in text
 
 
 @pytest.mark.parametrize(
@@ -377,7 +435,7 @@ def test_killed_commands_run_again_end_with_the_same_numbers(
         assert run(*command)[0] == 0
     assert met_a_run == 3
     assert final_numbers(killed) == final_numbers(unkilled)
-    assert {path.name for path in killed.rglob(".*")} == {".lock"}
+    assert {path.name for path in killed.rglob(".*")} <= {".lock", ".overview.lock"}
 
 
 def wait_for_a_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:

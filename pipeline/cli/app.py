@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Literal
 
 from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
+from pipeline.cli.doctor import doctor
 from pipeline.cli.predict import ensemble, evaluate, predict
+from pipeline.cli.runs import du, runs_app
 from pipeline.cli.serve import explain, serve
 from pipeline.cli.settings_file import fill_in
 from pipeline.cli.store import store_app
@@ -24,6 +27,19 @@ app = App(
     suppress_keyboard_interrupt=False,
     config=fill_in,
 )
+PROGRAM = "adapter-fusion"
+"""What a shell completes: it knows programs, not modules of Python."""
+
+
+def completion(shell: Literal["bash", "zsh", "fish"]) -> None:
+    """Print a script for a shell, which completes the verbs and options of the command adapter-fusion.
+
+    Args:
+        shell: The shell, which has to read the script when it starts.
+    """
+    print(app.generate_completion(prog_name=PROGRAM, shell=shell))
+
+
 for verb in (
     extract,
     fuse,
@@ -39,6 +55,10 @@ for verb in (
     serve,
     tasks,
     store_app,
+    runs_app,
+    du,
+    doctor,
+    completion,
     studies,
 ):
     app.command(verb)

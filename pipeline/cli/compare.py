@@ -10,7 +10,7 @@ from pipeline.reporting.entries import StudyResult
 from pipeline.settings.rows import ScoredOn
 from pipeline.settings.study import study_names
 from pipeline.system.process import is_main_process
-from pipeline.system.streams import print_error
+from pipeline.system.streams import LIBRARIES, announce, print_error
 from stages.studies import STUDIES, find_study
 
 studies = App(name="studies", help="The shipped studies.")
@@ -51,6 +51,7 @@ def compare(
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
         dry_run: Check everything, show what would be run and how long it would take, and train nothing.
     """
+    announce(LIBRARIES)
     from stages.compare import compare as stage
 
     chosen = find_study(

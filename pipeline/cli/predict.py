@@ -8,6 +8,7 @@ from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
+from pipeline.system.streams import LIBRARIES, announce
 
 
 def predict(
@@ -32,6 +33,7 @@ def predict(
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
             training (none).
     """
+    announce(LIBRARIES)
     from stages import predict as stage
 
     to_stdout = str(output) == "-"
@@ -79,6 +81,7 @@ def evaluate(
         input: Table with texts and labels of the task, or - for csv from standard input (a split of the task).
         split: The split that is scored where there is no --input.
     """
+    announce(LIBRARIES)
     from stages import evaluate as stage
 
     found = stage.evaluate(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeline.system.errors import printable
 from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
     from stages.compare.compare import DryRun
+    from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.explain import Explanation
+    from stages.runs import ListedRun, RunComparison, Usage
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
@@ -141,3 +145,120 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
     if plan.total.runs > plan.total.done:
         lines.append(f"time: from {plan.learned_from} finished runs with this backbone; unknown where there are none")
     print_result("\n".join(lines), plan.summary(), as_json)
+
+
+def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
+    """A line a run: name, date, kind, tasks, score on the scored rows, seed, size."""
+    lines = [
+        f"{record.run}  {record.finished_at[:10]}  {record.kind:<10} {record.task:<12} seed {record.seed:<3}"
+        f" {record.metric} {record.value:.4f}  {size_text(row.size):>9}"
+        for row in rows
+        for record in (row.record,)
+    ]
+    print_result(
+        "\n".join(lines) or "no such runs",
+        {"runs": [row.summary() for row in rows], "unfinished": unfinished},
+        as_json,
+    )
+
+
+def print_described_run(
+    run: dict[str, Any], points: Sequence[dict[str, Any]], uses: Sequence[str], as_json: bool
+) -> None:
+    """A run for people; ``points`` are those of its curve to show, ``uses`` what needs it."""
+    lines = list(_described_run(run, points, uses))
+    width = max(len(name) for name, _ in lines)
+    print_result("\n".join(f"{name:<{width}}  {text}" for name, text in lines), run, as_json)
+
+
+def _described_run(
+    run: dict[str, Any], points: Sequence[dict[str, Any]], uses: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    yield "run", f"{run['run']}, {run['kind']} of {run['task']}, seed {run['seed']}, finished {run['finished_at']}"
+    yield "backbone", run["backbone"]
+    for task, score in run["scores"].items():
+        yield f"score {task}", f"{score['metric']} {score['score']:.4f} on {score['rows']} rows"
+    yield "chosen", f"epoch {run['best_epoch']}, {run['metric']} {run['dev']:.4f} on dev"
+    for task, recipe in run["recipes"].items():
+        yield f"recipe {task}", ", ".join(f"{key} {value}" for key, value in recipe.items()) or "all at their defaults"
+    for task, data in run["data"].items():
+        limit = f" (--limit {data['limit']})" if data["limit"] is not None else ""
+        marks = ", ".join(f"{split} {str(mark)[:12]}" for split, mark in data["fingerprints"].items())
+        yield f"data {task}", f"{data['train_rows']} training rows{limit}; fingerprints: {marks}"
+    for source in run["sources"]:
+        yield "built on", f"{source['task']}@{source['run']}"
+    yield (
+        "cost",
+        f"{run['trainable_parameters']:,} trainable parameters, {run['seconds']:.0f} s,"
+        f" {run['examples_per_second']:.0f} examples/s, {run['peak_memory_mb']:.0f} MB;"
+        f" {size_text(run['bytes'])} on disk",
+    )
+    for point in points:
+        loss = "" if point.get("loss") is None else f"loss {point['loss']:.4f}, "
+        yield "curve", f"epoch {point['epoch']:g}: {loss}dev {point['dev']:.4f}"
+    made = run["provenance"]
+    changed = " with changes" if made.get("dirty") else ""
+    named = ", ".join(f"{key} {made[key]}" for key in ("python", "torch", "adapters", "hardware") if key in made)
+    yield "made with", f"commit {str(made.get('commit'))[:12]}{changed}, {named}"
+    for use in uses or ["nothing"]:
+        yield "used by", use
+    for problem in run["problems"]:
+        yield "problem", problem
+
+
+def print_run_comparison(found: RunComparison, as_json: bool) -> None:
+    """What differs between two runs, and the paired test of each task."""
+    first, second = found.first, found.second
+    lines = [f"{each.run}: {each.kind} of {each.task}, seed {each.seed}" for each in (first, second)]
+    lines.append("settings that differ:" if found.settings else "no setting differs")
+    lines += [f"  {key}: {_setting(one)} | {_setting(two)}" for key, (one, two) in found.settings.items()]
+    for score in found.scores:
+        lines.append(f"{score.task} ({score.metric}): {score.first:.4f} | {score.second:.4f}")
+        if score.test is None:
+            lines.append(f"  no paired test: {score.why_untested}")
+        else:
+            low, high = score.test.interval
+            lines.append(
+                f"  first minus second {score.test.difference:+.4f}, 95 % CI {low:+.4f} to {high:+.4f},"
+                f" p = {score.test.p_value:.3g}: {score.test.verdict}"
+            )
+    if not found.scores:
+        lines.append("no task that both were scored on")
+    elif any(score.test is not None for score in found.scores):
+        lines.append("The interval is for other rows, not for other seeds: compare tests over several.")
+    print_result("\n".join(lines), found.summary(), as_json)
+
+
+def _setting(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def print_usage(usage: Usage, as_json: bool) -> None:
+    """A table of what takes room, and what of it may go."""
+    lines = [f"{part.name:<13} {part.count:>6}  {size_text(part.bytes):>9}  {part.where}" for part in usage.parts]
+    lines += [
+        f"may go: {spare.what}, {len(spare.names)}, {size_text(spare.bytes)}: {spare.how}" for spare in usage.may_go
+    ]
+    print_result("\n".join(lines), asdict(usage), as_json)
+
+
+def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
+    """Each as it is found; the exit status is 1 if one is a problem."""
+    found = []
+    for finding in findings:
+        remedy = f": {finding.remedy}" if finding.remedy else ""
+        print(f"{finding.state:<8} {finding.topic}: {printable(finding.text)}{remedy}", flush=True)
+        found.append(finding)
+    problems = sum(finding.state == "problem" for finding in found)
+    if as_json:
+        print(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in found]}))
+    return 1 if problems else 0
+
+
+def size_text(size: float) -> str:
+    """``512 B``, ``14.5 KB``, ``345.0 MB``, in powers of 1024."""
+    for unit in ("B", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GB"

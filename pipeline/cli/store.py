@@ -4,7 +4,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import STORE, FileOrFolder, StoreFolder
+from pipeline.cli.options import STORE, FileOrFolder, Json, StoreFolder
+from pipeline.cli.printing import print_result
 from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
 
@@ -13,19 +14,18 @@ Run = Annotated[str, Parameter(help="Its run, as store list shows it.")]
 
 
 @store_app.command(name="list")
-def store_list(*, store: StoreFolder = STORE) -> None:
+def store_list(*, store: StoreFolder = STORE, json: Json = False) -> None:
     """Every artifact with its task, score and backbone."""
     opened = Store(store)
     opened.check()
     manifests = [artifact.manifest for artifact in opened.artifacts()]
-    if not manifests:
-        print(f"{store} holds no artifacts")
-    for manifest in manifests:
-        sources = "+".join(source.task for source in manifest.sources)
-        print(
-            f"{manifest.run}  {manifest.kind:<8} {manifest.task:<12} seed {manifest.seed:<3}"
-            f" {manifest.metric} {manifest.dev:.4f}  {manifest.backbone} ({manifest.backbone_weights[:8]}) {sources}"
-        )
+    lines = [
+        f"{each.run}  {each.kind:<8} {each.task:<12} seed {each.seed:<3} {each.metric} {each.dev:.4f}"
+        f"  {each.backbone} ({each.backbone_weights[:8]}) {'+'.join(source.task for source in each.sources)}"
+        for each in manifests
+    ]
+    summary = [each.model_dump(mode="json", exclude={"recipe", "files", "meaning"}) for each in manifests]
+    print_result("\n".join(lines) or f"{store} holds no artifacts", {"artifacts": summary}, json)
 
 
 @store_app.command(name="verify")

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import AdapterKind
+from pipeline.system.streams import LIBRARIES, announce
 
 Sources = Annotated[str | None, Parameter(name=("--sources", "--adapters"))]
 
@@ -39,6 +40,7 @@ def extract(
         start_from: Initialise from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
             store) if a linear probe shows that it helps; for tasks with few rows (fresh).
     """
+    announce(LIBRARIES)
     from stages import extract as stage
 
     recipe = training.parse(
@@ -76,6 +78,7 @@ def fuse(
             attention initialised as the best single adapter; standard: the form of Pfeiffer et al. 2021 (gated).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
     """
+    announce(LIBRARIES)
     from stages import fuse as stage
 
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
@@ -105,6 +108,7 @@ def prune(
         dev_limit: Choose by only N rows of dev and score on as many, the same for every run (all).
         force: Prune again even if the ledger has this run.
     """
+    announce(LIBRARIES)
     from stages import prune as stage
 
     workspace = places.workspace(Running(dev_limit=dev_limit), usual="")
@@ -130,6 +134,7 @@ def pretrain(
         output: Folder for the backbone.
         seed: Determines the order of texts, which words are masked, and dropout.
     """
+    announce(LIBRARIES)
     from stages import pretrain as stage
 
     recipe, workspace = training.parse("full"), places.workspace(running)
@@ -151,6 +156,7 @@ def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:
         output: Folder for everything that it makes.
         seed: Determines the generated tasks and the backbone.
     """
+    announce(LIBRARIES)
     from stages import demo as stage
 
     return stage.demo(output, seed)

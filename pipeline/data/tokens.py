@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,13 +17,16 @@ from transformers import PreTrainedTokenizerFast
 from pipeline.data.load import fingerprint
 from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
+from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
+from pipeline.system.streams import announce
 
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
 _ENDLESS = 2**31 - 1  # tokens
+_MANY = 5000  # rows take seconds
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -87,7 +89,7 @@ def tokenise(
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2
     with_tail = truncation == "head-and-tail" and len(columns) == 1
-    folder, file = _cache_folder() if cached else None, None
+    folder, file = token_cache() if cached else None, None
     if folder is not None:
         key = {
             "format": _FORMAT,
@@ -102,6 +104,8 @@ def tokenise(
         file = folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
     if table is None:
+        if len(rows) > _MANY:
+            announce(f"tokenising {len(rows):,} rows")
         table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
         if file is not None:
             _write_cached(table, file)
@@ -185,14 +189,6 @@ def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
 def _arrays(column: pa.ListArray) -> list[np.ndarray]:
     values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
     return [values[start:end] for start, end in pairwise(offsets)]
-
-
-def _cache_folder() -> Path | None:
-    """``$PIPELINE_CACHE``, or the user's cache folder; None for a user without a home."""
-    if named := os.environ.get("PIPELINE_CACHE"):
-        return Path(named)
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  (Path.home would raise)
-    return Path(base) / "adapter-fusion-pipeline" / "tokens" if Path(base).is_absolute() else None
 
 
 def _read_cached(file: Path) -> pa.Table | None:

@@ -98,11 +98,14 @@ class Ensembles:
             return None
         return read_model(EnsembleRecord, file, "delete it and make the ensemble again")
 
+    def names(self) -> list[str]:
+        return sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))
+
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``, or a :class:`PipelineError` that lists those there are."""
         found = self.find(name)
         if found is None:
-            here = ", ".join(sorted(file.parent.name for file in self.root.glob("*/ensemble.json"))) or "none"
+            here = ", ".join(self.names()) or "none"
             raise PipelineError(
                 f"no ensemble '{name}' in {self.root} (there: {here}): make it with"
                 f" python -m pipeline ensemble --target TASK --name {name}"

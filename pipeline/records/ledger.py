@@ -23,7 +23,7 @@ from pipeline.records.older import upgraded
 from pipeline.records.store import SourceRun as SourceRun
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import is_held, locked
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import check_regular, present, reading
@@ -229,6 +229,20 @@ class Ledger:
         """The runs that left anything, finished or not."""
         return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
 
+    def records(self) -> tuple[dict[str, RunRecord], list[str]]:
+        """The finished runs by name, and why others cannot be read."""
+        problems: list[str] = []
+        records = {}
+        files = [self.folder(name) / "run.json" for name in self.names() if _RUN_NAME.fullmatch(name)]
+        for file, record in self._records.read_all(files).items():
+            if isinstance(record, PipelineError):
+                problems.append(str(record))
+            elif record.run != file.parent.name:
+                problems.append(f"{file}: the record of run {record.run}: rename its folder to that, or delete it")
+            else:
+                records[record.run] = record
+        return records, problems
+
     def began(self, run: str) -> bool:
         """Whether a run called ``run`` left anything, finished or not."""
         return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
@@ -320,6 +334,18 @@ class Ledger:
             # Whoever trains it anew, or does not let us write, keeps the checkpoint.
             with suppress(PipelineError), self.lock(run):
                 self.drop_checkpoint(run)
+
+    def remove(self, run: str) -> None:
+        """Delete a run, finished or not; raises :class:`RunBusy` while another process trains it."""
+        folder = self.folder(run)
+        with self.lock(run), writing(folder):
+            if folder.is_symlink():
+                folder.unlink()
+                return
+            (folder / "run.json").unlink(
+                missing_ok=True
+            )  # first: without it the run does not count, should the rest stay
+            shutil.rmtree(folder)
 
     def drop_checkpoint(self, run: str) -> None:
         """Let the run begin at its beginning; what it finished before stays until it has finished again."""

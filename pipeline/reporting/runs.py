@@ -8,6 +8,7 @@ from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from pipeline.records.ledger import Ledger, RunRecord, SourceRun, TaskScore
 from pipeline.reporting.entries import Entry, Line, StudyResult
@@ -167,16 +168,13 @@ class StudyRuns:
         sides = [[self.predictions(run, task) for run in side if run is not None] for side in zip(*pairs, strict=True)]
         if not pairs or len(sides[1]) < len(pairs):
             return None
-        first = sides[0][0]
-        for table in (*sides[0], *sides[1]):
-            if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
-                raise PipelineError(
-                    "runs of this study were scored on different rows, so they cannot be paired: compare again"
-                )
-        ours, theirs = ([table["prediction"].to_numpy() for table in side] for side in sides)
         metric = self._record(pairs[0][0]).score(task).metric
-        seeds = [self._record(run).seed for run, _ in pairs]
-        return paired_difference(metric, ours, theirs, first["label"].to_numpy(), seeds)
+        difference = difference_of_tables(metric, sides[0], sides[1], [self._record(run).seed for run, _ in pairs])
+        if difference is None:
+            raise PipelineError(
+                "runs of this study were scored on different rows, so they cannot be paired: compare again"
+            )
+        return difference
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
@@ -206,6 +204,23 @@ class StudyRuns:
                 f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
         return record
+
+
+def difference_of_tables(
+    metric: Metric, ours: Sequence[pd.DataFrame], theirs: Sequence[pd.DataFrame], seeds: Sequence[int]
+) -> Difference | None:
+    """The paired difference of runs by their saved predictions, a pair a seed.
+
+    None if they are not of the same examples in the same order, or of none.
+    """
+    first = ours[0]
+    if first.empty:
+        return None
+    for table in (*ours, *theirs):
+        if not (table["id"].equals(first["id"]) and np.array_equal(table["label"], first["label"])):
+            return None
+    system, reference = ([table["prediction"].to_numpy() for table in side] for side in (ours, theirs))
+    return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
 
 
 def continued(record: RunRecord) -> Sequence[SourceRun]:

@@ -26,6 +26,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import ScoredOn, Scoring
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
+from pipeline.system.streams import announce
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, process_count, resolve_precision
 
@@ -60,6 +61,7 @@ class Workspace:
 
     @cached_property
     def backbone(self) -> Backbone:
+        announce(f"reading backbone {self.backbone_name}")
         return open_backbone(self.backbone_name)
 
     @cached_property
@@ -201,8 +203,12 @@ class Workspace:
 
     def _read(self, task: Task) -> TaskData:
         """Its splits as they are published."""
-        wanted = {"drop_overlap": self.drop_overlap, "test": self.scored_on(task) == "test"}
-        return self._once(("all", task.model_dump_json()), lambda: load_all_rows(task, self.data_of(task), **wanted))
+        return self._once(("all", task.model_dump_json()), lambda: self._load(task))
+
+    def _load(self, task: Task) -> TaskData:
+        folder, is_test_scored = self.data_of(task), self.scored_on(task) == "test"
+        announce(f"reading task {task.name} from {folder if folder is not None else 'the Hub'}")
+        return load_all_rows(task, folder, drop_overlap=self.drop_overlap, test=is_test_scored)
 
 
 @cache

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.system.errors import writing
-from pipeline.system.locks import open_lock, try_lock
+from pipeline.system.locks import is_held, open_lock, try_lock
 from pipeline.system.process import c_library
 
 
@@ -95,6 +95,30 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
             match = _STAGING.fullmatch(entry.name)
             if match is not None and name in (None, match["name"]):
                 _clear(folder / entry.name, folder / match["name"], match["machine"] == _MACHINE)
+
+
+def leftovers(root: Path) -> list[Path]:
+    """The staging folders anywhere below ``root`` that no process is writing in."""
+    found = []
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            match = _STAGING.fullmatch(name)
+            if match is not None and not is_held(Path(folder, name, f"{match['name']}.lock")):
+                found.append(Path(folder, name))
+    return sorted(found)
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder; 0 if there is nothing. Links are not followed."""
+    total = 0
+    with suppress(OSError):  # another process deleted it
+        if not path.is_dir() or path.is_symlink():
+            return path.lstat().st_size
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(OSError):
+                total += Path(folder, name).lstat().st_size
+    return total
 
 
 try:

@@ -7,6 +7,7 @@ import sys
 from typing import TextIO
 
 from pipeline.system.errors import PipelineError, printable, refusal
+from pipeline.system.process import is_main_process
 
 CLOSED_PIPE = 141  # the exit status of a command whose reader has gone, as if SIGPIPE had killed it: 128 + 13
 
@@ -58,6 +59,18 @@ def set_up() -> None:
     os.close(descriptor)
     sys.stdout = _wrapped(sys.stdout, _Results)
     sys.stderr = _wrapped(sys.stderr, _Progress)
+
+
+LIBRARIES = "loading torch, transformers and AdapterHub"
+
+
+def announce(what: str) -> None:
+    """Say on standard error what a command does next, if it may take a while and shows nothing by itself.
+
+    Only on a terminal, and not where the project is used as a library, which leaves standard error as it is.
+    """
+    if isinstance(sys.stderr, _Progress) and sys.stderr.isatty() and is_main_process():
+        print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 
 def print_error(message: str) -> None:

@@ -106,14 +106,21 @@ def fit(
     peak, schedule = recipe.learning_rate, SCHEDULES[recipe.schedule]
     patience = recipe.early_stopping_patience or math.inf
 
+    def seconds_left(epoch: int, train_seconds: float) -> float:
+        """Seconds of the steps to come, and of the evaluations from that of ``epoch`` on, as long as those so far."""
+        evaluations = sum(recipe.scored(each, data.epochs) for each in range(epoch, data.epochs + 1))
+        evaluation = progress.evaluation_seconds / max(len(progress.curve), 1)
+        return (total - progress.step) * train_seconds / progress.step + evaluations * evaluation
+
     def take_score(epoch: int, mean_loss: float | None) -> None:
         # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process
         # without a dev batch would not take part. Mixed precision is part of the module.
         rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
+        shown.scoring(epoch)
         if best := score(plain, progress, epoch, mean_loss, rate):
             state.remember_best()
         progress.done = epoch > 0 and (epoch >= data.epochs or epoch - progress.best_epoch >= patience)
-        left = 0.0 if progress.done or not epoch else progress.seconds / epoch * (data.epochs - epoch)
+        left = 0.0 if progress.done or not epoch else seconds_left(epoch + 1, progress.train_seconds)
         dev = progress.curve[-1]["dev"]
         shown.epoch(epoch, mean_loss, f"dev {metric} {dev:.4f}", best, progress.examples_per_second, left)
         losses = {} if mean_loss is None else {"loss": mean_loss}
@@ -141,7 +148,9 @@ def fit(
                 for companion in companions:
                     companion.after_step(progress.step, total)
                 if shown.due():
-                    shown.step(progress.step, total, progress.epoch, *stretch.so_far())
+                    mean_loss, speed, seconds = stretch.so_far()
+                    left = seconds_left(progress.epoch, seconds)
+                    shown.step(progress.step, total, progress.epoch, mean_loss, speed, left, bool(progress.curve))
                 if state.due:
                     stretch.end(data.batches_per_epoch, title)
                     state.keep()
@@ -179,10 +188,10 @@ class _Stretch:
         progress.loss_count += 1
         progress.examples += rows
 
-    def so_far(self) -> tuple[float, float]:
-        """The mean loss of the epoch's steps, and the examples a second of all."""
+    def so_far(self) -> tuple[float, float, float]:
+        """The mean loss of the epoch's steps, and the examples a second and the seconds of all steps."""
         progress, seconds = self._progress, self._progress.train_seconds + time.perf_counter() - self._started
-        return self._loss_sum.item() / progress.loss_count, progress.examples / seconds
+        return self._loss_sum.item() / progress.loss_count, progress.examples / seconds, seconds
 
     def end(self, batches_per_epoch: int, title: str) -> None:
         """Bring the progress up to date; raises where a step's loss or gradient was not finite."""

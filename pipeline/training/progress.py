@@ -1,9 +1,10 @@
 """Show training progress: a bar on a terminal, and one line per epoch everywhere."""
 
 import time
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 console = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -15,35 +16,57 @@ class TrainingProgress(Progress):
         super().__init__(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:.0f} examples/s"),
+            TextColumn("{task.fields[measured]}"),
+            TextColumn("elapsed"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
             disable=not (shown and console.is_terminal),
         )
         self._title, self._epochs, self._shown = title, epochs, shown
-        self._bar = self.add_task(title, total=None, loss=float("nan"), speed=0.0)
+        # Before the first step there is nothing to measure.
+        self._bar = self.add_task(f"{title} starts", total=None, measured="", left="")
         self._next_refresh = 0.0
 
     def due(self) -> bool:
         """Whether to refresh the bar. Reading the loss from a GPU makes the host wait, so not at every step."""
         return not self.disable and time.monotonic() >= self._next_refresh
 
-    def step(self, done: int, total: int, epoch: int, loss: float, speed: float) -> None:
-        description = f"{self._title} epoch {epoch}/{self._epochs}"
-        self.update(self._bar, description=description, completed=done, total=total, loss=loss, speed=speed)
+    def step(self, done: int, total: int, epoch: int, loss: float, speed: float, left: float, whole: bool) -> None:
+        """Show a step.
+
+        Args:
+            left: seconds of all steps and evaluations to come.
+            whole: whether evaluations are among them; they are not before the first has been timed.
+        """
+        measured = f"loss {loss:.4f}  {speed:.0f} examples/s"
+        self._describe(epoch, "", completed=done, total=total, measured=measured)
+        self.update(self._bar, left=f"left {'' if whole else 'over '}{_time(left)}")
         self._next_refresh = time.monotonic() + 0.5
 
-    def epoch(self, epoch: int, loss: float | None, score: str, best: bool, speed: float, seconds_left: float) -> None:
-        """Print a line for the end of ``epoch``, or, without a loss, for the start."""
-        minutes, seconds = divmod(round(seconds_left), 60)
+    def scoring(self, epoch: int) -> None:
+        """Say that the model is being scored on dev, after ``epoch`` or, at 0, before the first."""
+        self._describe(epoch, ", scoring dev")
+
+    def _describe(self, epoch: int, doing: str, **values: Any) -> None:
+        place = f"epoch {epoch}/{self._epochs}" if epoch else "start"
+        self.update(self._bar, description=f"{self._title} {place}{doing}", **values)
+
+    def epoch(self, epoch: int, loss: float | None, score: str, best: bool, speed: float, left: float) -> None:
+        """Print a line for the end of ``epoch``, or, without a loss, for the start; ``left`` is in seconds."""
         line = f"{self._title} start: {score}"
         if loss is not None:
             line = (
                 f"{self._title} epoch {epoch}/{self._epochs}: loss {loss:.4f}, {score}{' (best)' if best else ''},"
-                f" {speed:.0f} examples/s, {minutes}:{seconds:02d} left"
+                f" {speed:.0f} examples/s, {_time(left)} left"
             )
         if self._shown:
             console.print(line)
+
+
+def _time(seconds: float) -> str:
+    """``0:05``, ``59:00``, ``10:58:32``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -12,14 +12,17 @@ import torch
 from accelerate import Accelerator
 from hypothesis import strategies as st
 
+from pipeline.cli.printing import print_described_run, print_run_comparison
 from pipeline.data.tasks import find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import StudyResult
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
+from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
+from stages.runs import Runs, few_points
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import damaged_bytes, texts
 from tests.fuzz.fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
@@ -57,6 +60,17 @@ def use(reports: Path, run: str) -> None:
             ledger.predictions(named, "sts")
     with suppress(PipelineError):
         Ensembles(reports).named("best")
+    runs_here = Runs(reports, reports / "store")
+    listed = [row.record.run for row in runs_here.listed(sort="score")]
+    for named in listed:
+        others = (other for other in listed if other != named)
+        described = runs_here.described(named)
+        points = list(few_points(described["curve"], described["best_epoch"]))
+        print_described_run(described, points, [], as_json=True)
+        for other in others:
+            print_run_comparison(runs_here.compare(named, other), as_json=True)
+    runs_here.usage()
+    assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
     for runs in (None, RUNS):
         with suppress(PipelineError):
             ensemble(find_task("sst"), "other", reports, runs=runs)

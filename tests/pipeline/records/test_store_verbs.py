@@ -1,5 +1,6 @@
 """The verbs of ``store`` as a person gives them: what they print, and their exit status."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,9 +57,10 @@ def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, sto
     assert verb("verify") == (0, ["3 artifacts are complete and unchanged"], [])
     (folder / MANIFEST).write_text("{}")
     (folder.parents[2] / "adapters" / "sst" / SST / HEAD).unlink()
-    status, out, errors = verb("list")
+    status, out, errors = verb("list", "--json")
     assert status == 0
-    assert [line.split()[0] for line in out] == [SST, STS]
+    assert [line.split()[0] for line in out[:-1]] == [SST, STS]
+    assert [(each["run"], each["dev"]) for each in json.loads(out[-1])["artifacts"]] == [(SST, 0.5), (STS, 0.5)]
     assert errors[0].startswith(f"warning: left out: {folder / MANIFEST}: cannot be read")
     status, out, errors = verb("verify")
     assert (status, out, len(errors)) == (2, [], 3)

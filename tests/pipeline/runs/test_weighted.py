@@ -102,7 +102,8 @@ def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspa
     many = dataclasses.replace(workspace, dev_limit=10**6)
     whole = single_run(workspace, "adapter", "films", recipe, seed=0)
     assert single_run(many, "adapter", "films", recipe, seed=0).name == whole.name
-    extract("meals", recipe, fewer, seed=0)
+    for source in ("meals", "pairs"):
+        extract(source, recipe, fewer, seed=0)
     fused = fuse("films", quick("fusion", epochs=1), fewer, seed=0)
     assert fused.scores["films"].rows == 10
     pruned = prune("films", dataclasses.replace(fewer), keep=1)

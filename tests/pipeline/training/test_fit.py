@@ -717,7 +717,13 @@ def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
         f"test epoch {epoch}/3: loss {loss:.4f}, dev score {epoch}.0000 (best), 7 examples/s, {left} left"
         for epoch, loss, left in zip((1, 2, 3), losses, ("0:34", "0:17", "0:00"), strict=True)
     ]
-    assert seen[-1] == (21, 21, 3, pytest.approx(losses[-1]), pytest.approx(ROWS / 7))
+    # After the last step one evaluation is left, of which two were timed.
+    assert seen[-1] == (21, 21, 3, pytest.approx(losses[-1]), pytest.approx(ROWS / 7), pytest.approx(10), True)
+    if stop_at is None:
+        # Of the first epoch the evaluation is not known yet.
+        assert [values[-2:] for values in seen[:8]] == [
+            *((pytest.approx(left), False) for left in range(20, 13, -1)), (pytest.approx(33), True)
+        ]  # fmt: skip
     assert [values[0] for values in seen] == [*range(1, 22)]
     assert all(values[4] == pytest.approx(8) for values in seen[:6])  # the seventh batch of an epoch is smaller
 

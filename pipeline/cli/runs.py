@@ -1,0 +1,121 @@
+"""Verbs for what is kept: runs list, show, compare and remove; du."""
+
+import sys
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from pipeline.cli.options import REPORTS, STORE, Flag, Json, ReportsFolder, StoreFolder
+from pipeline.cli.printing import (
+    print_described_run,
+    print_result,
+    print_run_comparison,
+    print_runs,
+    print_usage,
+    size_text,
+)
+from pipeline.system.errors import printable
+
+runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
+_MOST = 10  # warnings
+Run = Annotated[str, Parameter(help="A run, as runs list shows it.")]
+
+
+@runs_app.command(name="list")
+def runs_list(
+    *,
+    task: str | None = None,
+    kind: Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask"] | None = None,
+    since: str | None = None,
+    unused: Flag = False,
+    sort: Literal["date", "task", "score", "size", "seconds"] = "date",
+    store: StoreFolder = STORE,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Every finished run with its date, task, score on the scored rows, seed and size.
+
+    Args:
+        task: Only runs that trained on this task.
+        kind: Only runs of this kind.
+        since: Only runs that finished on this date or later, such as 2026-01-31.
+        unused: Only runs that no artifact in the store, other run, study or ensemble needs.
+        sort: date: oldest first; score: best first within a task; size, seconds: largest first.
+    """
+    from stages.runs import Runs
+
+    runs = Runs(reports, store)
+    rows = runs.listed(task=task, kind=kind, since=since, unused=unused, sort=sort)
+    _warn(runs.problems)
+    print_runs(rows, len(runs.unfinished), json)
+    if runs.unfinished:
+        print(f"{len(runs.unfinished)} more are unfinished: see du", file=sys.stderr)
+
+
+@runs_app.command(name="show")
+def runs_show(run: Run, *, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
+    """One run: settings that are not at their default, data, sources, cost, curve, and what needs it."""
+    from stages.runs import Runs, few_points
+
+    runs = Runs(reports, store)
+    described = runs.described(run)
+    _warn(runs.problems)
+    points = list(few_points(described["curve"], described["best_epoch"]))
+    print_described_run(described, points, list(map(str, runs.uses.get(run, ()))), json)
+
+
+@runs_app.command(name="compare")
+def runs_compare(
+    run: Run,
+    reference: Annotated[str, Parameter(help="The run that it is compared with.")],
+    *,
+    store: StoreFolder = STORE,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Two runs: the settings that differ, the scores, and a paired test if both kept predictions of the same rows."""
+    from stages.runs import Runs
+
+    print_run_comparison(Runs(reports, store).compare(run, reference), json)
+
+
+@runs_app.command(name="remove")
+def runs_remove(
+    runs: Annotated[tuple[str, ...], Parameter(help="Exact names, as runs list shows them.", negative=())],
+    *,
+    force: Flag = False,
+    store: StoreFolder = STORE,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Delete runs from the ledger, finished or not, without asking. Artifacts in the store stay.
+
+    Args:
+        force: Delete runs that the store, another run, a study or an ensemble needs; what breaks is printed.
+    """
+    from stages.runs import Runs
+
+    shelf = Runs(reports, store)
+    removal = shelf.remove(runs, force=force)
+    _warn(shelf.problems)
+    for line in removal.broken:
+        print(f"warning: broken: {printable(line)}", file=sys.stderr)
+    summary = {"removed": removal.removed, "bytes": removal.bytes, "broken": removal.broken}
+    print_result(f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}", summary, json)
+
+
+def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
+    """How much room the store, runs, checkpoints, kept weights and caches take, and what of it may go."""
+    from stages.runs import Runs
+
+    runs = Runs(reports, store)
+    usage = runs.usage()
+    _warn(runs.problems)
+    print_usage(usage, json)
+
+
+def _warn(problems: list[str]) -> None:
+    for problem in problems[:_MOST]:
+        print(f"warning: {printable(problem)}", file=sys.stderr)
+    if len(problems) > _MOST:
+        print(f"warning: {len(problems) - _MOST} more: see doctor", file=sys.stderr)

@@ -1,0 +1,231 @@
+"""What a command finds here: versions, hardware, the Hub, disks, and the health of store and ledger."""
+
+import os
+import platform
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import torch
+from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+from packaging.requirements import Requirement
+
+from pipeline.records.ledger import Ledger
+from pipeline.records.store import Store
+from pipeline.system.atomic import leftovers
+from pipeline.system.errors import PipelineError
+from pipeline.system.version import VERSION
+from pipeline.training.devices import available_bytes, hardware, on_gpu, product_seconds, resolve_precision
+
+State = Literal["ok", "note", "problem"]
+
+_DISTRIBUTION = "adapter-fusion-pipeline"
+_SHOWN = ("torch", "transformers", "adapters", "datasets", "accelerate")
+_GIB = 2**30
+_LITTLE_DISK, _SOME_DISK = 0.5 * _GIB, 5 * _GIB
+"""Less than the first is a problem: a fully tuned BERT-base and its checkpoint are larger. The second is a note."""
+_LITTLE_MEMORY = 2 * _GIB
+_HUB_SECONDS = 5.0
+_MOST_LINES = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: what was looked at, how it is, and what to do about it."""
+
+    state: State
+    topic: str
+    text: str
+    remedy: str = ""
+
+
+def examine(reports: Path, store: Path) -> Iterator[Finding]:
+    """Every finding in turn; nothing is written, and what fails is a finding, not an error."""
+    yield from _versions()
+    yield _cores()
+    yield _memory()
+    yield _device()
+    yield _precision()
+    yield _hub()
+    for option, folder in (("--store", store), ("--reports", reports)):
+        yield _disk(option, folder)
+    yield from _store(store)
+    yield from ledger_findings(reports, store)
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("ok", "versions", f"pipeline {VERSION}, Python {platform.python_version()}, {_listed(_SHOWN)}")
+    try:
+        needed = [Requirement(text) for text in requires(_DISTRIBUTION) or ()]
+    except PackageNotFoundError:  # run from its folder
+        return
+    for requirement in needed:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        remedy = f"pip install '{requirement.name}{requirement.specifier}'"
+        try:
+            here = version(requirement.name)
+        except PackageNotFoundError:
+            yield Finding("problem", "versions", f"{requirement.name} is not installed", remedy)
+        else:
+            if not requirement.specifier.contains(here, prereleases=True):
+                text = f"{requirement.name} {here} is not {requirement.specifier}, which was tested"
+                yield Finding("problem", "versions", text, remedy)
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    def shown(name: str) -> str:
+        try:
+            return f"{name} {version(name)}"
+        except PackageNotFoundError:
+            return f"no {name}"
+
+    return ", ".join(map(shown, names))
+
+
+def _cores() -> Finding:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads, load = torch.get_num_threads(), os.getloadavg()[0]
+    text = f"{usable} usable cores, {threads} threads, load {load:.1f}"
+    if threads > usable:
+        return Finding("note", "cores", text, f"more threads than cores slow training down: OMP_NUM_THREADS={usable}")
+    if load > 1.5 * usable:
+        return Finding("note", "cores", text, "other programs keep the cores busy: expect slow training")
+    return Finding("ok", "cores", text)
+
+
+def _memory() -> Finding:
+    free = psutil.virtual_memory().available if on_gpu() else available_bytes()
+    text = f"{free / _GIB:.1f} GiB free of {psutil.virtual_memory().total / _GIB:.1f}"
+    if free < _LITTLE_MEMORY:
+        return Finding(
+            "note", "memory", text, "little: use a small backbone, --gradient-accumulation-steps, --cache-gb 0"
+        )
+    return Finding("ok", "memory", text)
+
+
+def _device() -> Finding:
+    if on_gpu():
+        return Finding("ok", "device", f"{hardware()}, {available_bytes() / _GIB:.1f} GiB free")
+    if torch.cuda.is_available():
+        return Finding("note", "device", f"{hardware()}: ACCELERATE_USE_CPU forbids the GPU", "unset it to use the GPU")
+    if Path("/proc/driver/nvidia/version").exists():
+        remedy = "install the torch that fits the driver: https://pytorch.org/get-started/locally"
+        return Finding("note", "device", f"{hardware()}: torch {torch.__version__} does not see the NVIDIA GPU", remedy)
+    return Finding("ok", "device", hardware())
+
+
+def _precision() -> Finding:
+    gpu = on_gpu()
+    device = "cuda" if gpu else "cpu"
+    dtypes = {"fp32": torch.float32}
+    # On a CPU without such instructions bf16 is many times slower, and measuring it takes long.
+    if gpu or torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
+        dtypes["bf16"] = torch.bfloat16
+    if gpu:
+        dtypes["fp16"] = torch.float16
+    seconds = {name: product_seconds(device, dtype) for name, dtype in dtypes.items()}
+    speeds = ", ".join(f"{name} {seconds['fp32'] / each:.1f} x" for name, each in seconds.items())
+    missing = "" if "bf16" in seconds else "; bf16 not measured: the CPU has no instructions for it"
+    fastest = min(seconds, key=lambda name: seconds[name])
+    auto = resolve_precision("auto")
+    return Finding("ok", "precision", f"speed {speeds}{missing}; fastest {fastest}; --precision auto is {auto}")
+
+
+def _hub() -> Finding:
+    if HF_HUB_OFFLINE:
+        remedy = "unset it to download backbones and data sets"
+        return Finding("note", "Hub", "HF_HUB_OFFLINE is set: only what is in the cache can be read", remedy)
+    try:
+        with urllib.request.urlopen(urllib.request.Request(ENDPOINT, method="HEAD"), timeout=_HUB_SECONDS):
+            pass
+    except urllib.error.HTTPError as error:  # it answers
+        if error.code >= 500:
+            return Finding("note", "Hub", f"{ENDPOINT} answers with status {error.code}", "try again later")
+    except (OSError, ValueError) as error:
+        remedy = "give local folders (--backbone DIR, --data DIR), and set HF_HUB_OFFLINE=1 to save the wait"
+        return Finding("note", "Hub", f"{ENDPOINT} cannot be reached: {error}", remedy)
+    return Finding("ok", "Hub", f"{ENDPOINT} answers")
+
+
+def _disk(option: str, folder: Path) -> Finding:
+    topic, place = f"disk of {option}", folder.absolute()
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
+    try:
+        if not place.is_dir():
+            return Finding(
+                "problem", topic, f"{place}: a file stands where a folder is needed", f"give another {option}"
+            )
+        if not os.access(place, os.W_OK | os.X_OK):
+            return Finding(
+                "problem", topic, f"{place}: cannot be written", f"make it writable, or give another {option}"
+            )
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        return Finding("problem", topic, f"{place}: {error.strerror}", f"give another {option}")
+    text = f"{folder}: {free / _GIB:.1f} GiB free"
+    if free < _SOME_DISK:
+        state: State = "problem" if free < _LITTLE_DISK else "note"
+        return Finding(state, topic, text, "see du for what may go")
+    return Finding("ok", topic, text)
+
+
+def _store(root: Path) -> Iterator[Finding]:
+    if not root.exists():
+        yield Finding("ok", "store", f"{root}: none yet")
+        return
+    try:
+        yield Finding("ok", "store", f"{root}: {Store(root).verify()} artifacts are complete and unchanged")
+    except PipelineError as error:
+        first, *rest = str(error).splitlines()
+        lines = rest or [first]
+        for line in lines[:_MOST_LINES]:
+            yield Finding("problem", "store", line.strip())
+        if len(lines) > _MOST_LINES:
+            yield Finding("problem", "store", f"{len(lines) - _MOST_LINES} more", "store verify names them all")
+
+
+def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
+    """What is damaged, unfinished or lost of the runs in ``reports``, and half-written in either folder."""
+    ledger = Ledger(reports)
+    try:
+        records, problems = ledger.records()
+        began = [name for name in ledger.names() if ledger.began(name)]
+    except OSError as error:
+        yield Finding("problem", "ledger", f"{ledger.root}: {error.strerror}", "make it readable, or give --reports")
+        return
+    unfinished = [name for name in began if not (ledger.folder(name) / "run.json").exists()]
+    busy = [name for name in unfinished if ledger.is_busy(name)]
+    stopped = len(unfinished) - len(busy)
+    yield Finding("ok", "ledger", f"{ledger.root}: {len(records)} finished runs, {len(busy)} in training")
+    for problem in problems:
+        yield Finding("problem", "ledger", problem)
+    if stopped:
+        remedy = "run their commands again to resume, or remove them (du names them)"
+        yield Finding("note", "ledger", f"{stopped} unfinished runs that nobody trains", remedy)
+    for run, record in records.items():
+        if record.weights_sha256 is not None and not ledger.weights_file(run).is_file():
+            text = f"run {run} ({record.kind} of {record.task}) lost its weights.safetensors"
+            yield Finding("note", "ledger", text, "it is trained again when it is asked for")
+    lost = [run for run, record in records.items() if _lost_its_artifact(record.artifact, store)]
+    if lost:
+        text = f"artifacts of {len(lost)} finished runs are not in {store}, first {lost[0]}"
+        yield Finding("note", "ledger", text, "they are trained again when they are asked for, or store import them")
+    staged = [folder for root in (reports, store) for folder in leftovers(root)]
+    if staged:
+        text = f"{len(staged)} half-written files of killed commands, first {staged[0]}"
+        yield Finding("note", "leftovers", text, "the next command that writes there clears them")
+
+
+def _lost_its_artifact(folder: str | None, store: Path) -> bool:
+    """Whether an artifact that belongs into ``store`` is not there."""
+    if folder is None or len(parts := Path(folder).parts) < 3:
+        return False
+    return not os.path.isdir(store.joinpath(*parts[-3:]))  # noqa: PTH112  (False for a name that no file can have)

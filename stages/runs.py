@@ -1,0 +1,408 @@
+"""The runs of a reports folder: what each is, what needs it, how two differ, how much room they take."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from pipeline.records.ensembles import Ensembles
+from pipeline.records.ledger import Kind, Ledger, RunRecord
+from pipeline.records.store import Store
+from pipeline.reporting.entries import StudyResult
+from pipeline.reporting.runs import difference_of_tables
+from pipeline.stats.paired import Comparison
+from pipeline.system.atomic import leftovers, size_of
+from pipeline.system.caches import token_cache
+from pipeline.system.errors import PipelineError, noted
+from pipeline.system.reading import read_model
+
+Sort = Literal["date", "task", "score", "size", "seconds"]
+FEW_POINTS = 6
+"""A curve of more is shown by its ends, its best point and some between."""
+
+
+class Runs:
+    """The finished and unfinished runs of ``reports``, and what in ``reports`` and ``store`` needs them.
+
+    ``problems`` says what could not be read, and so does not count.
+    """
+
+    def __init__(self, reports: Path, store: Path) -> None:
+        self.reports, self.store, self.ledger = reports, Store(store), Ledger(reports)
+        self.records, self.problems = self.ledger.records()
+
+    @cached_property
+    def unfinished(self) -> list[str]:
+        """Folders without a record, such as that of a run that is being trained."""
+        names = self.ledger.names()
+        return [
+            name for name in names if self.ledger.began(name) and not (self.ledger.folder(name) / "run.json").exists()
+        ]
+
+    @cached_property
+    def uses(self) -> dict[str, list["Use"]]:
+        """What needs each run that something needs."""
+        uses: dict[str, list[Use]] = defaultdict(list)
+        for artifact in self.store.artifacts():
+            uses[artifact.manifest.run].append(Use("artifact", str(artifact.folder)))
+        for record in self.records.values():
+            for source in dict.fromkeys(source.run for source in record.sources):
+                uses[source].append(Use("run", record.run, f"{record.kind} of {record.task}"))
+        for file in sorted(self.reports.glob("*/study.json")):
+            with noted(self.problems):
+                cells: dict[str, list[str]] = {}
+                for entry in read_model(StudyResult, file, "run compare again").entries:
+                    filling = () if entry.run is None else (entry.run,)
+                    for run in dict.fromkeys((*filling, *entry.trials)):
+                        cells.setdefault(run, []).append(f"{entry.method} on {entry.target}, seed {entry.seed}")
+                for run, where in cells.items():
+                    more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+                    uses[run].append(Use("study", file.parent.name, f"{where[0]}{more}"))
+        ensembles = Ensembles(self.reports)
+        for name in ensembles.names():
+            with noted(self.problems):
+                for member in ensembles.named(name).members:
+                    uses[member.run].append(Use("ensemble", name, f"weight {member.weight:.3f}"))
+        return uses
+
+    def listed(
+        self,
+        *,
+        task: str | None = None,
+        kind: Kind | None = None,
+        since: str | None = None,
+        unused: bool = False,
+        sort: Sort = "date",
+    ) -> list["ListedRun"]:
+        """The finished runs that pass all filters.
+
+        Args:
+            task: trained on this task, alone or among others.
+            since: a date, or a date with time, as ISO 8601 has them; UTC unless it says otherwise.
+            unused: needed by nothing.
+            sort: date, oldest first; task; score, the best first within a task; size and seconds, the largest first.
+        """
+        earliest = None if since is None else _moment(since)
+        rows = [
+            ListedRun(record, size_of(self.ledger.folder(record.run)))
+            for record in self.records.values()
+            if (task is None or task in record.trained_on)
+            and (kind is None or record.kind == kind)
+            and (earliest is None or record.finished_at >= earliest)
+            and not (unused and record.run in self.uses)
+        ]
+        keys: dict[Sort, Callable[[ListedRun], Any]] = {
+            "date": lambda row: row.record.finished_at,
+            "task": lambda row: (row.record.task, row.record.kind, row.record.seed),
+            "score": lambda row: (row.record.task, -row.record.value),
+            "size": lambda row: -row.size,
+            "seconds": lambda row: -row.record.cost.seconds,
+        }
+        return sorted(rows, key=lambda row: (keys[sort](row), row.record.run))
+
+    def named(self, run: str) -> RunRecord:
+        """The finished run called ``run``; a :class:`PipelineError` if there is none, or it is damaged."""
+        record = self.ledger.find(run)
+        if record is None:
+            unfinished = ", where it is not finished" if self.ledger.began(run) else ""
+            raise PipelineError(f"no finished run {run} in {self.ledger.root}{unfinished}: see runs list")
+        return record
+
+    def described(self, run: str) -> dict[str, Any]:
+        """All that is known of a finished run, as JSON has it."""
+        record, problems = self.named(run), list[str]()
+        curve: list[dict[str, float | None]] = []
+        with noted(problems):
+            table = self.ledger.curve(run)
+            # The start has no loss.
+            losses = pd.to_numeric(table["loss"], errors="coerce") if "loss" in table else [math.nan] * len(table)
+            for epoch, loss, dev in zip(table["epoch"], losses, table["dev"], strict=True):
+                known = float(loss) if math.isfinite(loss) else None
+                curve.append({"epoch": float(epoch), "loss": known, "dev": float(dev)})
+        return {
+            **record.summary(),
+            "seed": record.seed,
+            "finished_at": record.finished_at,
+            "bytes": size_of(self.ledger.folder(run)),
+            "backbone": record.backbone,
+            "best_epoch": record.best_epoch,
+            "anchor": record.anchor,
+            "recipes": {task: record.recipe_of(task).identity for task in record.trained_on},
+            "scores": {
+                task: {"metric": score.metric, "score": score.value, "rows": score.scored_rows, "dev": score.dev}
+                for task, score in record.scores.items()
+            },
+            "data": {
+                task: {
+                    "train_rows": record.scores[task].train_rows,
+                    "limit": record.scores[task].limit,
+                    "fingerprints": _fingerprints(record, task),
+                }
+                for task in record.trained_on
+            },
+            "sources": [{"task": source.task, "run": source.run} for source in record.sources],
+            "curve": curve,
+            "provenance": record.provenance,
+            "used_by": [asdict(use) for use in self.uses.get(run, ())],
+            "problems": problems,
+        }
+
+    def compare(self, run: str, reference: str) -> "RunComparison":
+        """How two runs differ in settings and scores, with a paired test on each task that both were scored on."""
+        ours, theirs = self.named(run), self.named(reference)
+        if ours.run == theirs.run:
+            raise PipelineError(f"runs compare: {run} twice: name two runs")
+        first, second = _settings(ours), _settings(theirs)
+        keys = dict.fromkeys((*first, *second))
+        differing = {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
+        shared = [task for task in ours.scores if task in theirs.scores]
+        scores = tuple(self._compare_scores(task, ours, theirs, len(shared)) for task in shared)
+        return RunComparison(ours, theirs, differing, scores)
+
+    def _compare_scores(self, task: str, ours: RunRecord, theirs: RunRecord, family: int) -> "TaskComparison":
+        first, second = ours.score(task), theirs.score(task)
+        if first.metric != second.metric:
+            return TaskComparison(task, first.value, second.value, why_untested="their metrics differ")
+        try:
+            tables = [self.ledger.predictions(each.run, task) for each in (ours, theirs)]
+        except PipelineError as error:
+            return TaskComparison(task, first.value, second.value, first.metric, why_untested=str(error))
+        difference = difference_of_tables(first.metric, tables[:1], tables[1:], [ours.seed])
+        if difference is None:
+            return TaskComparison(
+                task, first.value, second.value, first.metric, why_untested="they were scored on different rows"
+            )
+        return TaskComparison(task, first.value, second.value, first.metric, difference.comparison(family))
+
+    def remove(self, runs: Sequence[str], *, force: bool = False) -> "Removal":
+        """Delete the folders of ``runs``, which nothing but these may need.
+
+        Args:
+            force: delete them all the same; the result says what breaks.
+
+        Raises:
+            PipelineError: there is no such run, another process trains it, or something needs it. Nothing is deleted.
+        """
+        for run in runs:
+            if not self.ledger.began(run):
+                raise PipelineError(f"no run {run} in {self.ledger.root}: give exact names, as runs list shows them")
+            if self.ledger.is_busy(run):
+                raise PipelineError(f"run {run} is being trained by another process: wait for it, or stop it")
+        broken = [
+            f"run {run}: {use.what_breaks}"
+            for run in dict.fromkeys(runs)
+            for use in self.uses.get(run, ())
+            if not (use.kind == "run" and use.name in runs)
+        ]
+        if broken and not force:
+            lines = "\n".join(f"  {line}" for line in broken)
+            raise PipelineError(f"still needed; --force removes all the same, and then\n{lines}")
+        freed = 0
+        for run in dict.fromkeys(runs):
+            size = size_of(self.ledger.folder(run))
+            self.ledger.remove(run)
+            freed += size
+        return Removal(tuple(dict.fromkeys(runs)), freed, tuple(broken))
+
+    def usage(self) -> "Usage":
+        """The bytes of everything, and of what may go."""
+        folders = {run: self.ledger.folder(run) for run in (*self.records, *self.unfinished)}
+        sizes = {run: size_of(folder) for run, folder in folders.items()}
+        checkpoints = {run: size for run in folders if (size := size_of(self.ledger.checkpoint_file(run).parent))}
+        weights = {run: size for run in folders if (size := size_of(self.ledger.weights_file(run)))}
+        artifacts = self.store.artifacts()
+        busy = {run for run in self.unfinished if self.ledger.is_busy(run)}
+        stopped = {run: sizes[run] for run in self.unfinished if run not in busy}
+        needless = {
+            run: size for run, size in checkpoints.items() if run in self.records and not self.ledger.is_busy(run)
+        }
+        unused = {run: sizes[run] for run in self.records if run not in self.uses}
+        staged = {
+            str(folder): size_of(folder) for root in (self.reports, self.store.root) for folder in leftovers(root)
+        }
+        cache = token_cache()
+        cached = 0 if cache is None else size_of(cache)
+        whole = sum(sizes.values()) - sum(checkpoints.values()) - sum(weights.values())
+        return Usage(
+            parts=(
+                Part("store", len(artifacts), size_of(self.store.root), str(self.store.root)),
+                Part("runs", len(folders), whole, f"{self.ledger.root}: records, curves, predictions"),
+                Part("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{self.ledger.root}/RUN/checkpoint"),
+                Part(
+                    "kept weights", len(weights), sum(weights.values()), f"{self.ledger.root}/RUN/weights.safetensors"
+                ),
+                Part("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
+            ),
+            may_go=tuple(
+                Spare(what, tuple(names), sum(names.values()), how)
+                for what, names, how in (
+                    ("runs that nothing needs", unused, "runs list --unused, then runs remove RUN"),
+                    ("unfinished runs", stopped, "run their commands again to resume, or runs remove RUN"),
+                    ("checkpoints of finished runs", needless, f"delete {self.ledger.root}/RUN/checkpoint"),
+                    ("half-written files of killed commands", staged, "the next command that writes there clears them"),
+                    ("tokenised texts", {str(cache): cached} if cached else {}, "delete the folder; it is a cache"),
+                )
+                if names
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class Use:
+    """Something that needs a run."""
+
+    kind: Literal["artifact", "run", "study", "ensemble"]
+    name: str
+    detail: str = ""
+
+    @property
+    def what_breaks(self) -> str:
+        """What happens to it without the run's record."""
+        match self.kind:
+            case "artifact":
+                return f"{self.name} still predicts, but counts as untrained: extract, fuse and compare train it again"
+            case "run":
+                return f"{self.detail} {self.name} builds on it, which can no longer be traced or continued"
+            case "study":
+                return f"report --study {self.name} fails until compare trains it again ({self.detail})"
+            case "ensemble":
+                return f"predict --using ensemble:{self.name} fails"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A finished run and the bytes of its folder."""
+
+    record: RunRecord
+    size: int
+
+    def summary(self) -> dict[str, Any]:
+        record = self.record
+        return {
+            **record.summary(),
+            "score": record.value,
+            "seed": record.seed,
+            "finished_at": record.finished_at,
+            "bytes": self.size,
+        }
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """Two runs on one task; ``test`` is None where their predictions cannot be paired."""
+
+    task: str
+    first: float
+    second: float
+    metric: str = "different metrics"
+    test: Comparison | None = None
+    why_untested: str = ""
+
+    def summary(self) -> dict[str, Any]:
+        values = {key: value for key, value in asdict(self).items() if key != "test"}
+        test = None if self.test is None else {**asdict(self.test), "verdict": self.test.verdict}
+        return {**values, "test": test}
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Two runs: the settings that differ, and the scores on the tasks that both were scored on."""
+
+    first: RunRecord
+    second: RunRecord
+    settings: dict[str, tuple[Any, Any]]
+    scores: tuple[TaskComparison, ...]
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "runs": [self.first.run, self.second.run],
+            "settings": self.settings,
+            "scores": [score.summary() for score in self.scores],
+        }
+
+
+@dataclass(frozen=True)
+class Removal:
+    removed: tuple[str, ...]
+    bytes: int
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What ``count`` things of one kind take."""
+
+    name: str
+    count: int
+    bytes: int
+    where: str
+
+
+@dataclass(frozen=True)
+class Spare:
+    """What may go, and how."""
+
+    what: str
+    names: tuple[str, ...]
+    bytes: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Usage:
+    parts: tuple[Part, ...]
+    may_go: tuple[Spare, ...]
+
+
+def few_points(curve: Sequence[dict[str, Any]], best: int) -> Iterator[dict[str, Any]]:
+    """At most ``FEW_POINTS`` of a curve, or one more: both ends, the best epoch and evenly spread ones."""
+    last = len(curve) - 1
+    places = {round(last * place / (FEW_POINTS - 1)) for place in range(FEW_POINTS)}
+    return (point for place, point in enumerate(curve) if place in places or point["epoch"] == best)
+
+
+def _settings(record: RunRecord) -> dict[str, Any]:
+    """All that may tell two runs apart, flat, as JSON has it; keys of several tasks begin with the task."""
+    backbone = record.identity.get("backbone")
+    weights = backbone.get("weights", "") if isinstance(backbone, dict) else ""
+    settings: dict[str, Any] = {
+        "kind": record.kind,
+        "task": record.task,
+        "seed": record.seed,
+        "backbone": f"{record.backbone} ({str(weights)[:8]})",
+        "sources": ", ".join(f"{source.task}@{source.run}" for source in record.sources) or None,
+        "anchor": record.anchor,
+    }
+    for task in record.trained_on:
+        start = f"{task}." if len(record.trained_on) > 1 else ""
+        score, rows = record.scores[task], _fingerprints(record, task)
+        settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
+        settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
+        settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
+    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware")
+    return settings | {key: record.provenance.get(key) for key in made}
+
+
+def _fingerprints(record: RunRecord, task: str) -> dict[str, Any]:
+    """Those of the task's rows, by split; none where an older record has none."""
+    rows = record.described(task).get("data")
+    return rows if isinstance(rows, dict) else {}
+
+
+def _moment(text: str) -> str:
+    """An ISO date as records write it, in UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+        utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise PipelineError(f"--since {text}: give a date such as {datetime.now(UTC).date()}") from None
+    return utc.isoformat(timespec="seconds")

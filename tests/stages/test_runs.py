@@ -1,0 +1,284 @@
+"""runs list, show, compare and remove, and du: what they print of a ledger, and what they refuse."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.cli.app import main
+from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
+from pipeline.records.ledger import Ledger, RunRecord, SourceRun
+from pipeline.records.store import Store
+from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.study import Study
+from pipeline.stats.paired import paired_difference
+from pipeline.system.atomic import size_of, write_json
+from stages.runs import Runs, few_points
+from tests.pipeline.records.artifacts import save
+from tests.pipeline.records.test_ledger import CURVE, OWN, record
+
+FIRST, SECOND, LATER, ALONE = "a" * 12, "b" * 12, "c" * 12, "d" * 12
+Run = Callable[..., tuple[int, list[str], str]]
+ROWS = 40
+LABELS = np.arange(ROWS) % 2
+
+
+def answers(seed: int, rows: int = ROWS) -> pd.DataFrame:
+    """Predictions that are right on about 80 % of the rows."""
+    wrong = np.random.default_rng(seed).random(rows) < 0.2
+    labels = LABELS[:rows]
+    return pd.DataFrame({"id": [str(row) for row in range(rows)], "label": labels, "prediction": labels ^ wrong})
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """Two adapters, a sequential run after the first of them, and one run that nothing needs."""
+    ledger = Ledger(tmp_path / "reports")
+
+    def finish(run: str, day: int, dev: float, table: pd.DataFrame, **changes: Any) -> None:
+        score = OWN.model_copy(update={"dev": dev, "recipe": changes.pop("recipe", Recipe(epochs=2))})
+        values = {"sources": (), "scores": {"sst": score}, "finished_at": f"2026-01-{day:02d}T12:00:00+00:00"}
+        ledger.finish(record(run, **values | changes), CURVE, {"sst": table})
+
+    finish(FIRST, 1, 0.7, answers(1))
+    finish(SECOND, 2, 0.8, answers(2), seed=2, recipe=Recipe(epochs=2, batch_size=8))
+    source = SourceRun(task="sst", run=FIRST, digest="cc")
+    finish(LATER, 3, 0.6, answers(3), kind="sequential", sources=(source,))
+    finish(ALONE, 4, 0.5, answers(4, rows=20), kind="full")
+    return ledger
+
+
+@pytest.fixture
+def verb(tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit status, lines of stdout, and stderr."""
+
+    def run(*arguments: object) -> tuple[int, list[str], str]:
+        capsys.readouterr()
+        places = [f"--store={tmp_path / 'store'}", f"--reports={tmp_path / 'reports'}"]
+        status = main([*map(str, arguments), *places])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err
+
+    return run
+
+
+def need_all(root: Path) -> None:
+    """Let the store, a study and an ensemble need the second run, the ensemble the first too."""
+    save(Store(root / "store"), SECOND)
+    study = Study.parse({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
+    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=SECOND) for seed in (1, 2))
+    result = StudyResult(study=study, backbone="nano", entries=entries)
+    (root / "reports/few").mkdir(parents=True)
+    write_json(root / "reports/few/study.json", result.model_dump(mode="json"))
+    members = tuple(
+        Member(run=run, kind="adapter", backbone="nano", seed=1, weight=0.5, dev=0.5) for run in (FIRST, SECOND)
+    )
+    ensemble = EnsembleRecord(
+        name="both", task="sst", metric="accuracy", meaning={}, rule="mean", members=members, best=FIRST,
+        considered=(FIRST, SECOND), chosen_on="half", seed=0, dev_rows="aa",
+        chosen=Scores(rows=2, ensemble=0.5, best=0.5), held_out=None, provenance={},
+    )  # fmt: skip
+    Ensembles(root / "reports").write(ensemble, answers(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], [FIRST, SECOND, LATER, ALONE]),
+        (["--sort", "score"], [SECOND, FIRST, LATER, ALONE]),
+        (["--kind", "adapter"], [FIRST, SECOND]),
+        (["--task", "sts"], []),
+        (["--since", "2026-01-03"], [LATER, ALONE]),
+        (["--since", "2026-01-03T13:00+01:00", "--kind", "sequential"], [LATER]),
+        (["--since", "2026-01-03T12:00:01", "--sort", "task"], [ALONE]),
+        (["--unused"], [SECOND, LATER, ALONE]),
+    ],
+)
+def test_a_list_is_filtered_and_sorted(options: list[str], expected: list[str], verb: Run, ledger: Ledger) -> None:
+    status, out, _ = verb("runs", "list", *options, "--json")
+    listed = json.loads(out[-1])
+    assert (status, [run["run"] for run in listed["runs"]], listed["unfinished"]) == (0, expected, 0)
+    assert [line.split()[0] for line in out[:-1]] == (expected or ["no"])
+    for run in listed["runs"]:
+        assert run["bytes"] == size_of(ledger.folder(run["run"]))
+
+
+def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, ledger: Ledger) -> None:
+    (ledger.folder(FIRST) / "run.json").write_text("{}")
+    ledger.folder(LATER).rename(ledger.folder("copy"))
+    (ledger.folder("e" * 12) / "checkpoint").mkdir(parents=True)
+    status, out, error = verb("runs", "list")
+    assert (status, [line.split()[0] for line in out]) == (0, [SECOND, ALONE])
+    assert str(ledger.folder(FIRST) / "run.json") in error
+    assert f"the record of run {LATER}: rename its folder" in error
+    assert "1 more are unfinished" in error
+
+
+def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:
+    need_all(tmp_path)
+    status, out, _ = verb("runs", "show", SECOND, "--json")
+    shown = json.loads(out[-1])
+    assert (status, shown["recipes"]) == (0, {"sst": {"epochs": 2, "batch_size": 8}})
+    assert [point["dev"] for point in shown["curve"]] == [point["dev"] for point in CURVE]
+    assert [(use["kind"], use["name"]) for use in shown["used_by"]] == [
+        ("artifact", str(tmp_path / f"store/adapters/sst/{SECOND}")), ("study", "few"), ("ensemble", "both"),
+    ]  # fmt: skip
+    assert shown["used_by"][1]["detail"] == "adapter on sst, seed 1 and 1 more"
+    assert f"used by     run {LATER} (sequential of sst)" in verb("runs", "show", FIRST)[1]
+    assert "used by     nothing" in verb("runs", "show", ALONE)[1]
+
+
+def test_show_survives_a_run_without_its_curve(verb: Run, ledger: Ledger) -> None:
+    (ledger.folder(FIRST) / "curve.csv").unlink()
+    status, out, _ = verb("runs", "show", FIRST)
+    assert status == 0
+    assert out[-1].startswith("problem")
+    assert "curve.csv" in out[-1]
+
+
+def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledger) -> None:
+    status, out, _ = verb("runs", "compare", FIRST, SECOND, "--json")
+    found = json.loads(out[-1])
+    assert (status, found["settings"]) == (0, {"seed": [1, 2], "batch_size": [32, 8]})
+    ours, theirs = (ledger.predictions(run)["prediction"].to_numpy() for run in (FIRST, SECOND))
+    test = paired_difference("accuracy", [ours], [theirs], LABELS).comparison()
+    (score,) = found["scores"]
+    assert score["test"]["difference"] == pytest.approx((ours == LABELS).mean() - (theirs == LABELS).mean())
+    assert score["test"]["interval"] == pytest.approx(test.interval)
+    assert (score["test"]["p_value"], score["test"]["verdict"]) == (pytest.approx(test.p_value), test.verdict)
+    back = json.loads(verb("runs", "compare", SECOND, FIRST, "--json")[1][-1])["scores"][0]["test"]
+    assert back["difference"] == -score["test"]["difference"]
+
+
+def test_runs_that_were_scored_on_other_rows_or_tasks_are_not_paired(verb: Run, ledger: Ledger) -> None:
+    (score,) = json.loads(verb("runs", "compare", FIRST, ALONE, "--json")[1][-1])["scores"]
+    assert (score["test"], score["why_untested"]) == (None, "they were scored on different rows")
+    (ledger.folder(SECOND) / "predictions.parquet").unlink()
+    (score,) = json.loads(verb("runs", "compare", FIRST, SECOND, "--json")[1][-1])["scores"]
+    assert "predictions.parquet" in score["why_untested"]
+    other = record("e" * 12, scores={"sts": OWN}, sources=())
+    ledger.finish(other, CURVE, {"sts": answers(5)})
+    status, out, _ = verb("runs", "compare", FIRST, other.run)
+    assert (status, out[-1]) == (0, "no task that both were scored on")
+    assert "  task: sst | sts" in out
+
+
+def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_path: Path) -> None:
+    need_all(tmp_path)
+    for runs, needed in (
+        ([FIRST], [f"sequential of sst {LATER} builds on it", "ensemble:both fails"]),
+        ([SECOND, ALONE], [f"{SECOND} still predicts", "report --study few fails", "ensemble:both fails"]),
+    ):
+        status, out, error = verb("runs", "remove", *runs)
+        assert (status, out) == (2, [])
+        assert error.startswith("error: still needed; --force removes all the same, and then\n")
+        assert len(error.splitlines()) == 1 + len(needed)
+        assert all(text in error for text in needed)
+        assert all(ledger.folder(run).is_dir() for run in runs)
+    size = size_of(ledger.folder(SECOND))
+    status, out, error = verb("runs", "remove", SECOND, "--force", "--json")
+    assert (status, json.loads(out[-1])["bytes"], error.count("warning: broken: ")) == (0, size, 3)
+    assert not ledger.folder(SECOND).exists()
+    assert Store(tmp_path / "store").verify() == 1
+
+
+def test_runs_that_only_need_each_other_go_together(verb: Run, ledger: Ledger) -> None:
+    assert verb("runs", "remove", FIRST)[0] == 2
+    assert verb("runs", "remove", FIRST, LATER)[0] == 0
+    assert ledger.names() == [SECOND, ALONE]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["remove", "aaaa"], "no run aaaa in"),
+        (["remove", ALONE, "a*"], "no run a* in"),
+        (["remove", ".."], "no run .. in"),
+        (["remove", ALONE, "../runs"], "no run ../runs in"),
+        (["remove"], "--runs requires an argument"),
+        (["show", "aaaa"], "no finished run aaaa in"),
+        (["compare", FIRST, FIRST], "name two runs"),
+        (["list", "--since", "yesterday"], "--since yesterday: give a date such as 20"),
+        (["list", "--since", "0001-01-01T00:00+14:00"], "give a date such as 20"),
+        (["list", "--sort", "size2"], "--sort"),
+    ],
+)
+def test_slips_are_refused_and_delete_nothing(arguments: list[str], message: str, verb: Run, ledger: Ledger) -> None:
+    status, _, error = verb("runs", *arguments)
+    assert status == 2
+    assert message in error
+    assert ledger.names() == [FIRST, SECOND, LATER, ALONE]
+
+
+def test_a_run_that_is_being_trained_stays_even_by_force(verb: Run, ledger: Ledger) -> None:
+    with ledger.lock(ALONE):
+        status, _, error = verb("runs", "remove", ALONE, "--force")
+    assert (status, ledger.began(ALONE)) == (2, True)
+    assert "is being trained by another process" in error
+
+
+def test_du_adds_up_and_names_what_may_go(verb: Run, ledger: Ledger, tmp_path: Path) -> None:
+    need_all(tmp_path)
+    for run, name in ((FIRST, "checkpoint/state.safetensors"), ("e" * 12, "checkpoint/state.safetensors")):
+        (ledger.folder(run) / name).parent.mkdir(parents=True)
+        (ledger.folder(run) / name).write_bytes(b"x" * 1000)
+    (ledger.folder(FIRST) / "weights.safetensors").write_bytes(b"x" * 3000)
+    (tmp_path / "reports/.page.0000001234abcd.tmp").mkdir()
+    (tmp_path / "reports/.page.0000001234abcd.tmp/page").write_bytes(b"x" * 70)
+    status, out, _ = verb("du", "--json")
+    found = json.loads(out[-1])
+    parts = {part["name"]: (part["count"], part["bytes"]) for part in found["parts"]}
+    assert status == 0
+    assert parts["store"] == (1, size_of(tmp_path / "store"))
+    assert (parts["checkpoints"], parts["kept weights"]) == ((2, 2000), (1, 3000))
+    assert sum(parts[name][1] for name in ("runs", "checkpoints", "kept weights")) == size_of(ledger.root)
+    spare = {each["what"]: (each["names"], each["bytes"]) for each in found["may_go"]}
+    assert spare["runs that nothing needs"][0] == [LATER, ALONE]
+    assert spare["unfinished runs"] == (["e" * 12], 1000)
+    assert spare["checkpoints of finished runs"] == ([FIRST], 1000)
+    assert spare["half-written files of killed commands"][1] == 70
+
+
+def test_places_without_anything_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in (["runs", "list"], ["du"]):
+        assert main([*verb, f"--reports={tmp_path / 'none'}", f"--store={tmp_path / 'none'}"]) == 0
+    assert capsys.readouterr().out.startswith("no such runs\n")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 100])
+def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
+    curve = [{"epoch": float(epoch)} for epoch in range(count)]
+    shown = [point["epoch"] for point in few_points(curve, best=count // 3)]
+    assert shown == sorted(set(shown))
+    assert {0, count - 1, count // 3} <= set(shown)
+    assert len(shown) <= 7
+
+
+def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # type: ignore[no-untyped-def]
+    from stages.extract import extract
+
+    records: list[RunRecord] = [extract("films", quick("adapter"), workspace, seed=seed, limit=32) for seed in (0, 1)]
+    runs = Runs(workspace.reports, workspace.store_root)
+    assert [row.record.run for row in runs.listed(sort="task")] == [each.run for each in records]
+    found = runs.compare(records[0].run, records[1].run)
+    assert {"seed"} <= set(found.settings) <= {"seed", "train (fingerprint)"}
+    assert found.scores[0].test is not None
+    shown = runs.described(records[0].run)
+    assert (shown["problems"], shown["data"]["films"]["train_rows"]) == ([], 32)
+    (use,) = runs.uses[records[0].run]
+    assert (use.kind, use.name) == ("artifact", records[0].artifact)
+    runs.remove([records[0].run], force=True)
+    assert extract("films", quick("adapter"), workspace, seed=0, limit=32).run == records[0].run
+
+
+def test_nobody_waits_for_torch_to_see_a_ledger() -> None:
+    code = "import sys, stages.runs; sys.exit(bool({'torch', 'transformers'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
