@@ -5,22 +5,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
+from pipeline.cli.runs import runs_list
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Ledger, RunRecord, SourceRun
+from pipeline.records.ledger import Kind, Ledger, RunRecord, SourceRun
 from pipeline.records.store import Store
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json
-from stages.runs import Runs, few_points
+from stages.runs import Runs, Sort, few_points
 from tests.pipeline.records.artifacts import save
 from tests.pipeline.records.test_ledger import CURVE, OWN, record
 
@@ -282,3 +283,11 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # typ
 def test_nobody_waits_for_torch_to_see_a_ledger() -> None:
     code = "import sys, stages.runs; sys.exit(bool({'torch', 'transformers'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_options_offer_every_kind_and_order() -> None:
+    """They are written out at the command line, so that --help loads no ledger."""
+    hints = get_type_hints(runs_list)
+    assert [set(get_args(hints["sort"])), set(get_args(get_args(hints["kind"])[0]))] == [
+        set(get_args(Sort)), set(get_args(Kind)),
+    ]  # fmt: skip
