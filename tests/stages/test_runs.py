@@ -119,7 +119,7 @@ def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, l
     assert (status, [line.split()[0] for line in out]) == (0, [SECOND, ALONE])
     assert str(ledger.folder(FIRST) / "run.json") in error
     assert f"the record of run {LATER}: rename its folder" in error
-    assert "1 more are unfinished" in error
+    assert "1 unfinished: see du" in error
 
 
 def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:
@@ -188,6 +188,15 @@ def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_
     assert (status, json.loads(out[-1])["bytes"], error.count("warning: broken: ")) == (0, size, 3)
     assert not ledger.folder(SECOND).exists()
     assert Store(tmp_path / "store").verify() == 1
+
+
+def test_many_needs_are_not_all_listed(verb: Run, ledger: Ledger) -> None:
+    source = SourceRun(task="sst", run=ALONE, digest="cc")
+    for number in range(12):
+        ledger.finish(record(f"{number:012d}", sources=(source,)), CURVE, {"sst": answers(1)})
+    assert sum(line.startswith("used by") for line in verb("runs", "show", ALONE)[1]) == 11
+    error = verb("runs", "remove", ALONE)[2]
+    assert (len(error.splitlines()), error.splitlines()[-1]) == (12, "  2 more")
 
 
 def test_runs_that_only_need_each_other_go_together(verb: Run, ledger: Ledger) -> None:
