@@ -201,7 +201,7 @@ class Runs:
             if not (use.kind == "run" and use.name in runs)
         ]
         if broken and not force:
-            lines = "\n".join(f"  {line}" for line in broken)
+            lines = "\n".join(f"  {line}" for line in few_lines(broken))
             raise PipelineError(f"still needed; --force removes all the same, and then\n{lines}")
         freed = 0
         for run in dict.fromkeys(runs):
@@ -361,6 +361,11 @@ class Spare:
 class Usage:
     parts: tuple[Part, ...]
     may_go: tuple[Spare, ...]
+
+
+def few_lines(lines: Sequence[str], most: int = 10) -> list[str]:
+    """The first ``most`` of ``lines``, and how many more there are."""
+    return [*lines[:most], *([f"{len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def few_points(curve: Sequence[dict[str, Any]], best: int) -> Iterator[dict[str, Any]]:

@@ -49,19 +49,19 @@ def runs_list(
     _warn(runs.problems)
     print_runs(rows, len(runs.unfinished), json)
     if runs.unfinished:
-        print(f"{len(runs.unfinished)} more are unfinished: see du", file=sys.stderr)
+        print(f"{len(runs.unfinished)} unfinished: see du", file=sys.stderr)
 
 
 @runs_app.command(name="show")
 def runs_show(run: Run, *, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
     """One run: settings that are not at their default, data, sources, cost, curve, and what needs it."""
-    from stages.runs import Runs, few_points
+    from stages.runs import Runs, few_lines, few_points
 
     runs = Runs(reports, store)
     described = runs.described(run)
     _warn(runs.problems)
     points = list(few_points(described["curve"], described["best_epoch"]))
-    print_described_run(described, points, list(map(str, runs.uses.get(run, ()))), json)
+    print_described_run(described, points, few_lines(list(map(str, runs.uses.get(run, ())))), json)
 
 
 @runs_app.command(name="compare")

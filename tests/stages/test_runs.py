@@ -5,22 +5,23 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
+from pipeline.cli.runs import runs_list
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Ledger, RunRecord, SourceRun
+from pipeline.records.ledger import Kind, Ledger, RunRecord, SourceRun
 from pipeline.records.store import Store
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json
-from stages.runs import Runs, few_points
+from stages.runs import Runs, Sort, few_points
 from tests.pipeline.records.artifacts import save
 from tests.pipeline.records.test_ledger import CURVE, OWN, record
 
@@ -118,7 +119,7 @@ def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, l
     assert (status, [line.split()[0] for line in out]) == (0, [SECOND, ALONE])
     assert str(ledger.folder(FIRST) / "run.json") in error
     assert f"the record of run {LATER}: rename its folder" in error
-    assert "1 more are unfinished" in error
+    assert "1 unfinished: see du" in error
 
 
 def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:
@@ -187,6 +188,15 @@ def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_
     assert (status, json.loads(out[-1])["bytes"], error.count("warning: broken: ")) == (0, size, 3)
     assert not ledger.folder(SECOND).exists()
     assert Store(tmp_path / "store").verify() == 1
+
+
+def test_many_needs_are_not_all_listed(verb: Run, ledger: Ledger) -> None:
+    source = SourceRun(task="sst", run=ALONE, digest="cc")
+    for number in range(12):
+        ledger.finish(record(f"{number:012d}", sources=(source,)), CURVE, {"sst": answers(1)})
+    assert sum(line.startswith("used by") for line in verb("runs", "show", ALONE)[1]) == 11
+    error = verb("runs", "remove", ALONE)[2]
+    assert (len(error.splitlines()), error.splitlines()[-1]) == (12, "  2 more")
 
 
 def test_runs_that_only_need_each_other_go_together(verb: Run, ledger: Ledger) -> None:
@@ -282,3 +292,11 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # typ
 def test_nobody_waits_for_torch_to_see_a_ledger() -> None:
     code = "import sys, stages.runs; sys.exit(bool({'torch', 'transformers'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_options_offer_every_kind_and_order() -> None:
+    """They are written out at the command line, so that --help loads no ledger."""
+    hints = get_type_hints(runs_list)
+    assert [set(get_args(hints["sort"])), set(get_args(get_args(hints["kind"])[0]))] == [
+        set(get_args(Sort)), set(get_args(Kind)),
+    ]  # fmt: skip
