@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.data.foreign import read_foreign
 from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
-from pipeline.data.tables import write_table
+from pipeline.data.tables import SUFFIXES, write_table
 from pipeline.data.tasks import Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import new_folder
@@ -53,10 +53,11 @@ def new_task(
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}")
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     columns = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
+    suffix = file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".csv"
     with new_folder(folder) as temporary:
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():
-            write_table(own.rename(columns=columns), temporary / f"{part}{file.suffix.lower()}")
+            write_table(own.rename(columns=columns), temporary / f"{part}{suffix}")
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
     lines.append(f"written to {folder}: " + ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items()))
     lines += _next(folder.name, "" if is_found else f" --data {shlex.quote(str(data))}")

@@ -11,12 +11,13 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.tables import SUFFIXES, check_columns, header_line, parse_delimited, parse_jsonl, read_table
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _LOOKED_AT = 200  # rows that show how many cells a delimiter makes
-_SPREADSHEETS = (".xlsx", ".xls", ".ods")
+_SPREADSHEET = ".xlsx"
+_OTHER_SPREADSHEETS = (".xls", ".xlsm", ".ods")
 
 
 @dataclass(frozen=True)
@@ -29,19 +30,24 @@ class ForeignTable:
 
 
 def read_foreign(file: Path) -> ForeignTable:
-    """Read csv, tsv, jsonl or parquet as :func:`read_table` does, in any of the encodings and delimiters in use.
+    """Read csv, tsv, jsonl or parquet as :func:`read_table` does, in any usual encoding and delimiter, or xlsx.
 
     Text is UTF-8, UTF-16 if it starts with that byte order mark, or else cp1252 (Windows, Western Europe). The
     delimiter is the one of :data:`DELIMITERS` that cuts most of the first rows into as many cells as the header.
+
+    Of a spreadsheet the one sheet with cells is read, whose first row names the columns.
 
     Raises:
         PipelineError: the suffix is unknown, or the file cannot be read.
     """
     suffix = file.suffix.lower()
-    if suffix in _SPREADSHEETS:
-        raise PipelineError(f"{file}: a spreadsheet: save the sheet as csv, and give that")
+    if suffix == _SPREADSHEET:
+        return _spreadsheet(file)
+    if suffix in _OTHER_SPREADSHEETS:
+        raise PipelineError(f"{file}: a spreadsheet: save it as xlsx or csv, and give that")
     if suffix not in SUFFIXES:
-        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
+        known = ", ".join((*SUFFIXES, _SPREADSHEET))
+        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {known}")
     if suffix == ".parquet":
         # read_table knows the suffix in lower case alone.
         with reading(file, "write it again as parquet"):
@@ -56,6 +62,29 @@ def read_foreign(file: Path) -> ForeignTable:
         separator = _delimiter(text)
         form = f"{suffix[1:]}, {encoding}, {DELIMITERS[separator]}"
         return _named(parse_delimited(text, file, separator), file, form)
+
+
+def _spreadsheet(file: Path) -> ForeignTable:
+    remedy = "save the sheet as csv, and give that"
+    with reading(file, remedy):
+        check_regular(file)
+        content = file.read_bytes()
+    try:
+        # Empty cells become "", and words such as NA stay words.
+        sheets = pd.read_excel(
+            io.BytesIO(content), sheet_name=None, header=None, dtype=object, keep_default_na=False, engine="openpyxl"
+        )
+    except Exception as error:  # whatever its parsers raise for a file that is none
+        raise PipelineError(f"{file}: cannot be read as xlsx ({shortened(str(error))}): {remedy}") from None
+    filled = {name: cells for name, cells in sheets.items() if not cells.empty}
+    if len(filled) > 1:
+        raise PipelineError(f"{file}: {len(filled)} sheets have cells ({', '.join(map(str, filled))}): {remedy}")
+    if not filled:
+        raise PipelineError(f"{file}: no rows: the file is empty")
+    ((sheet, cells),) = filled.items()
+    names = [str(name) if str(name).strip() else f"Unnamed: {place}" for place, name in enumerate(cells.iloc[0])]
+    rows = cells.iloc[1:].reset_index(drop=True).set_axis(names, axis=1)
+    return _named(rows.where(rows != "", None), file, f"xlsx, sheet {sheet}")
 
 
 def _named(table: pd.DataFrame, file: Path, form: str) -> ForeignTable:

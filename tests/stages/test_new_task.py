@@ -214,6 +214,21 @@ def test_a_bad_table_or_option_is_one_message_and_leaves_nothing(name: str, run:
     assert [one.name for one in data.iterdir()] == ["old"] and not list((data / "old").iterdir())
 
 
+def test_a_spreadsheet_becomes_the_same_task_as_its_csv(tmp_path: Path, run: Command) -> None:
+    size = 40
+    table = pd.DataFrame(
+        {"message": [f"message number {row}" for row in range(size)], "queue": ["bill", "bug"] * (size // 2)}
+    )
+    for name, write in (("sheet", table.to_excel), ("text", table.to_csv)):
+        file = tmp_path / f"{name}.{'xlsx' if name == 'sheet' else 'csv'}"
+        write(file, index=False)
+        status, said, _ = run("tasks", "new", file, "--name", "mine", "--data", tmp_path / name)
+        assert status == 0 and "2 classes: bill 20, bug 20" in said
+    for part in ("train", "dev", "test"):
+        sheet, text = (tmp_path / name / "mine" / f"{part}.csv" for name in ("sheet", "text"))
+        assert sheet.read_bytes() == text.read_bytes()
+
+
 @pytest.mark.parametrize("name", ["sheet.xlsx", "table.txt", "nowhere.csv", "123.csv", "folder.csv"])
 def test_a_file_that_is_no_table_is_one_message(name: str, run: Command, tmp_path: Path) -> None:
     said = {

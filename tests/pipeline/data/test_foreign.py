@@ -61,10 +61,32 @@ def test_a_table_with_types_is_read_as_it_is(suffix: str, tmp_path: Path) -> Non
     assert read_foreign(tmp_path / f"t{suffix.upper()}").rows.to_dict("list") == table.to_dict("list")
 
 
+def test_a_sheet_is_read_with_its_types_and_empty_cells(tmp_path: Path) -> None:
+    table = pd.DataFrame({"message": ["the café", "NA", None], "queue": ["bill", None, "bug"], "count": [1, 2.5, None]})
+    with pd.ExcelWriter(tmp_path / "t.xlsx") as book:
+        table.astype(object).to_excel(book, sheet_name="inbox", index=False)
+        pd.DataFrame().to_excel(book, sheet_name="empty")
+    found = read_foreign(tmp_path / "t.xlsx")
+    assert found.form == "xlsx, sheet inbox"
+    assert found.rows.to_dict("list") == {
+        "message": ["the café", "NA", None], "queue": ["bill", None, "bug"], "count": [1, 2.5, None]
+    }  # fmt: skip
+
+
+def test_of_two_sheets_none_is_guessed(tmp_path: Path) -> None:
+    with pd.ExcelWriter(tmp_path / "t.xlsx") as book:
+        for name in ("one", "two"):
+            pd.DataFrame({"a": ["b"]}).to_excel(book, sheet_name=name, index=False)
+    with pytest.raises(PipelineError, match=r"2 sheets have cells \(one, two\)"):
+        read_foreign(tmp_path / "t.xlsx")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("t.xlsx", b"PK", "save the sheet as csv"),
+        ("t.xls", b"PK", "save it as xlsx or csv"),
+        ("t.xlsx", b"PK", "cannot be read as xlsx"),
+        ("t.xlsx", None, "no such file"),
         ("t.txt", b"a", "unknown suffix '.txt'"),
         ("t.csv", b"", "no rows: the file is empty"),
         ("t.csv", b"text,label\n", "no rows"),
