@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from pipeline.data.overlap import text_key
@@ -20,7 +20,7 @@ def table(labels: list[str], texts: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame({"id": [str(row) for row in range(len(labels))], "text_a": texts, "label": labels})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3)), min_size=1, max_size=150),
     st.sampled_from([SHARES, [0.5, 0.25, 0.25], [0.8, 0.2]]),
