@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
+from pipeline.data.load import is_blank, is_broken
 from pipeline.data.tasks import Task, built_in_tasks, is_name
 from pipeline.data.tokens import TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
@@ -33,7 +34,8 @@ from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present
 from pipeline.training.devices import full_memory_explained, on_gpu, resolve_precision
 from pipeline.training.objectives import objective_of
-from stages.predict import KINDS, Target, best_artifact, best_of, head_outputs, target_of, usable_artifacts
+from stages.kept_models import KINDS, Target, best_artifact, best_of, target_of, usable_artifacts
+from stages.predict import head_outputs
 
 Text = str | tuple[str, str]
 """A text, or the two texts of a pair."""
@@ -260,9 +262,9 @@ class Model:
         for part in parts:
             if not isinstance(part, str):
                 raise PipelineError(f"{where} is {shortened(text)}: {shortened(part)} is not text (str)")
-            if not part.strip():
+            if is_blank(part):
                 raise PipelineError(f"{where} is {shortened(text)}: a blank text has no prediction: leave it out")
-            if any("\ud800" <= letter <= "\udfff" for letter in part):
+            if is_broken(part):
                 raise PipelineError(f"{where} is {shortened(text)}: half a surrogate pair, which no encoding can write")
         return parts
 

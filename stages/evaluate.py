@@ -16,7 +16,8 @@ from pipeline.stats.metrics import score
 from pipeline.stats.paired import score_interval
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
-from stages.predict import predictions_of, target_of
+from stages.kept_models import target_of
+from stages.predict import predictions_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The runs of a reports folder: what each is, what needs it, how two differ, how much room they take."""
+"""The runs of a reports folder: what each is, what needs it, how two differ."""
 
 import math
 from collections import defaultdict
@@ -17,9 +17,8 @@ from pipeline.records.store import Store
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.runs import difference_of_tables
 from pipeline.stats.paired import Comparison
-from pipeline.system.atomic import leftovers, size_of
-from pipeline.system.caches import token_cache
-from pipeline.system.errors import PipelineError, noted
+from pipeline.system.atomic import size_of
+from pipeline.system.errors import PipelineError, few, noted
 from pipeline.system.reading import read_model
 
 Sort = Literal["date", "task", "score", "size", "seconds"]
@@ -201,7 +200,7 @@ class Runs:
             if not (use.kind == "run" and use.name in runs)
         ]
         if broken and not force:
-            lines = "\n".join(f"  {line}" for line in few_lines(broken))
+            lines = "\n".join(f"  {line}" for line in few(broken))
             raise PipelineError(f"still needed; --force removes all the same, and then\n{lines}")
         freed = 0
         for run in dict.fromkeys(runs):
@@ -209,48 +208,6 @@ class Runs:
             self.ledger.remove(run)
             freed += size
         return Removal(tuple(dict.fromkeys(runs)), freed, tuple(broken))
-
-    def usage(self) -> "Usage":
-        """The bytes of everything, and of what may go."""
-        folders = {run: self.ledger.folder(run) for run in (*self.records, *self.unfinished)}
-        sizes = {run: size_of(folder) for run, folder in folders.items()}
-        checkpoints = {run: size for run in folders if (size := size_of(self.ledger.checkpoint_file(run).parent))}
-        weights = {run: size for run in folders if (size := size_of(self.ledger.weights_file(run)))}
-        artifacts = self.store.artifacts()
-        busy = {run for run in self.unfinished if self.ledger.is_busy(run)}
-        stopped = {run: sizes[run] for run in self.unfinished if run not in busy}
-        needless = {
-            run: size for run, size in checkpoints.items() if run in self.records and not self.ledger.is_busy(run)
-        }
-        unused = {run: sizes[run] for run in self.records if run not in self.uses}
-        staged = {
-            str(folder): size_of(folder) for root in (self.reports, self.store.root) for folder in leftovers(root)
-        }
-        cache = token_cache()
-        cached = 0 if cache is None else size_of(cache)
-        whole = sum(sizes.values()) - sum(checkpoints.values()) - sum(weights.values())
-        return Usage(
-            parts=(
-                Part("store", len(artifacts), size_of(self.store.root), str(self.store.root)),
-                Part("runs", len(folders), whole, f"{self.ledger.root}: records, curves, predictions"),
-                Part("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{self.ledger.root}/RUN/checkpoint"),
-                Part(
-                    "kept weights", len(weights), sum(weights.values()), f"{self.ledger.root}/RUN/weights.safetensors"
-                ),
-                Part("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
-            ),
-            may_go=tuple(
-                Spare(what, tuple(names), sum(names.values()), how)
-                for what, names, how in (
-                    ("runs that nothing needs", unused, "runs list --unused, then runs remove RUN"),
-                    ("unfinished runs", stopped, "run their commands again to resume, or runs remove RUN"),
-                    ("checkpoints of finished runs", needless, f"delete {self.ledger.root}/RUN/checkpoint"),
-                    ("half-written files of killed commands", staged, "the next command that writes there clears them"),
-                    ("tokenised texts", {str(cache): cached} if cached else {}, "delete the folder; it is a cache"),
-                )
-                if names
-            ),
-        )
 
 
 @dataclass(frozen=True)
@@ -335,37 +292,6 @@ class Removal:
     removed: tuple[str, ...]
     bytes: int
     broken: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Part:
-    """What ``count`` things of one kind take."""
-
-    name: str
-    count: int
-    bytes: int
-    where: str
-
-
-@dataclass(frozen=True)
-class Spare:
-    """What may go, and how."""
-
-    what: str
-    names: tuple[str, ...]
-    bytes: int
-    how: str
-
-
-@dataclass(frozen=True)
-class Usage:
-    parts: tuple[Part, ...]
-    may_go: tuple[Spare, ...]
-
-
-def few_lines(lines: Sequence[str], most: int = 10) -> list[str]:
-    """The first ``most`` of ``lines``, and how many more there are."""
-    return [*lines[:most], *([f"{len(lines) - most} more"] if len(lines) > most else [])]
 
 
 def few_points(curve: Sequence[dict[str, Any]], best: int) -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError, printable
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain
-from stages.predict import best_of, usable_artifacts
+from stages.kept_models import best_of, usable_artifacts
 
 _ON_DEMAND = 32
 """Models beside the best ones that stay in memory; the oldest goes first."""

@@ -14,10 +14,11 @@ if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
     from pipeline.records.ledger import RunRecord
     from stages.compare.compare import DryRun
+    from stages.disk_usage import Usage
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.explain import Explanation
-    from stages.runs import ListedRun, RunComparison, Usage
+    from stages.runs import ListedRun, RunComparison
 
 
 def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:

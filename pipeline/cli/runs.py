@@ -14,7 +14,7 @@ from pipeline.cli.printing import (
     print_usage,
     size_text,
 )
-from pipeline.system.errors import printable
+from pipeline.system.errors import few, printable
 
 runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
 _MOST = 10  # warnings
@@ -55,13 +55,13 @@ def runs_list(
 @runs_app.command(name="show")
 def runs_show(run: Run, *, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
     """One run: settings that are not at their default, data, sources, cost, curve, and what needs it."""
-    from stages.runs import Runs, few_lines, few_points
+    from stages.runs import Runs, few_points
 
     runs = Runs(reports, store)
     described = runs.described(run)
     _warn(runs.problems)
     points = list(few_points(described["curve"], described["best_epoch"]))
-    print_described_run(described, points, few_lines(list(map(str, runs.uses.get(run, ())))), json)
+    print_described_run(described, points, few(list(map(str, runs.uses.get(run, ())))), json)
 
 
 @runs_app.command(name="compare")
@@ -106,10 +106,11 @@ def runs_remove(
 
 def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
     """How much room the store, runs, checkpoints, kept weights and caches take, and what of it may go."""
+    from stages.disk_usage import usage_of
     from stages.runs import Runs
 
     runs = Runs(reports, store)
-    usage = runs.usage()
+    usage = usage_of(runs)
     _warn(runs.problems)
     print_usage(usage, json)
 

@@ -40,16 +40,14 @@ class GatedFusion(nn.Module):
         width: d.
         size: the adapters that are fused, N.
         own: the position of the target's own among them, which has no gate; None: all have one.
-        start: b_n; None: 2 / (adapters with a gate), at most 1.
+        start: b_n.
     """
 
-    def __init__(self, kind: Gate, width: int, size: int, own: int | None, start: float | None) -> None:
+    def __init__(self, kind: Gate, width: int, size: int, own: int | None, start: float) -> None:
         super().__init__()
         self.kind, self.own = kind, own
         self.gated = [n for n in range(size) if n != own]
         shape = (len(self.gated), width) if kind == "vector" else (len(self.gated),)
-        if start is None:
-            start = min(1.0, 2 / len(self.gated))
         self.bias = nn.Parameter(torch.full(shape, start))
         self.weight = nn.Parameter(torch.zeros(len(self.gated), width)) if kind == "token" else None
 
@@ -108,9 +106,10 @@ def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | No
         own: the one of ``members`` that has no gate, if any.
     """
     position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
+    start = settings.start_of(len(members) - (own is not None))
     fresh: GatedFusion | None = None
     for site, stock in fused_sites(backbone, members):
         if fresh is None or not settings.shared:
-            fresh = GatedFusion(settings.gate, width, len(members), position, settings.start)
+            fresh = GatedFusion(settings.gate, width, len(members), position, start)
         fresh.to(stock.query.weight.device).train(stock.training)
         site.adapter_fusion_layer[Fuse(*members).name] = fresh

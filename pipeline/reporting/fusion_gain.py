@@ -83,10 +83,28 @@ def _gain(runs: StudyRuns, line: Line, target: str, group: list[Scored]) -> Fusi
     )  # fmt: skip
 
 
+_OWN = {
+    "fresh": "fresh own adapter, ",
+    "warm": "warm-started own adapter, ",
+    "trained": "own adapter, ",
+    "frozen": "own adapter, ",
+    "none": "",
+}
+
+
 def _beginning(record: RunRecord) -> str:
-    anchored = record.recipe.fusion.form == "anchored" and record.recipe.anchor.score
-    began = record.anchor if anchored and record.anchor is not None else "mean of all"
-    return began if record.recipe.fusion.head_start else f"{began}, new head"
+    """The fusion before its first step, in words."""
+    recipe = record.recipe
+    match recipe.fusion.form:
+        case "gated":
+            own = recipe.gated.own
+            gates = sum(own == "none" or source.task != record.task for source in record.sources)
+            began = f"{_OWN[own]}gates at {recipe.gated.start_of(gates):.2g}"
+        case "anchored" if recipe.anchor.score and record.anchor is not None:
+            began = record.anchor
+        case _:
+            began = "mean of all"
+    return began if recipe.fusion.head_start else f"{began}, new head"
 
 
 def _adapters(runs: StudyRuns, fusion: RunRecord) -> Iterable[Adapter]:

@@ -11,7 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError, raise_all
+from pipeline.system.errors import PipelineError, few, raise_all
 
 BEST = "best"
 
@@ -83,7 +83,7 @@ class Fusion:
         if not self._takes_own:
             names = [name for name in names if name.task != self.task.name]
         chosen = self._chosen(names, verdicts, seed)
-        self._check_count([artifact.manifest.task for artifact in chosen])
+        self._check_count([artifact.manifest.task for artifact in chosen], verdicts)
         return tuple(map(self.workspace.store.current, chosen))
 
     def named(self, sources: Sequence[SourceName]) -> list[SourceName]:
@@ -119,9 +119,10 @@ class Fusion:
             planned: resolved recipes of the missing adapters, by task.
         """
         self.workspace.resolve(self.recipe, self.task)
-        there = self._chosen([name for name in names if name.task not in planned], self._verdicts(), seed)
+        verdicts = self._verdicts()
+        there = self._chosen([name for name in names if name.task not in planned], verdicts, seed)
         recipes = {artifact.manifest.task: artifact.manifest.recipe for artifact in there} | dict(planned)
-        self._check_count(sorted(recipes))
+        self._check_count(sorted(recipes), verdicts)
         problems = []
         for name, recipe in planned.items():
             pair, kind = self.workspace.task(name).is_pair, self.recipe.adapter.kind
@@ -137,12 +138,12 @@ class Fusion:
     def _chosen(self, names: Sequence[SourceName], verdicts: Sequence[Verdict], seed: int) -> list[Artifact]:
         return _choose("fuse", names, verdicts, lambda adapter: self._preference(adapter, seed), self._problem)
 
-    def _check_count(self, tasks: Sequence[str]) -> None:
+    def _check_count(self, tasks: Sequence[str], verdicts: Sequence[Verdict]) -> None:
         if len(tasks) < 1 + self._takes_own:
-            others = [(artifact.manifest, why) for artifact, why in self._verdicts() if why is not None]
+            others = [(artifact.manifest, why) for artifact, why in verdicts if why is not None]
             unfit = [f"adapter {one.run} of {one.task} {why}" for one, why in others if one.task != self.task.name]
             missing = f"at least two tasks, but only '{tasks[0]}'" if tasks else "another task, but none"
-            fits = f" that fits is here ({'; '.join(unfit[:3])})" if unfit else " is here"
+            fits = f" that fits is here ({'; '.join(few(unfit, 3))})" if unfit else " is here"
             raise PipelineError(
                 f"fuse needs adapters of {missing}{fits}: name tasks to train them on, such as --sources sst,quora,"
                 f" or train another, for example {self._extract_command('TASK', 'cross')}"

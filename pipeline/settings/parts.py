@@ -146,6 +146,10 @@ class Gated(Part):
         " gate like all others",
     )
 
+    def start_of(self, gates: int) -> float:
+        """The gate of each source at the start, where a site has ``gates`` of them."""
+        return min(1.0, 2 / gates) if self.start is None else self.start
+
 
 class Standard(Part):
     """Of a standard fusion."""

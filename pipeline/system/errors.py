@@ -100,6 +100,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
+def few(lines: Sequence[str], most: int = 10) -> list[str]:
+    """The first ``most`` of ``lines``, and how many more there are."""
+    return [*lines[:most], *([f"{len(lines) - most} more"] if len(lines) > most else [])]
+
+
 @contextmanager
 def noted(problems: list[str], where: str = "") -> Iterator[None]:
     """Add the message of a :class:`PipelineError`, after ``where``, to ``problems`` instead of raising it."""

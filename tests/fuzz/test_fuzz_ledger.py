@@ -19,6 +19,7 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import StudyResult
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
+from stages.disk_usage import usage_of
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
@@ -69,7 +70,7 @@ def use(reports: Path, run: str) -> None:
         print_described_run(described, points, [], as_json=True)
         for other in others:
             print_run_comparison(runs_here.compare(named, other), as_json=True)
-    runs_here.usage()
+    usage_of(runs_here)
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
     for runs in (None, RUNS):
         with suppress(PipelineError):

@@ -16,6 +16,7 @@ from pipeline.methods.gated import GATED_FILE, GatedFusion
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
+from pipeline.settings.parts import Gated
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden, randomise, trainable
@@ -201,8 +202,17 @@ def test_an_own_adapter_of_stage_one_has_to_be_there(backbone: Backbone, folders
         gated(backbone, folders, own_adapter="trained")
 
 
-@pytest.mark.parametrize(("size", "own", "start"), [(2, 0, 1.0), (3, None, 2 / 3), (9, 8, 0.25)])
-def test_gates_start_at_scalearns_mean_unless_one_source_would_count_more_than_once(
-    size: int, own: int | None, start: float
+@pytest.mark.parametrize(("gates", "start"), [(1, 1.0), (3, 2 / 3), (8, 0.25)])
+def test_gates_start_at_scalearns_mean_unless_one_source_would_count_more_than_once(gates: int, start: float) -> None:
+    assert Gated().start_of(gates) == pytest.approx(start)
+    assert Gated(start=-0.5).start_of(gates) == -0.5
+
+
+@pytest.mark.parametrize(
+    ("own", "target", "gates"), [("none", "films", 3), ("trained", "films", 2), ("fresh", TARGET, 3)]
+)
+def test_the_targets_own_adapter_has_no_gate_and_does_not_count(
+    own: str, target: str, gates: int, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
-    assert GatedFusion("token", 4, size, own, None).bias.tolist() == pytest.approx([start] * (size - (own is not None)))
+    for layer in layers(gated(backbone, folders, target, own_adapter=own)):
+        assert layer.bias.tolist() == pytest.approx([min(1.0, 2 / gates)] * gates)

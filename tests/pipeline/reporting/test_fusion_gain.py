@@ -83,6 +83,14 @@ def test_a_start_that_was_not_scored_is_told_under_the_table_and_not_in_the_summ
         ({"anchor": None}, "mean of all"),
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", anchor=0.0)}, "mean of all"),
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", head_start=False)}, "sst, new head"),
+        ({"recipe": Recipe(trainable="fusion")}, "fresh own adapter, gates at 1"),
+        ({"recipe": Recipe(trainable="fusion", gate_start=0.25)}, "fresh own adapter, gates at 0.25"),
+        ({"recipe": Recipe(trainable="fusion", own_adapter="warm")}, "warm-started own adapter, gates at 1"),
+        (
+            {"recipe": Recipe(trainable="fusion", own_adapter="frozen", head_start=False)},
+            "own adapter, gates at 1, new head",
+        ),
+        ({"recipe": Recipe(trainable="fusion", own_adapter="none", gate_start=0.5)}, "gates at 0.5"),
     ],
 )
 def test_what_it_began_as_is_named(how: dict[str, Any], began: str, tmp_path: Path) -> None:
