@@ -4,12 +4,14 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.records.ledger import RunRecord
+from pipeline.records.store import Artifact
+from pipeline.runs.ranking import best_sources
 from pipeline.runs.request import RunRequest
-from pipeline.runs.sources import Fusion, SourceName, parse_sources
+from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.training.devices import is_main_process, on_main_process
+from pipeline.training.devices import is_main_process, make_accelerator, on_main_process
 from stages.extract import extract
 
 
@@ -29,18 +31,22 @@ def fuse(
 
     Args:
         sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
-            lacks is trained first, as is the target's own if the recipe takes it. None: all adapters that fit, and
-            none is trained.
+            lacks is trained first, as is the target's own if the recipe takes it. ``best:N``: of the adapters that fit
+            the N that :func:`pipeline.runs.ranking.best_sources` chooses. None: all that fit. In both cases none is
+            trained.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
     """
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
-    if sources is not None:
+    count = None if sources is None else best_count(sources)
+    if sources is not None and count is None:
         names = fusion.named(parse_sources(sources, workspace))
         _train_missing(names, fusion, seed, limit)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
     if own is not None and limit is None:
         limit = own.limit
+    if count is not None:
+        chosen = _best(count, chosen, fusion, seed, limit)
     run = TrainingRun(fusion.request(chosen, seed=seed, limit=limit), workspace)
     if own is not None and own.train_rows != run.data[own.task].fingerprint["train"]:
         print(
@@ -49,6 +55,18 @@ def fuse(
             file=sys.stderr,
         )
     return run.get(force)
+
+
+def _best(
+    count: int, fitting: Sequence[Artifact], fusion: Fusion, seed: int, limit: int | None
+) -> tuple[Artifact, ...]:
+    """Of the ``fitting`` adapters the target's own, if it is there, and the ``count`` others that suit it best."""
+    task, workspace = fusion.task, fusion.workspace
+    others = [artifact for artifact in fitting if artifact.manifest.task != task.name]
+    rows = workspace.task_data(task, limit, seed).train
+    recipe = workspace.resolve(fusion.recipe, task)
+    best = best_sources(count, others, task, recipe, rows, workspace.backbone, make_accelerator("fp32"))
+    return tuple(artifact for artifact in fitting if artifact.manifest.task == task.name or artifact in best)
 
 
 def _train_missing(names: Sequence[SourceName], fusion: Fusion, seed: int, limit: int | None) -> None:

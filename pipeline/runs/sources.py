@@ -55,6 +55,20 @@ def parse_sources(text: str, workspace: Workspace, option: str = "--sources") ->
     return names
 
 
+def best_count(text: str) -> int | None:
+    """N of ``best:N``, which names the N adapters that fit a target best; None if ``text`` names tasks.
+
+    Raises:
+        PipelineError: N is no number of adapters.
+    """
+    word, colon, number = text.strip().partition(":")
+    if word != BEST:
+        return None
+    if not colon or not number.isdecimal() or int(number) < 1:
+        raise PipelineError(f"--sources {text}: say how many to choose, such as --sources {BEST}:8")
+    return int(number)
+
+
 class Fusion:
     """A fusion for ``task`` whose adapters are yet to be chosen.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from accelerate import Accelerator
 from torch import Tensor, nn
 
 from pipeline.methods.houlsby import load_adapter
@@ -85,9 +86,12 @@ def choose_start(
     if len(rows) > ROWS:
         rows = rows.sample(ROWS, random_state=0)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
-    bare, *others = (_probe(each, recipe, scoring, rows, backbone) for each in (None, *candidates))
+    labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
+    bare, *others = (
+        probe(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), labels, classes)
+        for each in (None, *candidates)
+    )
     probes = dict(zip(by_task, others, strict=True))
-    labels = rows["label"].to_numpy()
     best = most_fitting(task.metric, probes, bare, labels)
     if is_main:
         scores = {name: score(task.metric, each, labels) for name, each in {"no adapter": bare, **probes}.items()}
@@ -104,10 +108,14 @@ class _Features(nn.Module):
         return u if v is None else pair_features(u, v)
 
 
-def _probe(
-    candidate: Artifact | None, recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone
+def sentence_vectors(
+    candidate: Artifact | None, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> np.ndarray:
-    task, accelerator = scoring.task, scoring.accelerator
+    """What a linear head would read of ``rows``, (rows, features), with the adapter ``candidate`` or with none.
+
+    Args:
+        recipe: of the task that the rows are of, resolved.
+    """
     assert recipe.encoding is not None and recipe.pooling is not None
     encoder = backbone.load()
     if candidate is not None:
@@ -121,5 +129,4 @@ def _probe(
         pad_token_id=backbone.tokenizer.pad_token_id,
         accelerator=accelerator,
     )
-    classes = task.outputs if task.kind == "classes" else None
-    return probe(vectors.numpy(), rows["label"].to_numpy(), classes)
+    return vectors.numpy()

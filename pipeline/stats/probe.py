@@ -45,3 +45,18 @@ def most_fitting(metric: Metric, probes: Mapping[str, np.ndarray], bare: np.ndar
     best = max(probes, key=lambda name: score(metric, probes[name], labels))
     comparison = paired_difference(metric, [probes[best]], [bare], labels).comparison(len(probes))
     return best if comparison.verdict == "better" else None
+
+
+def explained(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> float:
+    """The share of the labels' variance that ridge regression on ``vectors`` explains in rows that it did not see.
+
+    Each row is predicted by the fit on all others, in closed form; the penalty is the one that does best so. Unlike
+    accuracy it tells probes apart that all vote for the largest class. At most 1; below 0 where the mean of the other
+    rows would predict better. Arguments as for :func:`probe`.
+    """
+    targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
+    centred = targets - targets.mean(axis=0)
+    scaled = StandardScaler().fit_transform(vectors.astype(np.float64))
+    ridge = RidgeCV(_ALPHAS, store_cv_results=True).fit(scaled, centred)
+    error = ridge.cv_results_.sum(axis=tuple(range(ridge.cv_results_.ndim - 1))).min()
+    return 1.0 - float(error / (centred**2).sum())

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from sklearn.linear_model import Ridge
+from sklearn.preprocessing import StandardScaler
 
 from pipeline.stats.metrics import score
 from pipeline.stats.names import Metric
-from pipeline.stats.probe import LEAST, most_fitting, probe
+from pipeline.stats.probe import LEAST, explained, most_fitting, probe
 
 METRIC: dict[str, Metric] = {"quora": "accuracy", "sts": "pearson"}
 RNG = np.random.default_rng(0)
@@ -58,3 +60,26 @@ def test_only_what_is_shown_to_be_better_than_the_bare_backbone_is_chosen(right:
 
     probes = {"good": predictions(right), "poor": predictions(0.6)}
     assert most_fitting("accuracy", probes, predictions(0.7), wanted) == best
+
+
+@pytest.mark.parametrize("classes", [2, None])
+def test_the_explained_variance_is_that_of_rows_left_out_one_by_one(classes: int | None) -> None:
+    vectors = StandardScaler().fit_transform(RNG.normal(size=(40, 12)))
+    strength = vectors[:, 0] + RNG.normal(size=40)
+    wanted = strength if classes is None else (strength > 0).astype(int)
+    targets = wanted[:, None] if classes is None else np.eye(2)[wanted]
+    errors = []
+    for alpha in np.logspace(0, 5, 6):
+        model = Ridge(alpha=alpha)
+        rest = [np.arange(40) != row for row in range(40)]
+        predictions = [model.fit(vectors[kept], targets[kept]).predict(vectors[~kept])[0] for kept in rest]
+        errors.append(((targets - np.reshape(predictions, targets.shape)) ** 2).sum())
+    expected = 1 - min(errors) / ((targets - targets.mean(axis=0)) ** 2).sum()
+    assert explained(vectors, wanted, classes) == pytest.approx(expected)
+
+
+def test_it_tells_probes_apart_that_all_vote_for_the_largest_class() -> None:
+    wanted = (np.arange(200) % 10 == 0).astype(int)
+    nothing = RNG.normal(size=(200, 8))
+    something = nothing + np.outer(wanted, RNG.normal(size=8))
+    assert explained(nothing, wanted, 2) < 0.05 < 0.1 < explained(something, wanted, 2) <= 1

@@ -1,0 +1,115 @@
+"""What the bottlenecks of many adapters read off the frozen backbone, in one pass over the inputs for all of them.
+
+The units of adapter n at a site are ``a_n = f(D_n h + b_n)``, here with the hidden states h that reach the site where
+no adapter is active. The adapter's output is linear in them: a linear probe of the units sees what one of the output
+would. It is an approximation, since in the adapter's own model the sites below change h.
+
+Only sites in the upper half of the layers count: a head reads what they write.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import adapters
+import torch
+from adapters.methods.bottleneck import BottleneckLayer
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.data.tasks import Pooling
+from pipeline.methods.bank import sites_of
+from pipeline.methods.houlsby import bottleneck_method
+from pipeline.methods.saved import SavedModules, begin_as
+from pipeline.models.layout import layers_of
+from pipeline.models.transfer_model import pool
+
+
+class UnitReader:
+    """The bottlenecks of the ``saved`` adapters, joined site by site; none of them is active.
+
+    Args:
+        backbone: a copy for the reader alone, on the device that is to compute.
+    """
+
+    def __init__(self, backbone: PreTrainedModel, saved: Sequence[SavedModules]) -> None:
+        adapters.init(backbone)
+        self._backbone, self._count = backbone.eval(), len(saved)
+        joined_sites = [_JoinedSite(site) for site in sites_of(backbone)]
+        names: dict[object, str] = {}  # of a module for each shape, which each adapter of that shape passes through
+        for position, each in enumerate(saved):
+            kind, dropped = each.recipe.adapter.kind, each.recipe.adapter.drop_layers
+            name = names.setdefault((kind, each.recipe.bottleneck.width, dropped), f"shape{len(names)}")
+            if name not in backbone.adapters_config:
+                bottleneck_method(each.recipe).put_in(backbone, name, each.recipe, dropped)
+            begin_as(backbone, name, each)
+            for joined in joined_sites:
+                joined.add(position, name)
+        backbone.set_active_adapters(None)
+        backbone.requires_grad_(False)
+        lowest = len(layers_of(backbone)) // 2
+        self._sites = [joined for joined in joined_sites if joined.places and joined.site.layer_idx >= lowest]
+        for joined in self._sites:
+            joined.finish()
+
+    @torch.inference_mode()
+    def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> list[Tensor]:
+        """The units of each adapter, (B, its units), pooled over the tokens of each of B inputs."""
+        with _recorded([joined.site for joined in self._sites]) as hidden:
+            self._backbone(**inputs)
+        parts: list[list[Tensor]] = [[] for _ in range(self._count)]
+        for joined in self._sites:
+            units = pool(joined.units(hidden[joined.site]), inputs["attention_mask"], pooling)
+            for position, place in joined.places.items():
+                parts[position].append(units[:, place])
+        return [torch.cat(each, dim=1) if each else torch.empty(len(inputs["input_ids"]), 0) for each in parts]
+
+
+class _JoinedSite:
+    """The bottlenecks of all adapters that stand at ``site``."""
+
+    def __init__(self, site: BottleneckLayer) -> None:
+        self.site = site
+        self.places: dict[int, slice] = {}  # the units of each adapter, by its position
+        self._downs, self._biases = list[Tensor](), list[Tensor]()
+        self._activation: Any = None
+
+    def add(self, position: int, name: str) -> None:
+        if name not in self.site.adapters:
+            return
+        module: Any = self.site.adapters[name]
+        first = max((place.stop for place in self.places.values()), default=0)
+        self.places[position] = slice(first, first + module.adapter_down[0].out_features)
+        self._downs.append(module.adapter_down[0].weight.detach().clone())
+        self._biases.append(module.adapter_down[0].bias.detach().clone())
+        self._activation = module.non_linearity  # all kinds have the same
+
+    def finish(self) -> None:
+        self._down, self._bias = torch.cat(self._downs), torch.cat(self._biases)
+        self._downs, self._biases = [], []
+
+    def units(self, hidden: Tensor) -> Tensor:
+        """(B, T, d) to (B, T, units of all adapters)."""
+        units: Tensor = self._activation(nn.functional.linear(hidden, self._down, self._bias))
+        return units
+
+
+@contextmanager
+def _recorded(sites: Sequence[BottleneckLayer]) -> Iterator[dict[BottleneckLayer, Tensor]]:
+    """The hidden states (B, T, d) that reach each site in the next forward pass."""
+    hidden: dict[BottleneckLayer, Tensor] = {}
+
+    def recording(site: Any, stock: Any) -> Any:
+        def forward(states: Tensor, residual: Tensor, layer_norm: Any) -> Any:
+            hidden[site] = states
+            return stock(states, residual, layer_norm)
+
+        return forward
+
+    for site in sites:
+        site.bottleneck_layer_forward = recording(site, site.bottleneck_layer_forward)
+    try:
+        yield hidden
+    finally:
+        for site in sites:
+            del site.bottleneck_layer_forward

@@ -1,0 +1,110 @@
+"""Which of many adapters a fusion should mix, told by linear probes before anything is trained.
+
+Probing what an adapter makes of the target's rows ranks sources nearly as training with each does (Poth, Pfeiffer,
+Rücklé, Gurevych 2021). Of a large store, all adapters are first probed at their bottlenecks alone
+(:mod:`pipeline.methods.units`); those that look best are then run whole.
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+from accelerate import Accelerator
+
+from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
+from pipeline.data.tasks import Task
+from pipeline.methods.units import UnitReader
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import pair_features
+from pipeline.records.store import Artifact
+from pipeline.runs.build import modules_of
+from pipeline.runs.scoring import splits_of
+from pipeline.runs.starting import sentence_vectors
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.probe import LEAST, explained
+from pipeline.system.errors import PipelineError, few
+
+ROWS = 256
+"""Training rows that a probe reads; of more, a seeded sample."""
+WHOLE = 16
+"""Adapters that are run whole, at least; twice as many as are wanted, if that is more."""
+_BATCH = 16
+
+
+def best_sources(
+    count: int,
+    candidates: Sequence[Artifact],
+    task: Task,
+    recipe: Recipe,
+    rows: pd.DataFrame,
+    backbone: Backbone,
+    accelerator: Accelerator,
+) -> list[Artifact]:
+    """The ``count`` adapters of other tasks that linear probes of ``task`` read best, in the order of ``candidates``.
+
+    Args:
+        candidates: intact adapters of this backbone, one a task.
+        recipe: of the fusion, resolved for ``task``.
+        rows: labelled training rows of ``task``.
+
+    Raises:
+        PipelineError: too few rows to choose by.
+    """
+    if len(candidates) <= count:
+        return list(candidates)
+    if len(rows) < LEAST:
+        raise PipelineError(
+            f"--sources best:{count}: {len(rows)} training rows of {task.name} are too few to rank sources by (at least"
+            f" {LEAST}): name the sources"
+        )
+    rows = rows.sample(ROWS, random_state=0) if len(rows) > ROWS else rows
+    labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
+    for candidate in candidates:
+        candidate.verify()
+    kept, most = list(candidates), max(WHOLE, 2 * count)
+    if len(kept) > most:
+        units = _units(kept, recipe, rows, backbone, accelerator.device)
+        kept = _highest([explained(each, labels, classes) for each in units], kept, most)
+    fits = [explained(sentence_vectors(each, recipe, rows, backbone, accelerator), labels, classes) for each in kept]
+    chosen = _highest(fits, kept, count)
+    if accelerator.is_main_process:
+        order = np.argsort(fits, kind="stable")[::-1]
+        listed = few([f"{kept[place].manifest.task} {fits[place]:.3f}" for place in order], 2 * count)
+        before = f", of {len(candidates):,} probed at their bottlenecks," if len(kept) < len(candidates) else ""
+        print(
+            f"{task.name}: variance of the labels that linear probes explain, by source{before} on {len(rows)} training"
+            f" rows: {', '.join(listed)}; fused: {', '.join(each.manifest.task for each in chosen)}",
+            file=sys.stderr,
+        )
+    return chosen
+
+
+def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) -> list[Artifact]:
+    """The ``count`` that fit best, in their order; of equal ones the first."""
+    best = sorted(range(len(fits)), key=lambda place: -fits[place])[:count]
+    return [candidates[place] for place in sorted(best)]
+
+
+def _units(
+    candidates: Sequence[Artifact], recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, device: torch.device
+) -> list[np.ndarray]:
+    """The pooled units of each candidate on ``rows``, (rows, features); of siamese pairs as a head compares vectors."""
+    assert recipe.pooling is not None
+    reader = UnitReader(backbone.load().to(device), [modules_of(each) for each in candidates])
+    (split,) = splits_of(rows, recipe, backbone.tokenizer, both_orders=False)
+    inputs, pairs = (split, None) if split.b is None else sentences_of(split, np.arange(len(split)))
+    order = np.argsort(inputs.lengths, kind="stable")  # inputs of like length share a batch
+    parts: list[list[torch.Tensor]] = [[] for _ in candidates]
+    for first in range(0, len(order), _BATCH):
+        batch = collate(inputs, order[first : first + _BATCH], backbone.tokenizer.pad_token_id)
+        read = reader.read({key: batch[key].to(device) for key in BACKBONE_INPUTS if key in batch}, recipe.pooling)
+        for part, units in zip(parts, read, strict=True):
+            part.append(units.cpu())
+    back = torch.from_numpy(np.argsort(order, kind="stable"))
+    found = [torch.cat(part)[back] for part in parts]
+    if pairs is not None:
+        first_of, second_of = torch.from_numpy(pairs).view(2, -1)
+        found = [pair_features(units[first_of], units[second_of]) for units in found]
+    return [units.numpy() for units in found]

@@ -1,0 +1,84 @@
+"""The units of many adapters at once are those that each has in AdapterHub's own forward pass, where they can be."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import adapters
+import pytest
+import torch
+
+from pipeline.methods.bank import sites_of
+from pipeline.methods.saved import SavedModules
+from pipeline.methods.units import UnitReader
+from pipeline.models.backbone import Backbone, open_backbone
+from tests.nano import save_backbone
+from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_adapter, saved_modules
+
+IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
+MASK = torch.ones_like(IDS)
+Save = Callable[..., SavedModules]
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Save:
+    def make(backbone: Backbone, name: str, seed: int, width: int = 8, drop: tuple[int, ...] = ()) -> SavedModules:
+        encoder = backbone.load()
+        add_adapter(encoder, name, "houlsby", width, drop)
+        randomise(encoder, f"adapters.{name}", seed=seed)
+        save_adapter(encoder, name, tmp_path / name)
+        return saved_modules(name, tmp_path / name, bottleneck=width, drop_layers=drop)
+
+    return make
+
+
+def stock_units(backbone: Backbone, saved: SavedModules) -> list[torch.Tensor]:
+    """What AdapterHub's own forward pass computes at each site with the adapter, (B, T, m), from the bottom up."""
+    encoder = backbone.load()
+    adapters.init(encoder)
+    encoder.load_adapter(str(saved.folder), load_as=saved.task, set_active=True, use_safetensors=True)
+    units: list[torch.Tensor] = []
+    for site in sites_of(encoder):
+        if saved.task in site.adapters:
+            down: Any = site.adapters[saved.task]
+            down.adapter_down.register_forward_hook(lambda _, __, output: units.append(output))
+    with torch.no_grad():
+        encoder.eval()(input_ids=IDS, attention_mask=MASK)
+    return units
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_at_the_lowest_site_of_an_adapter_they_are_those_of_its_own_model(
+    family: str, save: Save, tmp_path: Path
+) -> None:
+    """Above it the adapter changes what it reads; layer 0 is in the lower half of two."""
+    backbone = open_backbone(str(save_backbone(tmp_path / "backbone", family)))
+    saved = [save(backbone, "films", 1, 8, (0,)), save(backbone, "meals", 2, 5, (0,)), save(backbone, "pairs", 3, 8)]
+    reader = UnitReader(backbone.load(), saved)
+    for pooling in ("cls", "mean"):
+        units = reader.read({"input_ids": IDS, "attention_mask": MASK}, pooling)
+        assert [part.shape for part in units] == [(3, 16), (3, 10), (3, 16)]
+        for each, part in zip(saved[:2], units, strict=False):
+            lowest, above = stock_units(backbone, each)
+            expected = lowest[:, 0] if pooling == "cls" else lowest.mean(dim=1)
+            torch.testing.assert_close(part[:, : expected.shape[1]], expected)
+            assert not torch.allclose(part[:, expected.shape[1] :], above[:, 0] if pooling == "cls" else above.mean(1))
+
+
+def test_they_do_not_depend_on_the_others_nor_on_padding_and_the_backbone_is_left_alone(
+    save: Save, backbone: Backbone
+) -> None:
+    saved = [save(backbone, "films", 1), save(backbone, "meals", 2, 5)]
+    encoder = backbone.load()
+    together = UnitReader(encoder, saved)
+    assert torch.equal(hidden(encoder), hidden(backbone.load()))
+    padded = {"input_ids": torch.cat([IDS, torch.zeros_like(IDS)], 1), "attention_mask": torch.cat([MASK, 0 * MASK], 1)}
+    for number, each in enumerate(saved):
+        (alone,) = UnitReader(backbone.load(), [each]).read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+        torch.testing.assert_close(together.read(padded, "mean")[number], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_an_adapter_without_a_site_in_the_upper_half_has_no_units(save: Save, backbone: Backbone) -> None:
+    reader = UnitReader(backbone.load(), [save(backbone, "films", 1, 8, (1,)), save(backbone, "meals", 2)])
+    none, some = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+    assert (none.shape, some.shape) == ((3, 0), (3, 16))

@@ -1,0 +1,111 @@
+"""fuse --sources best:N fuses the adapters that linear probes of the target's rows prefer."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.records.ledger import RunRecord
+from pipeline.runs import ranking
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+from stages.extract import extract
+from stages.fuse import fuse
+
+Quick = Callable[..., Recipe]
+
+
+@pytest.fixture(scope="module")
+def stocked(
+    backbone_folder: Path, data_folder: Path, quick: Quick, tmp_path_factory: pytest.TempPathFactory
+) -> Workspace:
+    """Adapters of meals, which knows what films needs; of coins, whose labels are drawn; of films and pairs."""
+    folder = tmp_path_factory.mktemp("best")
+    data = folder / "data"
+    shutil.copytree(data_folder, data)
+    shutil.copytree(data / "meals", data / "coins")
+    toml = data / "coins" / "task.toml"
+    toml.write_text(toml.read_text().replace('"meals"', '"coins"'))
+    rows = pd.read_csv(data / "coins" / "train.csv")
+    rows["label"] = np.random.default_rng(0).permutation(rows["label"])
+    rows.to_csv(data / "coins" / "train.csv", index=False)
+    place = Workspace(str(backbone_folder), data, folder / "store", folder / "reports")
+    for task, epochs in {"coins": 4, "films": 1, "meals": 30, "pairs": 1}.items():
+        extract(task, quick("adapter", epochs=epochs, learning_rate=1e-2, bottleneck=32), place, seed=1)
+    return place
+
+
+def fused(place: Workspace, quick: Quick, tmp_path: Path, target: str = "films", **settings: object) -> RunRecord:
+    """A fusion of the best adapter, beside the store's own files."""
+    options = {"fusion": "gated", "epochs": 1, **settings}
+    return fuse(target, quick("fusion", **options), replace(place, reports=tmp_path), seed=1, sources="best:1")
+
+
+@pytest.mark.parametrize("whole", [1, 16])
+def test_of_several_the_one_that_knows_the_target_is_fused(
+    whole: int,
+    stocked: Workspace,
+    quick: Quick,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Whether all are run whole, or two are left after probes of the bottlenecks."""
+    monkeypatch.setattr(ranking, "WHOLE", whole)
+    record = fused(stocked, quick, tmp_path)
+    assert [source.task for source in record.sources] == ["meals"]
+    said = capsys.readouterr().err
+    assert "on 96 training rows: meals " in said and said.count("fused: meals") == 1
+    assert ("of 3 probed at their bottlenecks" in said) == (whole == 1)
+    assert fused(stocked, quick, tmp_path) == record
+
+
+def test_the_targets_own_adapter_stays_and_is_not_counted(stocked: Workspace, quick: Quick, tmp_path: Path) -> None:
+    record = fused(stocked, quick, tmp_path, fusion="anchored", fusion_rank=4)
+    assert [source.task for source in record.sources] == ["films", "meals"]
+
+
+@pytest.mark.parametrize("encoding", ["cross", "siamese"])
+def test_pairs_are_read_as_the_target_reads_them(
+    encoding: str, stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ranking, "WHOLE", 1)
+    read: list[int] = []
+    explained = ranking.explained
+
+    def recorded(vectors: np.ndarray, *arguments: object) -> float:
+        read.append(vectors.shape[1])
+        return explained(vectors, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ranking, "explained", recorded)
+    fused(stocked, quick, tmp_path, "pairs", encoding=encoding)
+    # First the units of two sites, then the width of the backbone; a siamese head reads u, v and |u - v|.
+    assert set(read) == ({64, 32} if encoding == "cross" else {192, 96})
+
+
+def test_no_more_are_asked_than_there_are_so_all_are_fused(stocked: Workspace, quick: Quick, tmp_path: Path) -> None:
+    place = replace(stocked, reports=tmp_path)
+    record = fuse("films", quick("fusion", fusion="gated", epochs=1), place, seed=1, sources="best:3")
+    assert [source.task for source in record.sources] == ["coins", "meals", "pairs"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "limit", "message"),
+    [
+        ("best", None, "--sources best: say how many to choose, such as --sources best:8"),
+        ("best:0", None, "--sources best:0: say how many"),
+        ("best:two", None, "--sources best:two: say how many"),
+        ("best:1", 10, "--sources best:1: 10 training rows of films are too few to rank sources by (at least 20)"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(
+    sources: str, limit: int | None, message: str, stocked: Workspace, quick: Quick
+) -> None:
+    with pytest.raises(PipelineError) as raised:
+        fuse("films", quick("fusion", fusion="gated", epochs=1), stocked, seed=1, limit=limit, sources=sources)
+    assert str(raised.value).startswith(message)
