@@ -17,6 +17,7 @@ NAMES = (
     "stage_two",
     "growth",
     "store",
+    "choosing",
     "prediction",
     "serve",
     "adapter_drop",
@@ -48,8 +49,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, store, prediction, serve, adapter_drop, full_tuning, regularised,
-        gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, store, choosing, prediction, serve, adapter_drop, full_tuning,
+        regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output

@@ -1,0 +1,86 @@
+"""``fuse --sources best:8`` in a store of many adapters: bottlenecks probed for all, the best run whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pipeline.data.tasks import Task
+from pipeline.methods.houlsby import bottleneck_method
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.records.store import Artifact, Manifest
+from pipeline.runs.ranking import ROWS, WHOLE, best_sources
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import sha256_file, sha256_text
+from pipeline.training.devices import make_accelerator
+
+from .backbones import MINILM, NANO, backbone_folder
+from .report import Report
+from .rows import real_lengths
+from .setting import Setting
+from .timing import Row, interleave, milliseconds
+
+_CHOSEN = 8
+_TASK = Task(name="target", kind="classes", text=("text",), label="label", classes=("no", "yes"), metric="accuracy")
+
+
+def run(setting: Setting) -> Report:
+    shape, rows, sizes = (NANO, 32, [9, 20]) if setting.quick else (MINILM, ROWS, [16, 100, 1000])
+    return Report(
+        (
+            f"Seconds to choose {_CHOSEN} adapters of width {setting.bottleneck}: d = {shape.width}, {shape.layers}"
+            f" layers, random weights; {rows} rows of the lengths of QQP's pairs, fp32.",
+            f"Of more than {WHOLE} adapters, all are probed at their bottlenecks and {WHOLE} are run whole.",
+            "Medians (lowest to highest).",
+        ),
+        ([_row(setting, backbone_folder(setting, shape), rows, count) for count in sizes],),
+    )
+
+
+def _row(setting: Setting, folder: Path, size: int, count: int) -> Row:
+    backbone, accelerator = open_backbone(str(folder)), make_accelerator("fp32")
+    adapters = _write_adapters(backbone, setting.scratch / f"adapters-{count}", setting.bottleneck, count)
+    texts = [" ".join(["word"] * (length - 2)) for length in real_lengths("quora", size)]
+    labels = np.random.default_rng(0).integers(0, 2, size)
+    rows = pd.DataFrame({"id": [str(row) for row in range(size)], "text_a": texts, "label": labels})
+    workspace = Workspace(str(folder), None, setting.scratch / "store", setting.scratch / "reports")
+    recipe = workspace.resolve(Recipe(trainable="fusion"), _TASK)
+    step = milliseconds(lambda: best_sources(_CHOSEN, adapters, _TASK, recipe, rows, backbone, accelerator))
+    return {"adapters": count, **interleave({"seconds": lambda: step() / 1000}, min(setting.repeats, 3))}
+
+
+def _write_adapters(backbone: Backbone, root: Path, bottleneck: int, count: int) -> list[Artifact]:
+    """Adapters with random weights, each of a task of its own."""
+    recipe = Recipe(trainable="adapter", bottleneck=bottleneck, encoding="cross")
+    root.mkdir()
+    method, encoder = bottleneck_method(recipe), backbone.load()
+    artifacts = []
+    for number in range(count):
+        name = f"task{number}"
+        method.put_in(encoder, name, recipe, ())
+        torch.manual_seed(number)
+        for key, parameter in encoder.named_parameters():
+            if f".{name}." in key:
+                torch.nn.init.normal_(parameter, std=0.02)
+        method.save(encoder, name, root / name)
+        encoder.delete_adapter(name)
+        manifest = Manifest(
+            kind="adapter",
+            task=name,
+            run=sha256_text(name)[:12],
+            seed=0,
+            limit=None,
+            recipe=recipe,
+            train_rows=sha256_text("rows"),
+            pair=False,
+            meaning=_TASK.meaning,
+            metric=_TASK.metric,
+            dev=0.5,
+            backbone=backbone.name,
+            backbone_weights=backbone.weights_hash,
+            files={file.name: sha256_file(file) for file in sorted((root / name).iterdir())},
+        )
+        artifacts.append(Artifact(folder=root / name, manifest=manifest))
+    return artifacts
