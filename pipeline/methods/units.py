@@ -53,16 +53,17 @@ class UnitReader:
             joined.finish()
 
     @torch.inference_mode()
-    def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> list[Tensor]:
-        """The units of each adapter, (B, its units), pooled over the tokens of each of B inputs."""
+    def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> tuple[Tensor, list[Tensor]]:
+        """Sentence vectors (B, d) of the bare backbone, and the units of each adapter, (B, its units), pooled alike."""
         with _recorded([joined.site for joined in self._sites]) as hidden:
-            self._backbone(**inputs)
+            bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
             units = pool(joined.units(hidden[joined.site]), inputs["attention_mask"], pooling)
             for position, place in joined.places.items():
                 parts[position].append(units[:, place])
-        return [torch.cat(each, dim=1) if each else torch.empty(len(inputs["input_ids"]), 0) for each in parts]
+        none = bare.new_empty(len(bare), 0)
+        return pool(bare, inputs["attention_mask"], pooling), [torch.cat([none, *each], dim=1) for each in parts]
 
 
 class _JoinedSite:

@@ -6,12 +6,13 @@ Rücklé, Gurevych 2021). Of a large store, all adapters are first probed at the
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.tasks import Task
@@ -89,22 +90,28 @@ def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) 
 
 def _units(
     candidates: Sequence[Artifact], recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, device: torch.device
-) -> list[np.ndarray]:
-    """The pooled units of each candidate on ``rows``, (rows, features); of siamese pairs as a head compares vectors."""
+) -> Iterator[np.ndarray]:
+    """For each candidate its units on ``rows`` beside the bare backbone's sentence vectors, (rows, features).
+
+    With these, adapters ranked more like their whole models do than by their units alone.
+    """
     assert recipe.pooling is not None
     reader = UnitReader(backbone.load().to(device), [modules_of(each) for each in candidates])
     (split,) = splits_of(rows, recipe, backbone.tokenizer, both_orders=False)
     inputs, pairs = (split, None) if split.b is None else sentences_of(split, np.arange(len(split)))
     order = np.argsort(inputs.lengths, kind="stable")  # inputs of like length share a batch
-    parts: list[list[torch.Tensor]] = [[] for _ in candidates]
+    vectors, units = list[Tensor](), list[list[Tensor]]()
     for first in range(0, len(order), _BATCH):
         batch = collate(inputs, order[first : first + _BATCH], backbone.tokenizer.pad_token_id)
-        read = reader.read({key: batch[key].to(device) for key in BACKBONE_INPUTS if key in batch}, recipe.pooling)
-        for part, units in zip(parts, read, strict=True):
-            part.append(units.cpu())
+        bare, read = reader.read(
+            {key: batch[key].to(device) for key in BACKBONE_INPUTS if key in batch}, recipe.pooling
+        )
+        vectors.append(bare.cpu())
+        units.append([each.cpu() for each in read])
     back = torch.from_numpy(np.argsort(order, kind="stable"))
-    found = [torch.cat(part)[back] for part in parts]
-    if pairs is not None:
-        first_of, second_of = torch.from_numpy(pairs).view(2, -1)
-        found = [pair_features(units[first_of], units[second_of]) for units in found]
-    return [units.numpy() for units in found]
+    for each in zip(*units, strict=True):
+        features = torch.cat([torch.cat(vectors), torch.cat(each)], dim=1)[back]
+        if pairs is not None:
+            one, other = torch.from_numpy(pairs).view(2, -1)
+            features = pair_features(features[one], features[other])
+        yield features.numpy()

@@ -84,8 +84,8 @@ def test_pairs_are_read_as_the_target_reads_them(
 
     monkeypatch.setattr(ranking, "explained", recorded)
     fused(stocked, quick, tmp_path, "pairs", encoding=encoding)
-    # First the units of two sites, then the width of the backbone; a siamese head reads u, v and |u - v|.
-    assert set(read) == ({64, 32} if encoding == "cross" else {192, 96})
+    # The width of the backbone, at first with the units of two sites; a siamese head reads u, v and |u - v|.
+    assert set(read) == ({96, 32} if encoding == "cross" else {288, 96})
 
 
 def test_no_more_are_asked_than_there_are_so_all_are_fused(stocked: Workspace, quick: Quick, tmp_path: Path) -> None:

@@ -13,9 +13,8 @@ from pipeline.methods.saved import SavedModules
 from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
-from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import IDS, add_adapter, hidden, randomise, save_adapter, saved_modules
 
-IDS = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(0))
 MASK = torch.ones_like(IDS)
 Save = Callable[..., SavedModules]
 
@@ -56,7 +55,9 @@ def test_at_the_lowest_site_of_an_adapter_they_are_those_of_its_own_model(
     saved = [save(backbone, "films", 1, 8, (0,)), save(backbone, "meals", 2, 5, (0,)), save(backbone, "pairs", 3, 8)]
     reader = UnitReader(backbone.load(), saved)
     for pooling in ("cls", "mean"):
-        units = reader.read({"input_ids": IDS, "attention_mask": MASK}, pooling)
+        vectors, units = reader.read({"input_ids": IDS, "attention_mask": MASK}, pooling)
+        states = hidden(backbone.load())
+        torch.testing.assert_close(vectors, states[:, 0] if pooling == "cls" else states.mean(dim=1))
         assert [part.shape for part in units] == [(3, 16), (3, 10), (3, 16)]
         for each, part in zip(saved[:2], units, strict=False):
             lowest, above = stock_units(backbone, each)
@@ -74,11 +75,11 @@ def test_they_do_not_depend_on_the_others_nor_on_padding_and_the_backbone_is_lef
     assert torch.equal(hidden(encoder), hidden(backbone.load()))
     padded = {"input_ids": torch.cat([IDS, torch.zeros_like(IDS)], 1), "attention_mask": torch.cat([MASK, 0 * MASK], 1)}
     for number, each in enumerate(saved):
-        (alone,) = UnitReader(backbone.load(), [each]).read({"input_ids": IDS, "attention_mask": MASK}, "mean")
-        torch.testing.assert_close(together.read(padded, "mean")[number], alone, rtol=1e-4, atol=1e-5)
+        _, (alone,) = UnitReader(backbone.load(), [each]).read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+        torch.testing.assert_close(together.read(padded, "mean")[1][number], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_an_adapter_without_a_site_in_the_upper_half_has_no_units(save: Save, backbone: Backbone) -> None:
     reader = UnitReader(backbone.load(), [save(backbone, "films", 1, 8, (1,)), save(backbone, "meals", 2)])
-    none, some = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+    _, (none, some) = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
     assert (none.shape, some.shape) == ((3, 0), (3, 16))
