@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test fuzz mutants bench docs lint format clean
+.PHONY: demo test fuzz mutants bench audit docs lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -41,6 +41,10 @@ mutants: $(INSTALLED)
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# Advisories about the installed dependencies, and what each means here; fails for one that is not assessed.
+audit: $(INSTALLED)
+	$(BIN)/python -m tests.audit
 
 # The pages of docs/ as a web site in build/docs; a broken link or a page outside the navigation is an error.
 docs: $(VENV)/.docs
