@@ -18,7 +18,8 @@ from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.load import TaskData, check_limit, has_rows, load_all_rows, read_test_texts
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
-from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.methods.registry import check_fits
+from pipeline.models.backbone import Backbone, family_of, open_backbone
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Store
 from pipeline.runs.weights import ARTIFACT_KINDS
@@ -121,6 +122,7 @@ class Workspace:
         return self._once(key, lambda: self._resolved(recipe, task, joint))
 
     def _resolved(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
+        check_fits(recipe, self._once("family", lambda: family_of(self.backbone_name)))
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
         own = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
         precision, backbone = resolve_precision(recipe.precision), self.backbone
