@@ -31,7 +31,7 @@ MODERNBERT = {
 }
 
 
-def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = 32) -> Path:
+def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = 32, **settings: object) -> Path:
     """Write a two-layer encoder with random weights and a word tokenizer; dropout off, so that tests are exact."""
     import torch
     import transformers
@@ -51,7 +51,10 @@ def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int 
         config_class, own = {
             "bert": (transformers.BertConfig, {}),
             "roberta": (transformers.RobertaConfig, {"type_vocab_size": 1}),
-            "electra": (transformers.ElectraConfig, {"embedding_size": width // 2}),  # narrower, as the small one has it
+            "electra": (
+                transformers.ElectraConfig,
+                {"embedding_size": width // 2},
+            ),  # narrower, as the small one has it
             "deberta-v2": (transformers.DebertaV2Config, DEBERTA_V3),
             "modernbert": (transformers.ModernBertConfig, MODERNBERT),
         }[family]
@@ -66,6 +69,7 @@ def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int 
                 "initializer_range": 0.3,
                 **sizes,
                 **own,
+                **settings,
             }
         )
     transformers.AutoModel.from_config(config).save_pretrained(folder)

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, SavedModules, StockAdapter, check_config
 from pipeline.models.layout import layers_of
 from pipeline.models.tensors import fill, read_tensors
-from pipeline.settings.recipe import Recipe
 
 _BESIDE = "prefix_gates|adapters|loras"
 """Where AdapterHub holds what may stand beside prefixes."""
@@ -60,6 +59,4 @@ class PrefixTuning(StockAdapter):
                     module.adapter_modules.pop(task)
 
 
-PREFIX_TUNING = PrefixTuning(
-    lambda recipe, backbone: PrefixTuningConfig(flat=True, prefix_length=recipe.prefix.length)
-)
+PREFIX_TUNING = PrefixTuning(lambda recipe, backbone: PrefixTuningConfig(flat=True, prefix_length=recipe.prefix.length))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
-from transformers.utils import cached_file, is_sentencepiece_available
+from transformers.utils import cached_file, has_file, is_sentencepiece_available
 
 from pipeline.data.tokens import Tokenizer
 from pipeline.models.tensors import is_finite
@@ -40,6 +40,7 @@ _ONLY_ASK = {
     f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
 }
 _SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
+_SAFE = ("model.safetensors", _INDEX)
 _PICKLED = "pytorch_model.bin"
 _CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
 _OTHER_CONFIG = "use the config.json that the weights were saved with"
@@ -222,8 +223,9 @@ def _load_encoder(name: str) -> PreTrainedModel:
 
 
 def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
-    if not is_sentencepiece_available() and not _file_of(name, "tokenizer.json"):
-        if file := next((file for file in _SENTENCEPIECE if _file_of(name, file)), None):
+    if not is_sentencepiece_available() and not _has(name, "tokenizer.json"):
+        file = next((file for file in _SENTENCEPIECE if _has(name, file)), None)
+        if file is not None:
             problem = f"its tokenizer is a SentencePiece model ({file}) without a tokenizer.json"
             raise _refused(name, f"{problem}: pip install sentencepiece protobuf")
     fast = _read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
@@ -257,25 +259,21 @@ def _check_runs_no_code(name: str) -> None:
         raise _refused(name, f"its {_INDEX} names weights that are no safetensors ({shortened(others[0])}): {_CONVERT}")
 
 
-def _file_of(name: str, file: str) -> Path | None:
-    """A file of a folder or repository; None where it is missing or the Hub cannot be asked."""
+def _has(name: str, file: str) -> bool:
+    """Whether a folder or repository has a file; False where the Hub cannot be asked."""
     if _is_folder(name):
-        path = Path(name) / file
-        return path if path.exists() else None
-    with suppress(Exception):  # of many kinds; whatever the matter is, loading the backbone will tell
-        found = cached_file(name, file, **_ONLY_ASK)
-        return None if found is None else Path(found)
-    return None
+        return (Path(name) / file).exists()
+    with suppress(Exception):
+        return bool(has_file(name, file))
+    return False
 
 
 def _json_of(name: str, file: str) -> dict[str, Any]:
-    """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read.
-
-    What is then loaded is read again, and refused in its own words.
-    """
-    path = _file_of(name, file)
-    with suppress(PipelineError):
-        content = read_json(path, "") if path is not None else {}
+    """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read."""
+    # Failures are of many kinds; what is loaded is read again, and then refused in its own words.
+    with suppress(Exception):
+        path = Path(name) / file if _is_folder(name) else cached_file(name, file, **_ONLY_ASK)
+        content = read_json(Path(path), "") if path is not None and Path(path).exists() else {}
         return content if isinstance(content, dict) else {}
     return {}
 
@@ -295,7 +293,7 @@ def _read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> 
         # shapes, a bare Exception for a damaged tokenizer.json.
         if type(error).__name__ == "SafetensorError":
             message = f"its weights file is damaged ({_reason(error)}): copy it again"
-        elif what == _ENCODER and "model.safetensors" in str(error) and _file_of(name, _PICKLED):
+        elif what == _ENCODER and not any(_has(name, file) for file in _SAFE) and _has(name, _PICKLED):
             message = f"its weights are pickled ({_PICKLED}), and to read them could run code: {_CONVERT}"
         elif "size mismatch" in str(error):
             message = f"its weights do not fit its config.json ({_reason(error, 'size mismatch')}): {_OTHER_CONFIG}"

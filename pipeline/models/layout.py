@@ -128,14 +128,16 @@ def _run_part(backbone: Any, part: slice, instead: list[tuple[Any, str, Any]], i
     stack, held = stack_of(backbone)
     layers = getattr(stack, held)
     some = layers[part]
-    instead = [*instead, (stack, held, some if len(some) else nn.ModuleList([_Unchanged()]))]
-    if not len(some) or part.start:
+    if not len(some) and hasattr(stack, "get_rel_pos"):  # DeBERTa cannot run none
+        some = nn.ModuleList([_Unchanged()])
+    instead = [*instead, (stack, held, some)]
+    if part.stop == 0 or part.start:
         instead.append((stack, "conv", None))  # DeBERTa's, after the lowest layer
-    replaced = [(*place, getattr(*place)) for *place, _ in instead if getattr(*place, None) is not None]
+    instead = [place for place in instead if getattr(place[0], place[1], None) is not None]
+    replaced = [(owner, name, getattr(owner, name)) for owner, name, _ in instead]
     try:
         for owner, name, module in instead:
-            if getattr(owner, name, None) is not None:
-                setattr(owner, name, module)
+            setattr(owner, name, module)
         return backbone(**inputs).last_hidden_state
     finally:
         for owner, name, module in replaced:
@@ -154,10 +156,10 @@ class _Given(nn.Module):
 
 
 class _Unchanged(nn.Module):
-    """Stands in for no layers, which DeBERTa cannot run. Some families read a layer's states first, others last."""
+    """Stands in for a layer of DeBERTa, and returns the states that it is given."""
 
-    def forward(self, states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return states, states
+    def forward(self, states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        return states, None
 
 
 def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:

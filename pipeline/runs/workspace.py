@@ -61,6 +61,11 @@ class Workspace:
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
+    def family(self) -> str:
+        """The backbone's model type, for which its weights are not read."""
+        return family_of(self.backbone_name)
+
+    @cached_property
     def backbone(self) -> Backbone:
         announce(f"reading backbone {self.backbone_name}")
         return open_backbone(self.backbone_name)
@@ -122,7 +127,7 @@ class Workspace:
         return self._once(key, lambda: self._resolved(recipe, task, joint))
 
     def _resolved(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
-        check_fits(recipe, self._once("family", lambda: family_of(self.backbone_name)))
+        check_fits(recipe, self.family)
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
         own = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
         precision, backbone = resolve_precision(recipe.precision), self.backbone

@@ -50,7 +50,9 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
         own: names in the encoder of what was pretrained; None: all.
     """
     assert recipe.learning_rate is not None
-    depth = 1 + max((layer for name, _ in model.named_parameters() if (layer := layer_of(name)) is not None), default=-1)
+    depth = 1 + max(
+        (layer for name, _ in model.named_parameters() if (layer := layer_of(name)) is not None), default=-1
+    )
     backbone = recipe.pretrained.learning_rate or recipe.learning_rate
     embeddings = recipe.pretrained.embedding_learning_rate or backbone * recipe.pretrained.layer_decay**depth
     below = tuple(f"{path}." for path in BASE)

@@ -263,7 +263,9 @@ def test_a_name_inside_torchs_modules_is_no_tasks(kind: str, encoder: PreTrained
 @pytest.mark.parametrize(("kind", "family"), REFUSED)
 def test_a_kind_that_cannot_work_in_a_family_is_refused(kind: str, family: str, families: dict[str, Backbone]) -> None:
     encoder = families[family].load()
-    with pytest.raises(PipelineError, match=f"{kind} on a (DistilBERT|DeBERTa|ModernBERT): .*: use --adapter ") as refused:
+    with pytest.raises(
+        PipelineError, match=f"{kind} on a (DistilBERT|DeBERTa|ModernBERT): .*: use --adapter "
+    ) as refused:
         add_modules(encoder, ["films"], recipe(kind))
     instead = str(refused.value).rpartition(" ")[2]
     add_modules(encoder, ["films"], recipe(instead))
