@@ -35,7 +35,7 @@ _ENCODER = "encoder (config.json, model.safetensors)"
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 _MOST_LAYERS = 1000
 _INDEX = "model.safetensors.index.json"
-_OWN_ATTENTION = (None, True, False, "eager", "sdpa", "flash_attention_2")
+_OWN_ATTENTION = (None, True, False, "eager", "sdpa")
 _ONLY_ASK = {
     f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
 }
