@@ -40,9 +40,9 @@ from pipeline.training.terms import Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised, divergence_of
 from pipeline.training.tracking import tracking
 
-_KEEPS_WEIGHTS = frozenset({"full", "frozen"})
-"""Kinds of runs that keep their weights unasked. Sequential tuning makes a model for every ordered pair of tasks; to
-keep them all would fill disks."""
+_KEEPS_WEIGHTS = frozenset({"frozen"})
+"""Kinds of runs that keep their weights unasked: those of a head are few. A study makes a whole model for every task
+and seed, and for every ordered pair of tasks; to keep them all would fill disks."""
 
 
 class TrainingRun:

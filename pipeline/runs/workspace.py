@@ -137,8 +137,10 @@ class Workspace:
         """The ledger's record of ``run``, if everything the run leaves behind, or is asked to keep, is still there."""
         record = self.ledger.find(run)
         if record is None or record.kind not in ARTIFACT_KINDS:
-            is_due = record is not None and (keep_weights or record.weights_sha256 is not None)
-            return None if is_due and not self.ledger.weights_file(run).is_file() else record
+            # Weights that nobody asks for may be deleted; the scores stand without them.
+            return (
+                None if record is not None and keep_weights and not self.ledger.weights_file(run).is_file() else record
+            )
         artifact = self.store.find_unchanged(run, record.artifact_digest)
         return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
 
