@@ -459,7 +459,8 @@ def test_curves_can_be_told_apart_in_any_scheme_and_width(show: Callable[..., Op
     choose(page, "Curves of", "")
     found = choose(page, "Task", "")
     light = """colours => colours.map(text => {
-        const [r, g, b] = text.match(/[\\d.]+/g).map(v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+        const part = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        const [r, g, b] = text.match(/[\\d.]+/g).map(part);
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     })"""
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
