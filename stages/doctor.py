@@ -213,7 +213,7 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     for run, record in records.items():
         if record.weights_sha256 is not None and not ledger.weights_file(run).is_file():
             text = f"run {run} ({record.kind} of {record.task}) lost its weights.safetensors"
-            yield Finding("note", "ledger", text, "it is trained again when it is asked for")
+            yield Finding("note", "ledger", text, "it is trained again when its model is asked for")
     lost = [run for run, record in records.items() if _lost_its_artifact(record.artifact, store)]
     if lost:
         text = f"artifacts of {len(lost)} finished runs are not in {store}, first {lost[0]}"

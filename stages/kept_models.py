@@ -47,8 +47,8 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
         raise PipelineError(f"--drop-layers: run {using} ({record.kind}) has no adapters to leave out")
     if record.weights_sha256 is None:
         raise PipelineError(
-            f"run {using} ({record.kind}) kept no model: adapters, fusions, full and head-only runs do, others where"
-            " their row of the study says keep_weights = true"
+            f"run {using} ({record.kind}) kept no model: adapters, fusions and head-only runs do, others where their"
+            " row of the study says keep_weights = true, or under compare --keep-weights, which trains it again"
         )
     return Target(task, record, record.run, record.recipe_of(task.name), on_own_backbone(workspace, record))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from pipeline.data.load import canonical_rows
 from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, read_table, write_table
 from pipeline.data.tasks import Task
+from pipeline.methods.parallel import takes_parallel
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member
 from pipeline.records.ledger import RunRecord
@@ -190,8 +191,8 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
     """The forward passes over the input: targets that one of them answers stand together.
 
     Those are bottleneck adapters at the same sites, and the tasks of one jointly trained model without modules, that
-    read the same columns in the same way with one backbone. A fusion, a model of one task, modules of another kind and
-    an adapter with LayerNorms of its own each need a pass to themselves.
+    read the same columns in the same way with one backbone. A fusion, a model of one task, modules of another kind,
+    an adapter with LayerNorms of its own and one of a ModernBERT each need a pass to themselves.
     """
     passes: dict[object, list[Target]] = {}
     for target in targets:
@@ -202,7 +203,7 @@ def _passes(targets: Sequence[Target]) -> list[list[Target]]:
         else:
             model = None
             bottleneck = trained.manifest.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS
-            may_share = bottleneck and not recipe.bottleneck.train_layernorm
+            may_share = bottleneck and not recipe.bottleneck.train_layernorm and takes_parallel(target.workspace.family)
         shared = canonical_json({key: recipe.flat()[key] for key in _SHARED})
         inputs = target.task.text, shared, target.workspace.backbone_name
         passes.setdefault((model, inputs) if may_share else (target.run, target.task.name), []).append(target)

@@ -30,6 +30,7 @@ from pipeline.system.reading import present, read_text
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
+from pipeline.training.tracking import tracking
 
 RESULT = "pretraining.json"
 ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3
@@ -122,8 +123,6 @@ class _Pretraining:
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
             check_writable(self.output)  # now rather than after hours
-        if workspace.track:
-            accelerator.init_trackers("", config={})
         train, dev = ({name: self._tokenised(name, split) for name in self.data} for split in ("train", "dev"))
         torch.manual_seed(self.seed)
         model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
@@ -134,21 +133,21 @@ class _Pretraining:
             recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
         if recipe.pretrained.freeze_embeddings:
             model.base_model.embeddings.requires_grad_(False)
-        fitted = fit_masked(
-            model,
-            joined(list(train.values())),
-            dev,
-            backbone.tokenizer,
-            recipe,
-            Masking(),
-            seed=self.seed,
-            accelerator=accelerator,
-            title=self.title,
-            checkpoint_file=workspace.ledger.checkpoint_file(self.name),
-            checkpoint_seconds=workspace.checkpoint_seconds,
-        )
-        if workspace.track:
-            accelerator.end_training()
+        settings = {"seed": self.seed, **recipe.flat()}
+        with tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports):
+            fitted = fit_masked(
+                model,
+                joined(list(train.values())),
+                dev,
+                backbone.tokenizer,
+                recipe,
+                Masking(),
+                seed=self.seed,
+                accelerator=accelerator,
+                title=self.title,
+                checkpoint_file=workspace.ledger.checkpoint_file(self.name),
+                checkpoint_seconds=workspace.checkpoint_seconds,
+            )
         if accelerator.is_main_process:
             self._write(model, fitted, had_head)
         accelerator.wait_for_everyone()

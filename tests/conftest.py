@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pipeline.system import process
-from tests.nano import save_backbone, write_tasks
+from tests.nano import FAMILIES, save_backbone, write_tasks
 
 # Before torch and transformers are imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -71,6 +71,15 @@ def backbone(backbone_folder: Path) -> Backbone:
     from pipeline.models.backbone import open_backbone
 
     return open_backbone(str(backbone_folder))
+
+
+@pytest.fixture(scope="session")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Backbone]:
+    """A nano backbone of every supported family."""
+    from pipeline.models.backbone import open_backbone
+
+    folder = tmp_path_factory.mktemp("families")
+    return {family: open_backbone(str(save_backbone(folder / family, family))) for family in FAMILIES}
 
 
 @pytest.fixture

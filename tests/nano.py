@@ -10,8 +10,28 @@ BAD = ["bad", "poor", "awful", "dull", "cold", "grim", "mean"]
 THINGS = ["film", "song", "book", "meal", "room", "walk", "game"]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "is", "very", *GOOD, *BAD, *THINGS]
 
+FAMILIES = ["bert", "roberta", "distilbert", "electra", "deberta-v2", "modernbert"]
+# As the pretrained models have them, but for the sizes.
+DEBERTA_V3 = {
+    "relative_attention": True,
+    "position_biased_input": False,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_buckets": 4,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "type_vocab_size": 0,
+}
+MODERNBERT = {
+    "global_attn_every_n_layers": 2,
+    "local_attention": 4,
+    "num_hidden_layers": 3,
+    **{f"{name}_token_id": VOCABULARY.index(f"[{word}]") for name, word in (("cls", "CLS"), ("sep", "SEP"))},
+    "bos_token_id": VOCABULARY.index("[CLS]"),
+    "eos_token_id": VOCABULARY.index("[SEP]"),
+}
 
-def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = 32) -> Path:
+
+def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int = 32, **settings: object) -> Path:
     """Write a two-layer encoder with random weights and a word tokenizer; dropout off, so that tests are exact."""
     import torch
     import transformers
@@ -28,17 +48,29 @@ def save_backbone(folder: Path, family: str = "bert", seed: int = 0, width: int 
             dim=width, n_layers=2, n_heads=2, hidden_dim=2 * width, dropout=0.0, attention_dropout=0.0, **sizes
         )
     else:
-        config_class = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}[family]
+        config_class, own = {
+            "bert": (transformers.BertConfig, {}),
+            "roberta": (transformers.RobertaConfig, {"type_vocab_size": 1}),
+            "electra": (
+                transformers.ElectraConfig,
+                {"embedding_size": width // 2},
+            ),  # narrower, as the small one has it
+            "deberta-v2": (transformers.DebertaV2Config, DEBERTA_V3),
+            "modernbert": (transformers.ModernBertConfig, MODERNBERT),
+        }[family]
         config = config_class(
-            hidden_size=width,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=2 * width,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            initializer_range=0.3,
-            **({"type_vocab_size": 1} if family == "roberta" else {}),
-            **sizes,
+            **{
+                "hidden_size": width,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "intermediate_size": 2 * width,
+                "hidden_dropout_prob": 0.0,
+                "attention_probs_dropout_prob": 0.0,
+                "initializer_range": 0.3,
+                **sizes,
+                **own,
+                **settings,
+            }
         )
     transformers.AutoModel.from_config(config).save_pretrained(folder)
     return folder

@@ -10,6 +10,7 @@ from pipeline.settings.recipe import Recipe
 
 
 def single_run(workspace: Workspace, kind: Any, task: str, recipe: Recipe, seed: int, **rest: Any) -> TrainingRun:
+    rest.setdefault("keep_weights", kind == "full")
     return TrainingRun(RunRequest.single(kind, workspace.task(task), recipe, seed, **rest), workspace)
 
 

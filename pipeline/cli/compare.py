@@ -28,6 +28,7 @@ def compare(
     scoring: ScoredOn | None = None,
     curve: bool | None = None,
     curve_rows: str | None = None,
+    keep_weights: Flag = False,
     dry_run: Flag = False,
     places: Places = Places(),
     training: Training = Training(),
@@ -49,6 +50,8 @@ def compare(
             chooses; train: dev, a part of the training rows chooses; dev: dev, which chooses too (from the study).
         curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
+        keep_weights: Keep the trained models of all rows for predict, also of full fine-tuning: 440 MB each for
+            BERT-base (adapters, fusions, heads, and rows with keep_weights = true).
         dry_run: Check everything, show what would be run and how long it would take, and train nothing.
     """
     announce(LIBRARIES)
@@ -72,7 +75,7 @@ def compare(
     if dry_run:
         print_plan(stage.dry_run(chosen, workspace), running.json)
         return 0
-    result, folder = stage.compare(chosen, workspace)
+    result, folder = stage.compare(chosen, workspace, keep_weights)
     return _print_tables(chosen.name, result, folder, running.json) if is_main_process() else 0
 
 

@@ -122,8 +122,9 @@ class Running:
     "Choose by only N rows of dev and score on as many, the same for every run (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev."
-    track: Literal["tensorboard"] | None = None
-    "Log the training curve to a tracker, in the run's folder."
+    track: Literal["tensorboard", "mlflow", "wandb"] | None = None
+    "Log the training curve to a tracker too: tensorboard, in the run's folder; mlflow, in <reports>/mlruns or at"
+    " MLFLOW_TRACKING_URI; wandb, Weights & Biases (off)."
     checkpoint_seconds: float = 60.0
     "Seconds between checkpoints of an unfinished run."
     cache_gb: float = 2.0

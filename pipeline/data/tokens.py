@@ -14,19 +14,19 @@ import pyarrow as pa
 from pyarrow import feather
 from transformers import PreTrainedTokenizerFast
 
+from pipeline.data.counting import counting
 from pipeline.data.load import fingerprint
 from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
-from pipeline.system.streams import announce
 
 _FORMAT = 2
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
 _ENDLESS = 2**31 - 1  # tokens
-_MANY = 5000  # rows take seconds
+_MANY = 5000  # rows take seconds, and are shown as they are done
 _DIGEST = hashlib.sha256().digest_size
 
 
@@ -104,8 +104,6 @@ def tokenise(
         file = folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
     if table is None:
-        if len(rows) > _MANY:
-            announce(f"tokenising {len(rows):,} rows")
         table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
         if file is not None:
             _write_cached(table, file)
@@ -167,15 +165,26 @@ def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_lengt
         return_token_type_ids=tokenizer.token_types,
     )
     texts = [rows[name].tolist() for name in ("text_a", "text_b") if name in rows]
-    whole = encode(texts[0]) if siamese else encode(*texts)
-    columns = {"a": whole["input_ids"]}
-    if "token_type_ids" in whole:
-        columns["types_a"] = whole["token_type_ids"]
-    if siamese:
-        columns["b"] = encode(texts[1])["input_ids"]
-    if with_tail:
-        columns = {name: [_head_and_tail(one, max_length) for one in values] for name, values in columns.items()}
-    return pa.table({name: pa.array(values, type=pa.list_(pa.int32())) for name, values in columns.items()})
+
+    def tokenised(some: slice) -> pa.Table:
+        whole = encode(texts[0][some]) if siamese else encode(*(each[some] for each in texts))
+        columns = {"a": whole["input_ids"]}
+        if "token_type_ids" in whole:
+            columns["types_a"] = whole["token_type_ids"]
+        if siamese:
+            columns["b"] = encode(texts[1][some])["input_ids"]
+        if with_tail:
+            columns = {name: [_head_and_tail(one, max_length) for one in values] for name, values in columns.items()}
+        return pa.table({name: pa.array(values, type=pa.list_(pa.int32())) for name, values in columns.items()})
+
+    if len(rows) <= _MANY:
+        return tokenised(slice(None))
+    parts = []
+    with counting("tokenising", len(rows)) as count:
+        for first in range(0, len(rows), _MANY):
+            parts.append(tokenised(slice(first, first + _MANY)))
+            count(len(parts[-1]))
+    return pa.concat_tables(parts)
 
 
 def _head_and_tail(ids: list[int], max_length: int) -> list[int]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.saved import SiteAdapter
-from pipeline.models.layout import kept_layers
+from pipeline.models.layout import base_of, kept_layers
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.settings.recipe import Recipe
 
@@ -33,7 +33,7 @@ class OffsetSite(TaskSite):
 def _add(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     dropped = recipe.adapter.drop_layers
     # Below the lowest layer with modules nothing trains, so the embeddings go with layer 0.
-    parts: list[nn.Module] = [*([] if 0 in dropped else [backbone.embeddings]), *kept_layers(backbone, dropped)]
+    parts: list[nn.Module] = [*([] if 0 in dropped else base_of(backbone)), *kept_layers(backbone, dropped)]
     modules = [m for part in parts for m in part.modules() if isinstance(m, nn.Linear | nn.LayerNorm)]
     for task in tasks:
         check_task_name(task)

@@ -66,8 +66,9 @@ def add_layernorms(backbone: nn.Module, task: str, drop_layers: Collection[int] 
         for norm in norms_of(layer):
             if not hasattr(norm, "own"):
                 norm.own = NormSite(norm)
-            own = nn.LayerNorm(list(norm.normalized_shape), eps=norm.eps).to(norm.weight.device)
-            own.load_state_dict({name: getattr(norm, name) for name in ("weight", "bias")})
+            own = nn.LayerNorm(list(norm.normalized_shape), norm.eps, bias=norm.bias is not None)
+            own.load_state_dict(dict(norm.named_parameters(recurse=False)))
+            own.to(norm.weight.device)
             site: Any = norm.own
             site.tasks[task] = own
 

@@ -23,6 +23,11 @@ from pipeline.methods.bank import AdapterBank, BankedSite, sites_of
 _ORDER = ("residual_before_ln", "original_ln_before", "original_ln_after", "adapter_residual_before_ln")
 
 
+def takes_parallel(family: str) -> bool:
+    """Whether AdapterHub runs adapters side by side in a backbone of this model type."""
+    return family != "modernbert"
+
+
 def parallel_adapters(backbone: PreTrainedModel, names: Sequence[str]) -> None:
     """Activate the loaded adapters ``names`` side by side, for evaluation.
 

@@ -12,29 +12,14 @@ from pathlib import Path
 from adapters import PrefixTuningConfig
 from adapters.methods.adapter_layer_base import AdapterLayerBase
 from adapters.methods.prefix_tuning import PrefixTuningLayer
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE, SavedModules, StockAdapter, check_config
 from pipeline.models.layout import layers_of
 from pipeline.models.tensors import fill, read_tensors
-from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 
 _BESIDE = "prefix_gates|adapters|loras"
 """Where AdapterHub holds what may stand beside prefixes."""
-
-
-def _config(recipe: Recipe, backbone: PretrainedConfig) -> PrefixTuningConfig:
-    refuse_distilbert("prefix-tuning", backbone)
-    return PrefixTuningConfig(flat=True, prefix_length=recipe.prefix.length)
-
-
-def refuse_distilbert(kind: str, backbone: PretrainedConfig) -> None:
-    """On a DistilBERT AdapterHub adds one to the prefix's scores in batches with padding."""
-    if backbone.model_type == "distilbert":
-        raise PipelineError(
-            f"{kind} on a DistilBERT: AdapterHub's depends on how much padding a batch has there: use --adapter prefix"
-        )
 
 
 class PrefixTuning(StockAdapter):
@@ -74,4 +59,4 @@ class PrefixTuning(StockAdapter):
                     module.adapter_modules.pop(task)
 
 
-PREFIX_TUNING = PrefixTuning(_config)
+PREFIX_TUNING = PrefixTuning(lambda recipe, backbone: PrefixTuningConfig(flat=True, prefix_length=recipe.prefix.length))

@@ -1,6 +1,6 @@
 """The adapter kinds under the names that recipes use, and the adapters of one or several tasks by their recipe."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from pipeline.methods.unipelt import UNIPELT
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import AdapterKind
 from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 
 
 class AdapterMethod(Protocol):
@@ -54,11 +55,42 @@ METHODS: dict[AdapterKind, AdapterMethod] = {
 }
 
 
+_PADDING = "AdapterHub's depends on how much padding a batch has there"
+_RELATIVE = "its attention adds what it knows of the tokens' distances to each key, and a prefix has no place"
+_ONE_PROJECTION = "query, key and value are one projection there, and AdapterHub has no prefixes for it"
+_UNFIT: Mapping[str, tuple[str, Mapping[AdapterKind, str]]] = {
+    "distilbert": ("DistilBERT", {"prefix-tuning": _PADDING, "unipelt": _PADDING}),
+    "deberta-v2": ("DeBERTa", {"prefix": _RELATIVE, "unipelt": "its gates would also read embeddings of distances"}),
+    "modernbert": (
+        "ModernBERT",
+        {
+            "pal": "it has no LayerNorm after the feed-forward layer",
+            "prefix": _ONE_PROJECTION,
+            "prefix-tuning": _ONE_PROJECTION,
+            "unipelt": _ONE_PROJECTION,
+            "bitfit": "it has no biases",
+        },
+    ),
+}
+"""By model type: its name, and why a kind cannot work there. AdapterHub's (1.3) bottlenecks work everywhere."""
+_INSTEAD: tuple[AdapterKind, ...] = ("prefix", "prefix-tuning", "lora")
+
+
+def check_fits(recipe: Recipe, family: str) -> None:
+    """Raise a :class:`PipelineError` if the recipe's adapter cannot stand in a backbone of this model type."""
+    name, unfit = _UNFIT.get(family, ("", {}))
+    kind = recipe.adapter.kind
+    if recipe.has_modules and kind in unfit:
+        other = next(each for each in _INSTEAD if each not in unfit)
+        raise PipelineError(f"{kind} on a {name}: {unfit[kind]}: use --adapter {other}")
+
+
 def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> None:
     """Put a fresh adapter for each of ``tasks`` into ``backbone`` (:meth:`AdapterMethod.add`); the first is active.
 
     Adapters train, and with "full+adapter" so does the backbone, except LayerNorms of which every task has a copy.
     """
+    check_fits(recipe, backbone.config.model_type)
     METHODS[recipe.adapter.kind].add(backbone, tasks, recipe)
     for task in tasks if recipe.bottleneck.train_layernorm and len(tasks) > 1 else ():
         add_layernorms(backbone, task, recipe.adapter.drop_layers)
@@ -68,13 +100,14 @@ def add_modules(backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe)
     if recipe.bottleneck.train_layernorm and len(tasks) == 1:
         train_layernorms(backbone, recipe.adapter.drop_layers)
     for norm in replaced_norms(backbone):
-        norm.weight.requires_grad_(False)
-        norm.bias.requires_grad_(False)
+        for parameter in norm.parameters(recurse=False):
+            parameter.requires_grad_(False)
     activate(backbone, tasks[0])
 
 
 def load_modules(backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int] = ()) -> None:
     """Load an adapter (:meth:`AdapterMethod.load`) that was trained on this backbone, frozen and active."""
+    check_fits(saved.recipe, backbone.config.model_type)
     METHODS[saved.recipe.adapter.kind].load(backbone, saved, drop_layers)
     backbone.requires_grad_(False)
     activate(backbone, saved.task)

@@ -9,11 +9,12 @@ from typing import Any
 import adapters
 from adapters import AdapterConfig
 from adapters.methods.adapter_layer_base import AdapterLayerBase
+from adapters.methods.lora import LoRAMergedLinear
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from pipeline.models.layout import kept_indices, layers_of
+from pipeline.models.layout import base_of, kept_indices, layers_of
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.models.tensors import fill, in_layers, read_tensors
 from pipeline.settings.recipe import Recipe
@@ -50,7 +51,7 @@ class StockAdapter:
         """Add one fresh adapter, alone trainable and active."""
         check_task_name(name)
         config = self.config(recipe, backbone.config).replace(leave_out=sorted(drop_layers))
-        adapters.init(backbone)
+        init_adapters(backbone)
         backbone.add_adapter(name, config=config)
         backbone.train_adapter(name)
 
@@ -61,6 +62,18 @@ class StockAdapter:
     def load(self, backbone: PreTrainedModel, saved: SavedModules, drop_layers: Collection[int]) -> None:
         self.put_in(backbone, saved.task, saved.recipe, {*saved.recipe.adapter.drop_layers, *drop_layers})
         begin_as(backbone, saved.task, saved)
+
+
+def init_adapters(backbone: PreTrainedModel) -> None:
+    """Let ``backbone`` take AdapterHub's adapters; its function stays what it was.
+
+    AdapterHub 1.3 gives a projection of query, key and value in one, ModernBERT's, random biases if it has none.
+    """
+    own = {name for name, _ in backbone.named_parameters()}
+    adapters.init(backbone)
+    for name, module in backbone.named_modules():
+        if isinstance(module, LoRAMergedLinear) and f"{name}.bias" not in own:
+            module.bias = None
 
 
 def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
@@ -123,7 +136,7 @@ class SiteAdapter:
         fill(own, read_tensors(saved.folder / MODULES_FILE, own, saved.remedy))
         # Only now: a tensor that layers share may be in the file under its name in a layer that is left out.
         for index in set(drop_layers) - set(saved.recipe.adapter.drop_layers):
-            for part in (layers_of(backbone)[index], *([backbone.embeddings] if index == 0 else [])):
+            for part in (layers_of(backbone)[index], *(base_of(backbone) if index == 0 else [])):
                 for module in part.modules():
                     if isinstance(module, TaskSite):
                         module.tasks.pop(saved.task)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pipeline.methods.houlsby import reduction_factor
-from pipeline.methods.prefix_tuning import PrefixTuning, refuse_distilbert
+from pipeline.methods.prefix_tuning import PrefixTuning
 from pipeline.models.layout import attention_of, layers_of, mask_by_query
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -64,7 +64,6 @@ class MaskedGate(nn.Linear):
 
 
 def _config(recipe: Recipe, backbone: PretrainedConfig) -> UniPELTConfig:
-    refuse_distilbert("unipelt", backbone)
     settings, width = recipe.unipelt, backbone.hidden_size
     for name, size in (("bottleneck", settings.bottleneck), ("rank", settings.rank)):
         if size > width:

@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
+from transformers.utils import cached_file, has_file, is_sentencepiece_available
 
 from pipeline.data.tokens import Tokenizer
 from pipeline.models.tensors import is_finite
@@ -18,12 +20,29 @@ from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import read_json
 
 # Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
-_POSITION_OFFSET = {"bert": 0, "distilbert": 0, "roberta": 2, "xlm-roberta": 2}
+_POSITION_OFFSET = {
+    "bert": 0,
+    "distilbert": 0,
+    "roberta": 2,
+    "xlm-roberta": 2,
+    "electra": 0,
+    "deberta-v2": 0,  # also DeBERTa-v3
+    "modernbert": 0,
+}
 _HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 
 _ENCODER = "encoder (config.json, model.safetensors)"
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 _MOST_LAYERS = 1000
+_INDEX = "model.safetensors.index.json"
+_OWN_ATTENTION = (None, True, False, "eager", "sdpa")
+_ONLY_ASK = {
+    f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
+}
+_SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
+_SAFE = ("model.safetensors", _INDEX)
+_PICKLED = "pytorch_model.bin"
+_CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
 _OTHER_CONFIG = "use the config.json that the weights were saved with"
 _WEIGHTS: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
 
@@ -118,7 +137,7 @@ def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreT
     The decoder is tied to the word embeddings; the rest of the head has 622,650 parameters for BERT-base. Dropout is as
     for :meth:`Backbone.load`, errors are as for :func:`open_backbone`.
     """
-    model, info = _read_pretrained(name, _ENCODER, AutoModelForMaskedLM, **_WEIGHTS)
+    model, info = _read_pretrained(name, _ENCODER, AutoModelForMaskedLM, **_keywords(_configuration(name)))
     _set_dropout(model.base_model, hidden_dropout)
     return model, all(key.startswith(f"{model.base_model_prefix}.") for key in info["missing_keys"])
 
@@ -126,9 +145,11 @@ def load_masked_lm(name: str, hidden_dropout: float | None = None) -> tuple[PreT
 def _set_dropout(encoder: PreTrainedModel, hidden: float | None) -> None:
     if hidden is None:
         return
-    for name, module in encoder.named_modules():
+    for name, module in list(encoder.named_modules()):
         if isinstance(module, torch.nn.Dropout) and not name.endswith(("self.dropout", "attention.dropout")):
             module.p = hidden
+        elif hasattr(module, "out_drop"):  # in its place ModernBERT has nothing where its own dropout is zero
+            module.out_drop = torch.nn.Dropout(hidden)
 
 
 def hash_tensors(tensors: Mapping[str, torch.Tensor]) -> str:
@@ -161,14 +182,39 @@ def unchanged_parts(encoder: torch.nn.Module, backbone: Backbone, adapters: Mapp
     return hashes | after
 
 
-def _load_encoder(name: str) -> PreTrainedModel:
-    config = _read_pretrained(name, "configuration (config.json)", AutoConfig)
-    family = config.model_type
-    if family not in _POSITION_OFFSET:
-        raise _refused(name, f"model type '{family}' is not supported; use one of {', '.join(_POSITION_OFFSET)}")
+def family_of(name: str) -> str:
+    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, but for its weights.
+
+    Its configuration alone is read.
+    """
+    family: str = _configuration(name).model_type
+    return family
+
+
+def _configuration(name: str) -> PretrainedConfig:
+    """The configuration of a supported family, whose repository runs no code when it is loaded."""
+    _check_runs_no_code(name)
+    config: PretrainedConfig = _read_pretrained(name, "configuration (config.json)", AutoConfig)
+    if config.model_type not in _POSITION_OFFSET:
+        families = ", ".join(_POSITION_OFFSET)
+        raise _refused(name, f"model type '{config.model_type}' is not supported; use one of {families}")
     _check_config(name, config)
-    keywords: dict[str, Any] = {"add_pooling_layer": False} if family in _HAS_POOLER else {}
-    encoder, info = _read_pretrained(name, _ENCODER, AutoModel, config=config, **_WEIGHTS, **keywords)
+    return config
+
+
+def _keywords(config: PretrainedConfig) -> dict[str, Any]:
+    """How an encoder of this configuration is loaded."""
+    if config.model_type != "modernbert":
+        return {"config": config, **_WEIGHTS}
+    # Compiled, it would not run hooks; with flash attention it would take padding out, and states would be (tokens, d).
+    config.reference_compile = False
+    return {"config": config, **_WEIGHTS, "attn_implementation": "sdpa"}
+
+
+def _load_encoder(name: str) -> PreTrainedModel:
+    config = _configuration(name)
+    pooler: dict[str, Any] = {"add_pooling_layer": False} if config.model_type in _HAS_POOLER else {}
+    encoder, info = _read_pretrained(name, _ENCODER, AutoModel, **_keywords(config), **pooler)
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
     if missing := sorted(info["missing_keys"]):
         problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
@@ -177,6 +223,11 @@ def _load_encoder(name: str) -> PreTrainedModel:
 
 
 def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
+    if not is_sentencepiece_available() and not _has(name, "tokenizer.json"):
+        file = next((file for file in _SENTENCEPIECE if _has(name, file)), None)
+        if file is not None:
+            problem = f"its tokenizer is a SentencePiece model ({file}) without a tokenizer.json"
+            raise _refused(name, f"{problem}: pip install sentencepiece protobuf")
     fast = _read_pretrained(name, "tokenizer (tokenizer.json)", AutoTokenizer, use_fast=True)
     if not fast.is_fast or fast.pad_token_id is None:
         raise _refused(name, "needs a fast tokenizer (tokenizer.json) with a padding token")
@@ -188,6 +239,43 @@ def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
 
 def _refused(name: str, problem: str) -> PipelineError:
     return PipelineError(f"backbone '{name}': {problem}")
+
+
+def _check_runs_no_code(name: str) -> None:
+    """Refuse a folder or repository whose files name code to run, or weights that are pickled, before it is loaded."""
+    for file in ("config.json", "tokenizer_config.json"):
+        described = _json_of(name, file)
+        if "auto_map" in described:
+            problem = f"its {file} names code of its own (auto_map), which is never run"
+            raise _refused(name, f"{problem}: use a backbone that transformers has the code of")
+        for key, value in described.items():
+            if "attn_implementation" in key and value not in _OWN_ATTENTION:
+                problem = f"its {file} names attention that is fetched and run ({key} = {shortened(value)})"
+                raise _refused(name, f"{problem}: remove the key")
+    shards = _json_of(name, _INDEX).get("weight_map", {})
+    if others := sorted({str(file) for file in shards.values()} if isinstance(shards, dict) else {"no table"}):
+        others = [file for file in others if not file.endswith(".safetensors")]
+    if others:
+        raise _refused(name, f"its {_INDEX} names weights that are no safetensors ({shortened(others[0])}): {_CONVERT}")
+
+
+def _has(name: str, file: str) -> bool:
+    """Whether a folder or repository has a file; False where the Hub cannot be asked."""
+    if _is_folder(name):
+        return (Path(name) / file).exists()
+    with suppress(Exception):
+        return bool(has_file(name, file))
+    return False
+
+
+def _json_of(name: str, file: str) -> dict[str, Any]:
+    """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read."""
+    # Failures are of many kinds; what is loaded is read again, and then refused in its own words.
+    with suppress(Exception):
+        path = Path(name) / file if _is_folder(name) else cached_file(name, file, **_ONLY_ASK)
+        content = read_json(Path(path), "") if path is not None and Path(path).exists() else {}
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def _read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
@@ -205,6 +293,8 @@ def _read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> 
         # shapes, a bare Exception for a damaged tokenizer.json.
         if type(error).__name__ == "SafetensorError":
             message = f"its weights file is damaged ({_reason(error)}): copy it again"
+        elif what == _ENCODER and not any(_has(name, file) for file in _SAFE) and _has(name, _PICKLED):
+            message = f"its weights are pickled ({_PICKLED}), and to read them could run code: {_CONVERT}"
         elif "size mismatch" in str(error):
             message = f"its weights do not fit its config.json ({_reason(error, 'size mismatch')}): {_OTHER_CONFIG}"
         elif is_folder:

@@ -1,4 +1,6 @@
-"""The layers of BERT, RoBERTa and DistilBERT: where their parts are, which are frozen, and how to run some of them.
+"""The layers of a backbone: where their parts are, which are frozen, and how to run some of them.
+
+BERT, RoBERTa, ELECTRA and DeBERTa normalise after each sub-layer; ModernBERT before it, and once more at the very end.
 
 The *frozen prefix* of a model is the embeddings and layers below the lowest layer that trains. It gives an input the
 same hidden states every time, so they can be cached (:mod:`prefix_cache`). It runs in evaluation mode and without
@@ -15,15 +17,36 @@ from transformers import PreTrainedModel
 
 from pipeline.system.errors import PipelineError
 
+BASE = ("embeddings", "embeddings_project", "encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv")
+"""What may stand below the layers: ELECTRA projects its embeddings, DeBERTa has embeddings of relative positions, and
+after its first layer it may have a convolution, which only full fine-tuning trains."""
+_LAST = "final_norm"
+"""The LayerNorm above ModernBERT's layers."""
 
-def stack_of(backbone: nn.Module) -> Any:
-    """The module that runs the layers, which it holds as ``layer``; DistilBERT has another name for it."""
-    return backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder
+
+def stack_of(backbone: nn.Module) -> tuple[Any, str]:
+    """The module that runs the layers, and the name under which it holds them; ModernBERT runs them itself."""
+    if hasattr(backbone, "layers"):
+        return backbone, "layers"
+    return backbone.transformer if hasattr(backbone, "transformer") else backbone.encoder, "layer"
 
 
 def layers_of(backbone: nn.Module) -> Sequence[Any]:
     """The layers from the bottom up."""
-    return stack_of(backbone).layer
+    stack, name = stack_of(backbone)
+    layers: Sequence[Any] = getattr(stack, name)
+    return layers
+
+
+def base_of(backbone: nn.Module) -> list[nn.Module]:
+    """The modules below the layers, :data:`BASE`."""
+    return [part for path in BASE if (part := _at(backbone, path)) is not None]
+
+
+def _at(module: Any, path: str) -> Any:
+    for name in path.split("."):
+        module = getattr(module, name, None)
+    return module
 
 
 def kept_indices(backbone: nn.Module, drop_layers: Collection[int]) -> list[int]:
@@ -35,11 +58,16 @@ def kept_layers(backbone: nn.Module, drop_layers: Collection[int]) -> list[Any]:
     return [layers_of(backbone)[index] for index in kept_indices(backbone, drop_layers)]
 
 
-def norms_of(layer: Any) -> tuple[nn.LayerNorm, nn.LayerNorm]:
-    """LN1, after attention, and LN2, after the FFN."""
+def norms_of(layer: Any) -> list[nn.LayerNorm]:
+    """The LayerNorms of a layer: LN1, after attention, and LN2, after the FFN.
+
+    ModernBERT has them before its sub-layers, and none before the first attention.
+    """
+    if hasattr(layer, "mlp_norm"):
+        return [norm for norm in (layer.attn_norm, layer.mlp_norm) if isinstance(norm, nn.LayerNorm)]
     if hasattr(layer, "sa_layer_norm"):
-        return layer.sa_layer_norm, layer.output_layer_norm
-    return layer.attention.output.LayerNorm, layer.output.LayerNorm
+        return [layer.sa_layer_norm, layer.output_layer_norm]
+    return [layer.attention.output.LayerNorm, layer.output.LayerNorm]
 
 
 def attention_of(layer: Any) -> tuple[Any, Any, Any, str]:
@@ -53,24 +81,26 @@ def attention_of(layer: Any) -> tuple[Any, Any, Any, str]:
 def mask_by_query(mask: Tensor | None) -> Tensor | None:
     """The mask a layer is given, in a shape that broadcasts over (B, heads, T, T): additive, or true where visible.
 
-    None is a batch without padding. Attention that is not fused may be given (B, T) of zeros and ones.
+    None is a batch without padding. Attention that is not fused may be given (B, T) of zeros and ones. DeBERTa's lets
+    padding see nothing, of which a softmax would be NaN: here padding sees what the first token sees.
     """
     if mask is None or mask.is_floating_point():
         return mask
     mask = mask.to(torch.bool)
-    return mask[:, None, None, :] if mask.ndim == 2 else mask
+    return mask[:, None, None, :] if mask.ndim == 2 else mask[:, :, :1]
 
 
 def frozen_depth(backbone: Any) -> int:
     """How many layers from the bottom hold nothing that trains; 0 if the embeddings train."""
-    layers = layers_of(backbone)
-    trains = [any(p.requires_grad for p in part.parameters()) for part in (backbone.embeddings, *layers)]
-    return 0 if trains[0] else [*trains[1:], True].index(True)
+    if any(p.requires_grad for part in base_of(backbone) for p in part.parameters()):
+        return 0
+    trains = [any(p.requires_grad for p in layer.parameters()) for layer in layers_of(backbone)]
+    return [*trains, True].index(True)
 
 
 def is_frozen(backbone: nn.Module) -> bool:
     """Whether nothing in ``backbone`` trains."""
-    return frozen_depth(backbone) == len(layers_of(backbone))
+    return not any(parameter.requires_grad for parameter in backbone.parameters())
 
 
 def frozen_parts(backbone: Any) -> list[nn.Module]:
@@ -78,28 +108,40 @@ def frozen_parts(backbone: Any) -> list[nn.Module]:
     if is_frozen(backbone):
         return [backbone]
     depth = frozen_depth(backbone)
-    return [backbone.embeddings, *layers_of(backbone)[:depth]] if depth else []
+    return [*base_of(backbone), *layers_of(backbone)[:depth]] if depth else []
 
 
 def lower_states(backbone: Any, depth: int, inputs: dict[str, Tensor]) -> Tensor:
     """Hidden states (B, T, d) after the embeddings and the lower ``depth`` layers."""
-    return _run_part(backbone, slice(0, depth), backbone.embeddings, inputs)
+    instead: list[tuple[Any, str, Any]] = [(backbone, _LAST, nn.Identity())]
+    return _run_part(backbone, slice(0, depth), instead, inputs)
 
 
-def upper_states(backbone: nn.Module, depth: int, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+def upper_states(backbone: Any, depth: int, states: Tensor, inputs: dict[str, Tensor]) -> Tensor:
     """Last hidden states from those of :func:`lower_states`."""
-    return _run_part(backbone, slice(depth, None), _Given(states), inputs)
+    instead = [(backbone, "embeddings", _Given(states)), (backbone, "embeddings_project", nn.Identity())]
+    return _run_part(backbone, slice(depth, None), instead, inputs)
 
 
-def _run_part(backbone: Any, part: slice, embeddings: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-    """Run some layers of ``backbone`` over other embeddings, by transformers' own code."""
-    stack, own = stack_of(backbone), backbone.embeddings
-    layers = stack.layer
-    stack.layer, backbone.embeddings = layers[part], embeddings
+def _run_part(backbone: Any, part: slice, instead: list[tuple[Any, str, Any]], inputs: dict[str, Tensor]) -> Tensor:
+    """Run some layers by transformers' own code, with other modules in the place of those ``instead`` names, if any."""
+    stack, held = stack_of(backbone)
+    layers = getattr(stack, held)
+    some = layers[part]
+    if not len(some) and hasattr(stack, "get_rel_pos"):  # DeBERTa cannot run none
+        some = nn.ModuleList([_Unchanged()])
+    instead = [*instead, (stack, held, some)]
+    if part.stop == 0 or part.start:
+        instead.append((stack, "conv", None))  # DeBERTa's, after the lowest layer
+    instead = [place for place in instead if getattr(place[0], place[1], None) is not None]
+    replaced = [(owner, name, getattr(owner, name)) for owner, name, _ in instead]
     try:
+        for owner, name, module in instead:
+            setattr(owner, name, module)
         return backbone(**inputs).last_hidden_state
     finally:
-        stack.layer, backbone.embeddings = layers, own
+        for owner, name, module in replaced:
+            setattr(owner, name, module)
 
 
 class _Given(nn.Module):
@@ -113,6 +155,13 @@ class _Given(nn.Module):
         return self.states
 
 
+class _Unchanged(nn.Module):
+    """Stands in for a layer of DeBERTa, and returns the states that it is given."""
+
+    def forward(self, states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        return states, None
+
+
 def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[PreTrainedModel]:
     """``branches`` encoders that share all but the ``top`` layers, of which each has its own copy (Hayes 2024).
 
@@ -122,13 +171,16 @@ def split_encoder(encoder: PreTrainedModel, top: int, branches: int) -> list[Pre
     depth = len(layers_of(encoder))
     if not 0 <= top <= depth:
         raise PipelineError(f"split_layers {top}: the backbone has {depth} layers; give 0 to {depth}")
-    stack = stack_of(encoder)
-    name = next(name for name, module in encoder.named_children() if module is stack)
+    stack, held = stack_of(encoder)
+    layers = getattr(stack, held)
     encoders = [encoder]
     for _ in range(branches - 1):
-        own_stack, other = _shallow(stack), _shallow(encoder)
-        own_stack.layer = nn.ModuleList([*stack.layer[: depth - top], *copy.deepcopy(stack.layer[depth - top :])])
-        setattr(other, name, own_stack)
+        other = _shallow(encoder)
+        own = other
+        if stack is not encoder:
+            own = _shallow(stack)
+            setattr(other, next(name for name, module in encoder.named_children() if module is stack), own)
+        setattr(own, held, nn.ModuleList([*layers[: depth - top], *copy.deepcopy(layers[depth - top :])]))
         encoders.append(other)
     return encoders
 

@@ -17,7 +17,7 @@ from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
 
 _FP32 = "F32"
-_LAYER = re.compile(r"\.layer\.(\d+)\.")
+_LAYER = re.compile(r"\.(layers?)\.(\d+)\.")
 
 
 def read_tensors(file: Path, expected: Mapping[str, Tensor], remedy: str, part: str = "") -> dict[str, Tensor]:
@@ -66,14 +66,16 @@ def share_equal(module: nn.Module, other: nn.Module, names: Iterable[str]) -> No
 def in_layers(tensors: Mapping[str, Tensor], layers: Iterable[int]) -> dict[str, Tensor]:
     """``tensors`` of some layers of a backbone, under the names that they would have in each of ``layers``."""
     return {
-        _LAYER.sub(f".layer.{layer}.", name, count=1): tensor for layer in layers for name, tensor in tensors.items()
+        _LAYER.sub(rf".\g<1>.{layer}.", f".{name}", count=1)[1:]: tensor
+        for layer in layers
+        for name, tensor in tensors.items()
     }
 
 
 def layer_of(name: str) -> int | None:
     """The layer that the tensor ``name`` stands in; None for one of the embeddings."""
     layer = _LAYER.search(f".{name}")
-    return int(layer[1]) if layer else None
+    return int(layer[2]) if layer else None
 
 
 def is_finite(tensor: Tensor) -> bool:

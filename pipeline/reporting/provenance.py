@@ -31,6 +31,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     made_with |= {"finished": record.finished_at} | ({"artifact": record.artifact} if record.artifact else {})
     return {
         "record": record,
+        "row": method,
         "label": f"{method}, {' + '.join(record.trained_on)}, {record.own.train_rows:,} rows, seed {record.seed}",
         "groups": {
             "Result": _result(record),

@@ -46,7 +46,7 @@ class RunRequest:
     """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training. For full
     fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
     keep_weights: bool = False
-    """Keep the trained weights even of a kind that does not: another run starts from them, or they are to predict."""
+    """Keep the trained weights of the whole model: another run starts from them, or they are to predict."""
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

@@ -38,10 +38,11 @@ from pipeline.training.predict import Extend
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised, divergence_of
+from pipeline.training.tracking import tracking
 
-_KEEPS_WEIGHTS = frozenset({"full", "frozen"})
-"""Kinds of runs that keep their weights unasked. Sequential tuning makes a model for every ordered pair of tasks; to
-keep them all would fill disks."""
+_KEEPS_WEIGHTS = frozenset({"frozen"})
+"""Kinds of runs that keep their weights unasked: those of a head are few. A study makes a whole model for every task
+and seed, and for every ordered pair of tasks; to keep them all would fill disks."""
 
 
 class TrainingRun:
@@ -116,9 +117,9 @@ class TrainingRun:
 
     def train(self) -> RunRecord:
         """Train, score every task and write everything; see :meth:`get`."""
-        recipe, ledger, seed = self.recipe, self.workspace.ledger, self.request.seed
+        workspace, recipes = self.workspace, {name: part.recipe.flat() for name, part in self.parts.items()}
         accelerator = make_accelerator(
-            recipe.precision, self.workspace.track, ledger.folder(self.name), resting=len(self.parts) > 1
+            self.recipe.precision, workspace.track, workspace.ledger.folder(self.name), resting=len(self.parts) > 1
         )
         if accelerator.is_main_process:
             for name, rows in self.data.items():
@@ -127,8 +128,15 @@ class TrainingRun:
                 # Now rather than after hours.
                 kind = "fusion" if self.request.kind == "fusion" else "adapter"
                 check_writable(self.workspace.store.root / f"{kind}s" / self.task.name / self.name)
-        if self.workspace.track:
-            accelerator.init_trackers("", config={})
+        settings = {"seed": self.request.seed, **recipes[self.task.name]} if len(recipes) == 1 else recipes
+        with tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports):
+            self._train(accelerator)
+        record = self.finished()
+        assert record is not None
+        return record
+
+    def _train(self, accelerator: Accelerator) -> None:
+        recipe, ledger, seed = self.recipe, self.workspace.ledger, self.request.seed
         scorings = {
             name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
             for name, part in self.parts.items()
@@ -176,8 +184,6 @@ class TrainingRun:
         earlier = lineage(self.request.start, ledger) if self.request.kind == "sequential" else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
         unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, adapters)
-        if self.workspace.track:
-            accelerator.end_training()
         if accelerator.is_main_process:
             scored |= {
                 name: self._scored(scorings[name], prediction, tested.get(name), starts.get(name))
@@ -185,9 +191,6 @@ class TrainingRun:
             }
             self._finish(model, fitted, scored, scorings[self.task.name], initial, candidates, adapters, unchanged)
         accelerator.wait_for_everyone()
-        record = self.finished()
-        assert record is not None
-        return record
 
     def _loss(self, model: MultitaskModel, device: torch.device) -> tuple[Loss, Terms]:
         """The loss of a piece, weighted by its task, and the terms in it."""

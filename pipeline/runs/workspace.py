@@ -18,7 +18,8 @@ from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.load import TaskData, check_limit, has_rows, load_all_rows, read_test_texts
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
-from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.methods.registry import check_fits
+from pipeline.models.backbone import Backbone, family_of, open_backbone
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Store
 from pipeline.runs.weights import ARTIFACT_KINDS
@@ -58,6 +59,11 @@ class Workspace:
     held_out: tuple[str, ...] = ()
     """Tasks whose dev and scored rows no task trains on: they must not have been a source's training rows."""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @cached_property
+    def family(self) -> str:
+        """The backbone's model type, for which its weights are not read."""
+        return family_of(self.backbone_name)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -121,6 +127,7 @@ class Workspace:
         return self._once(key, lambda: self._resolved(recipe, task, joint))
 
     def _resolved(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:
+        check_fits(recipe, self.family)
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
         own = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
         precision, backbone = resolve_precision(recipe.precision), self.backbone
@@ -130,8 +137,10 @@ class Workspace:
         """The ledger's record of ``run``, if everything the run leaves behind, or is asked to keep, is still there."""
         record = self.ledger.find(run)
         if record is None or record.kind not in ARTIFACT_KINDS:
-            is_due = record is not None and (keep_weights or record.weights_sha256 is not None)
-            return None if is_due and not self.ledger.weights_file(run).is_file() else record
+            # Weights that nobody asks for may be deleted; the scores stand without them.
+            return (
+                None if record is not None and keep_weights and not self.ledger.weights_file(run).is_file() else record
+            )
         artifact = self.store.find_unchanged(run, record.artifact_digest)
         return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
 

@@ -132,7 +132,7 @@ class Row(BaseModel):
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
     backbone: BackboneName | None = Field(None, description="not the study's; rows that it is built on have the same")
     keep_weights: bool = Field(
-        False, description="multitask, sequential: keep the trained models for predict; other methods always do"
+        False, description="full, multitask, sequential: keep the trained models for predict; other methods always do"
     )
     tune: Grid | None = Field(
         None, description="a run for every combination of these values of recipe keys: the best on dev is the row's"

@@ -64,12 +64,17 @@ def set_up() -> None:
 LIBRARIES = "loading torch, transformers and AdapterHub"
 
 
-def announce(what: str) -> None:
+def is_commands(stream: TextIO) -> bool:
+    """Whether ``stream`` is a command's, in its main process; a program that uses the project keeps its own."""
+    return isinstance(stream, _Progress) and is_main_process()
+
+
+def announce(what: str, *, everywhere: bool = False) -> None:
     """Say on standard error what a command does next, if it may take a while and shows nothing by itself.
 
-    Only on a terminal, and not where the project is used as a library, which leaves standard error as it is.
+    Only on a terminal, or ``everywhere``, and not where the project is used as a library.
     """
-    if isinstance(sys.stderr, _Progress) and sys.stderr.isatty() and is_main_process():
+    if is_commands(sys.stderr) and (everywhere or sys.stderr.isatty()):
         print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 

@@ -16,7 +16,6 @@ import torch
 import torch.distributed
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.tracking import get_available_trackers
 from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from torch import nn
 from torch.utils.benchmark import Timer
@@ -24,6 +23,7 @@ from torch.utils.benchmark import Timer
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import give_back_memory, is_main_process
+from pipeline.training.tracking import check_tracker
 
 T = TypeVar("T")
 
@@ -153,9 +153,7 @@ def make_accelerator(
     # Accelerate keeps one state per process and refuses a second precision, but a study may hold two.
     if AcceleratorState._shared_state.get("_mixed_precision", mixed) != mixed:
         AcceleratorState._reset_state()
-    if tracker is not None and tracker not in map(str, get_available_trackers()):
-        # Accelerate would only write to its debug log, and track nothing.
-        raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
+    check_tracker(tracker)
     handlers = [DistributedDataParallelKwargs(find_unused_parameters=True)] if resting else []
     _group()
     accelerator = Accelerator(mixed_precision=mixed, log_with=tracker, project_dir=folder, kwargs_handlers=handlers)

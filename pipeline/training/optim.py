@@ -1,15 +1,14 @@
 """AdamW's parameter groups, the peak learning rate of each parameter, and schedules."""
 
 import math
-import re
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 from torch import nn
 
+from pipeline.models.layout import BASE
+from pipeline.models.tensors import layer_of
 from pipeline.settings.recipe import Recipe, Schedule
-
-_LAYER = re.compile(r"\.layer\.(\d+)\.")
 
 
 def parameter_groups(
@@ -42,7 +41,7 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
 
     Heads have ``head_learning_rate``; of the pretrained encoder's own parameters layer l of L (l from 1) has
     ``backbone_learning_rate * layer_decay^(L - l)`` (Sun et al. 2019, section 5.3.4; Hayes 2024 calls the layers 0 to
-    11 and writes 11 - l), its embeddings ``embedding_learning_rate``, or a step below the lowest layer, and what is
+    11 and writes 11 - l), what is below the layers ``embedding_learning_rate``, or a step below the lowest, and what is
     above the layers, such as a pooler, the undiminished rate. All others, the modules put into the encoder,
     have ``learning_rate``.
 
@@ -51,14 +50,17 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
         own: names in the encoder of what was pretrained; None: all.
     """
     assert recipe.learning_rate is not None
-    depth = 1 + max((layer for name, _ in model.named_parameters() if (layer := _layer(name)) is not None), default=-1)
+    depth = 1 + max(
+        (layer for name, _ in model.named_parameters() if (layer := layer_of(name)) is not None), default=-1
+    )
     backbone = recipe.pretrained.learning_rate or recipe.learning_rate
     embeddings = recipe.pretrained.embedding_learning_rate or backbone * recipe.pretrained.layer_decay**depth
+    below = tuple(f"{path}." for path in BASE)
     rates = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        inner, layer = _name_in_encoder(name), _layer(name)
+        inner, layer = _name_in_encoder(name), layer_of(name)
         if not inner:
             rates[name] = (recipe.head_learning_rate if ".head." in f".{name}" else None) or recipe.learning_rate
         elif not is_pretrained(name, own):
@@ -66,7 +68,7 @@ def peak_rates(model: nn.Module, recipe: Recipe, own: Collection[str] | None = N
         elif layer is not None:
             rates[name] = backbone * recipe.pretrained.layer_decay ** (depth - 1 - layer)
         else:
-            rates[name] = embeddings if inner.startswith("embeddings.") else backbone
+            rates[name] = embeddings if inner.startswith(below) else backbone
     return rates
 
 
@@ -79,12 +81,6 @@ def is_pretrained(name: str, own: Collection[str] | None) -> bool:
 def _name_in_encoder(name: str) -> str:
     """The name that a parameter of an encoder has within it; empty for all others."""
     return f".{name}".partition(".backbone.")[2]
-
-
-def _layer(name: str) -> int | None:
-    """The number, from 0, of the encoder's layer that a parameter stands in."""
-    match = _LAYER.search(name)
-    return int(match[1]) if match else None
 
 
 def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:

@@ -61,16 +61,19 @@ def dry_run(study: Study, workspace: Workspace) -> DryRun:
     return DryRun(study, each, planned("all", runs), len(jobs.estimate.runs))
 
 
-def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
+def compare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[StudyResult, Path]:
     """Run what the ledger does not have, then write ``<reports>/<study>/``.
 
     A run that fails leaves a hole with its reason in the tables; the rest goes on. Commands that compare the same study
     at the same time share its runs.
 
+    Args:
+        keep_weights: keep the models of all rows, as if each had ``keep_weights = true``.
+
     Raises:
         PipelineError: something that can be known to be wrong before training; nothing is trained then.
     """
-    study, wanted, jobs = _prepare(study, workspace)
+    study, wanted, jobs = _prepare(study, workspace, keep_weights)
     if is_main_process():
         missing, count = jobs.to_train, sum(not job.is_choice for job in jobs.jobs)
         time = f", {jobs.estimate.total(missing)}" if missing else ""
@@ -93,7 +96,7 @@ def compare(study: Study, workspace: Workspace) -> tuple[StudyResult, Path]:
     return result, folder
 
 
-def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Entry, Job], Jobs]:
+def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[Study, dict[Entry, Job], Jobs]:
     dev_limit = study.dev_limit or workspace.dev_limit
     workspace = replace(workspace, held_out=study.targets, dev_limit=dev_limit, scoring=study.scoring)
     study, sizes = checked(study, workspace)
@@ -101,8 +104,12 @@ def _prepare(study: Study, workspace: Workspace) -> tuple[Study, dict[Entry, Job
         if sentence:
             print(f"note: {sentence}", file=sys.stderr, flush=True)
     wanted = jobs_of(study, plan(study, sizes))
-    keeping = {name for name in study.methods if study.row(name).keep_weights}
-    kept = {job for cell, job in wanted.items() if cell.line.row in keeping}
+    keeping = {name for name in study.methods if keep_weights or study.row(name).keep_weights}
+    kept = {
+        job
+        for cell, job in wanted.items()
+        if cell.line.row in keeping or (study.cross_task and job.kind == "full")  # which is then read on other tasks
+    }
     return study, wanted, Jobs(in_order(wanted.values()), workspace, Estimate(workspace), kept)
 
 

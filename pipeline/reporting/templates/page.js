@@ -124,6 +124,104 @@ const watch = (box) => {
 };
 for (const box of document.querySelectorAll("main > section > .scroll, figure .scroll")) watch(box);
 
+// Curves of several runs in one figure, read from the tables of the runs below.
+const SVG = make("template", { innerHTML: "<svg></svg>" }).content.firstChild.namespaceURI;
+const MOST_IN_LEGEND = 16;
+
+const shape = (tag, attributes, ...children) => {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+};
+
+const curvesOf = (details) => {
+  const table = details.querySelector(".progress table");
+  if (!table) return {};
+  const titles = [...table.tHead.rows[0].cells].map((header) => header.textContent);
+  const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map(sortKey));
+  const epoch = titles.indexOf("epoch");
+  const points = (column) => rows.map((row) => [row[epoch], row[column]])
+    .filter((point) => point.every((value) => typeof value === "number"));
+  return Object.fromEntries(titles.map((title, column) => [title, points(column)])
+    .filter(([title, found]) => title !== "epoch" && found.length > 1));
+};
+
+const drawCurves = (box, runs) => {
+  const names = (values) => [...new Set(values)];
+  const filters = ["row", "task"].map((key) => {
+    const found = names(runs.map((run) => run[key]));
+    const title = key === "row" ? "Curves of" : "Task";
+    const menu = make("select", {}, new Option(`all ${found.length}`, ""), ...found.map((name) => new Option(name, name)));
+    return { key, menu, title };
+  });
+  const measures = names(runs.flatMap((run) => Object.keys(run.curves)));
+  const measure = make("select", {}, ...measures.map((name) => new Option(name, name)));
+  if (measures.includes("dev")) measure.value = "dev";
+  filters[1].menu.selectedIndex = filters[1].menu.options.length > 2 ? 1 : 0;
+  const bar = make("div", { className: "filters" },
+    ...filters.map(({ title, menu }) => labelled(title, menu)), labelled("Measure", measure));
+  const figure = shape("svg", { height: 300, role: "img" });
+  const legend = make("p", { className: "legend" });
+  const draw = () => {
+    const shown = runs.filter((run) => run.curves[measure.value]
+      && filters.every(({ key, menu }) => !menu.value || run[key] === menu.value));
+    // Lines differ in colour by what the menus leave open.
+    const open = filters.find(({ key, menu }) => !menu.value && names(shown.map((run) => run[key])).length > 1);
+    const of = (run) => (open ? run[open.key] : run.label);
+    const hues = new Map(names(shown.map(of)).map((name, number) => [name, Math.round(210 + number * 137.5) % 360]));
+    const points = shown.flatMap((run) => run.curves[measure.value]);
+    const [width, height, left, right, top, bottom] = [Math.max(box.clientWidth, 240), 300, 52, 8, 10, 34];
+    const range = (values) => [Math.min(...values), Math.max(...values)];
+    const scale = ([low, high], from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
+    const [xs, ys] = [0, 1].map((place) => range(points.map((point) => point[place])));
+    const x = scale(xs, left + 6, width - right - 6);
+    const y = scale(ys, height - bottom - 6, top + 6);
+    const text = (value, attributes) => shape("text", attributes, value);
+    const lines = shown.map((run) => {
+      const path = shape("path", {
+        class: "hue", d: `M${run.curves[measure.value].map(([a, b]) => `${x(a).toFixed(1)} ${y(b).toFixed(1)}`).join("L")}`,
+      }, shape("title", {}, run.label));
+      path.style.setProperty("--hue", hues.get(of(run)));
+      path.addEventListener("click", () => { location.hash = run.hash; openRun(run.hash); });
+      return path;
+    });
+    figure.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    figure.setAttribute("aria-label", `${measure.value} by epoch of ${shown.length} runs`);
+    figure.replaceChildren(
+      shape("path", { class: "axis", d: `M${left} ${top}V${height - bottom}H${width - right}` }),
+      ...(points.length ? [
+        text(ys[1].toPrecision(3), { x: left - 6, y: top + 10, "text-anchor": "end" }),
+        text(ys[0].toPrecision(3), { x: left - 6, y: height - bottom, "text-anchor": "end" }),
+        text(xs[0], { x: x(xs[0]), y: height - bottom + 16, "text-anchor": "middle" }),
+        text(xs[1], { x: x(xs[1]), y: height - bottom + 16, "text-anchor": "middle" }),
+      ] : []),
+      text("epoch", { x: (left + width) / 2, y: height - 4, "text-anchor": "middle" }),
+      shape("g", {}, ...lines));
+    const entries = [...hues].slice(0, MOST_IN_LEGEND).map(([name, hue]) => {
+      const mark = make("span", { className: "hue" });
+      mark.style.setProperty("--hue", hue);
+      return make("span", {}, mark, name);
+    });
+    const more = hues.size - entries.length;
+    legend.replaceChildren(...entries, ...(more > 0 ? [`and ${more} more`] : []), ...(shown.length ? [] : ["no such run"]));
+  };
+  bar.addEventListener("input", draw);
+  box.append(bar, figure, legend);
+  box.hidden = false;
+  let drawn = 0;
+  new ResizeObserver(() => {
+    if (box.clientWidth !== drawn) draw();
+    drawn = box.clientWidth;
+  }).observe(box);
+};
+
+const curved = [...document.querySelectorAll("details[data-row]")].map((details) => ({
+  row: details.dataset.row, task: details.dataset.task, hash: `#${details.id}`, curves: curvesOf(details),
+  label: details.querySelector("summary span").textContent,
+})).filter((run) => Object.keys(run.curves).length);
+if (curved.length > 1) drawCurves(document.getElementById("curves"), curved);
+
 // A link to a run opens it.
 const runElement = (run) => document.getElementById(`run-${run}`);
 

@@ -1,16 +1,20 @@
 """Tokenising a split twice gives the same arrays, and whatever changes them changes the key of the cache."""
 
 import dataclasses
+import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
+from pipeline.data import tokens
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.models.backbone import open_backbone
+from pipeline.system import streams
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
 CLS, SEP, UNK = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index("[UNK]")
@@ -240,3 +244,49 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tokenizer: Tokeni
     cache.write_text("a file stands where the folder should")
     assert arrays(tokenise(PAIRS, tokenizer, "siamese", 12)) == arrays(fresh)
     assert cache.is_file()
+
+
+MANY = pd.concat([PAIRS] * 3, ignore_index=True).assign(id=[str(number) for number in range(9)])
+
+
+@pytest.mark.parametrize("rows", [MANY, MANY.drop(columns="text_b")], ids=["pairs", "texts"])
+@pytest.mark.parametrize("encoding", ["cross", "siamese"])
+@pytest.mark.parametrize("truncation", ["head", "head-and-tail"])
+def test_many_rows_are_tokenised_piece_by_piece_to_the_same_tokens(
+    rows: pd.DataFrame, encoding: Any, truncation: Any, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = tokenise(rows, tokenizer, encoding, 7, truncation, cached=False)
+    for piece in (1, 2, 4, 9):
+        monkeypatch.setattr(tokens, "_MANY", piece)
+        parts = tokenise(rows, tokenizer, encoding, 7, truncation, cached=False)
+        for name in ("a", "types_a", "b"):
+            one, other = getattr(whole, name), getattr(parts, name)
+            assert (one is None) == (other is None)
+            assert all(np.array_equal(*pair) for pair in zip(one or [], other or [], strict=True))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@pytest.mark.parametrize("is_command", [True, False])
+def test_a_command_shows_that_it_tokenises_many_rows(
+    is_terminal: bool, is_command: bool, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = streams._Progress if is_command else io.TextIOWrapper
+    stream = kind(io.BytesIO(), encoding="utf-8")
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr("sys.stderr", stream)
+    tokenise(MANY, tokenizer, "cross", 7, cached=False)
+    monkeypatch.setattr(tokens, "_MANY", 4)
+    stream.flush()
+    assert stream.buffer.getvalue() == b""  # few rows take no time
+    tokenise(MANY, tokenizer, "cross", 7, cached=False)
+    stream.flush()
+    shown = stream.buffer.getvalue().decode()
+    if not is_command:
+        assert shown == ""
+    elif is_terminal:
+        assert "tokenising" in shown and "9/9" in shown
+    else:
+        assert shown == "tokenising 9 rows ...\n"

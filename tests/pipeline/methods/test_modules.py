@@ -12,20 +12,25 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
-from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.backbone import Backbone
 from pipeline.models.layout import frozen_depth
 from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate, module_parameter_names
 from pipeline.settings.parts import ADAPTER_KINDS, AdapterKind
 from pipeline.settings.recipe import PARTS, Recipe
 from pipeline.system.errors import PipelineError
-from tests.nano import save_backbone
+from tests.nano import FAMILIES
 from tests.pipeline.methods.adapted import IDS, hidden, trainable
 
 KINDS = list(METHODS)
-FAMILIES = ["bert", "roberta", "distilbert"]
 STOCK_PREFIX = ("prefix-tuning", "unipelt")
-PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if family != "distilbert" or kind not in STOCK_PREFIX]
+UNFIT = {
+    "distilbert": STOCK_PREFIX,
+    "deberta-v2": ("prefix", "unipelt"),
+    "modernbert": ("pal", "bitfit", "prefix", *STOCK_PREFIX),
+}
+REFUSED = [(kind, family) for family, kinds in UNFIT.items() for kind in kinds]
+PLACES = [(kind, family) for kind in KINDS for family in FAMILIES if (kind, family) not in REFUSED]
 SIZES = {
     "bottleneck": 8,
     "pal_size": 12,
@@ -40,12 +45,6 @@ PADDED[1, 5:] = 0
 
 def recipe(kind: str, **values: Any) -> Recipe:
     return Recipe.parse({"trainable": "adapter", "adapter": kind, **SIZES, **values}, "test")
-
-
-@pytest.fixture(scope="session")
-def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Backbone]:
-    folder = tmp_path_factory.mktemp("families")
-    return {family: open_backbone(str(save_backbone(folder / family, family=family))) for family in FAMILIES}
 
 
 def adapted(backbone: Backbone, kind: str, tasks: tuple[str, ...] = ("films",), **values: Any) -> PreTrainedModel:
@@ -261,7 +260,12 @@ def test_a_name_inside_torchs_modules_is_no_tasks(kind: str, encoder: PreTrained
         add_modules(encoder, ["keys"], recipe(kind))
 
 
-@pytest.mark.parametrize("kind", STOCK_PREFIX)
-def test_prefix_tuning_that_would_depend_on_padding_is_refused(kind: str, families: dict[str, Backbone]) -> None:
-    with pytest.raises(PipelineError, match=f"{kind} on a DistilBERT: .* use --adapter prefix"):
-        adapted(families["distilbert"], kind)
+@pytest.mark.parametrize(("kind", "family"), REFUSED)
+def test_a_kind_that_cannot_work_in_a_family_is_refused(kind: str, family: str, families: dict[str, Backbone]) -> None:
+    encoder = families[family].load()
+    with pytest.raises(
+        PipelineError, match=f"{kind} on a (DistilBERT|DeBERTa|ModernBERT): .*: use --adapter "
+    ) as refused:
+        add_modules(encoder, ["films"], recipe(kind))
+    instead = str(refused.value).rpartition(" ")[2]
+    add_modules(encoder, ["films"], recipe(instead))

@@ -12,9 +12,9 @@ from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
-from pipeline.methods.parallel import ParallelSite, parallel_adapters
+from pipeline.methods.parallel import ParallelSite, parallel_adapters, takes_parallel
 from pipeline.models.backbone import Backbone, open_backbone
-from tests.nano import save_backbone
+from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 
 NAMES = ("films", "meals", "pairs")
@@ -84,7 +84,7 @@ def test_each_stream_is_its_adapter_alone(sites: str, names, widths, backbone: B
     torch.testing.assert_close(found, stock(encoder, names), atol=2e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if takes_parallel(family)])
 def test_other_families_do_the_same(family: str, tmp_path: Path) -> None:
     encoder = make(open_backbone(str(save_backbone(tmp_path / family, family))))
     expected = alone(encoder, NAMES)

@@ -10,7 +10,7 @@ from transformers import AutoModel
 from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.lean import make_lean
-from tests.nano import save_backbone
+from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 
 
@@ -21,7 +21,7 @@ def test_the_lowest_middle_and_highest_layer_are_shown(depth: int, expected: lis
     assert shown_layers(depth) == expected
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_they_are_the_mean_over_heads_of_eager_attention(family: str, pooling: Any, tmp_path: Path) -> None:
     folder = save_backbone(tmp_path, family)

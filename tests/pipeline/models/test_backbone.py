@@ -13,14 +13,14 @@ from torch import Tensor
 
 from pipeline.models.backbone import Backbone, hash_tensors, open_backbone
 from pipeline.system.errors import PipelineError
-from tests.nano import save_backbone
+from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_takes_an_adapter_and_keeps_its_frozen_weights(family: str, tmp_path: Path) -> None:
     backbone = open_backbone(str(save_backbone(tmp_path, family)))
-    assert backbone.tokenizer.token_types == (family == "bert")
+    assert backbone.tokenizer.token_types == (family in ("bert", "electra"))
     assert backbone.max_length == (32 if family == "roberta" else 34)
     encoder = backbone.load()
     add_adapter(encoder, "films", "houlsby", 8)
@@ -247,7 +247,7 @@ def test_an_unreachable_hub_names_the_way_out() -> None:
         open_backbone("nobody/no-such-model")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "modernbert"])
 def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(family, tmp_path) -> None:  # type: ignore[no-untyped-def]
     backbone = open_backbone(str(save_backbone(tmp_path / family, family)))
     before = {n: m.p for n, m in backbone.load().named_modules() if isinstance(m, torch.nn.Dropout)}
@@ -257,3 +257,131 @@ def test_hidden_dropout_is_on_embeddings_and_sub_layers_and_not_on_attention(fam
     assert len(kept) < len(before)
     assert all(".attention." in name and "output" not in name for name in kept)
     assert {after[name] for name in before if name not in kept} == {0.37}
+
+
+@pytest.mark.parametrize(("hidden", "expected"), [(None, 0.0), (0.37, 0.37)])
+def test_modernberts_dropout_is_set_where_its_own_is_zero(
+    hidden: float | None, expected: float, families: dict[str, Backbone]
+) -> None:
+    encoder = families["modernbert"].load(hidden)
+    rates = [module.p for module in encoder.modules() if isinstance(module, torch.nn.Dropout)]
+    assert set(rates) == {expected}
+    assert len(rates) == 1 + 3 * (1 if hidden is None else 2)  # embeddings; FFN and attention of each layer
+    assert encoder.layers[0].attn.attention_dropout == 0.0
+
+
+def index_of(*files: str) -> Damage:
+    weight_map = {f"tensor{number}": file for number, file in enumerate(files)}
+
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+    return damage
+
+
+def pickled(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    torch.save(tensors, folder / "pytorch_model.bin")
+    drop_weights(folder)
+
+
+def sentencepiece(folder: Path) -> None:
+    drop_tokenizer(folder)
+    (folder / "spm.model").write_bytes(b"\x00")
+
+
+def change_tokenizer_config(**values: object) -> Damage:
+    def change(folder: Path) -> None:
+        file = folder / "tokenizer_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+    return change
+
+
+MARK = "code was run"
+CODE = f"raise SystemExit({MARK!r})"
+RUNNING: list[tuple[Damage, str]] = [
+    (
+        change_config(auto_map={"AutoModel": "evil.Model"}),
+        "config.json names code of its own (auto_map), which is never",
+    ),
+    (
+        change_config(model_type="evil", auto_map={"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}),
+        "config.json names code of its own (auto_map)",
+    ),
+    (change_config(auto_map={"AutoModel": "other/repo--evil.Model"}), "names code of its own (auto_map)"),
+    (
+        change_tokenizer_config(auto_map={"AutoTokenizer": [None, "evil.Tokenizer"]}),
+        "tokenizer_config.json names code of its own (auto_map)",
+    ),
+    (
+        change_config(_attn_implementation="evil/kernel"),
+        "names attention that is fetched and run (_attn_implementation",
+    ),
+    (change_config(attn_implementation="evil/kernel:f"), "names attention that is fetched and run"),
+    (change_config(_attn_implementation_internal={"": "evil/kernel"}), "names attention that is fetched and run"),
+    (pickled, "its weights are pickled (pytorch_model.bin), and to read them could run code: load it once"),
+    (index_of("pytorch_model.bin"), "index.json names weights that are no safetensors ('pytorch_model.bin')"),
+    (index_of("model.safetensors", "evil.pkl"), "names weights that are no safetensors ('evil.pkl')"),
+    (change_config(transformers_weights="evil.bin"), "neither a safetensors file"),
+]
+
+
+@pytest.fixture
+def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is unpickled, whatever becomes of a refusal."""
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was read")
+
+    monkeypatch.setattr(torch, "load", never)
+
+
+@pytest.mark.parametrize(("damage", "message"), RUNNING)
+def test_a_folder_that_would_run_code_is_refused(
+    damage: Damage, message: str, backbone_folder: Path, tmp_path: Path, unread: None
+) -> None:
+    folder = shutil.copytree(backbone_folder, tmp_path / "evil")
+    damage(folder)
+    (folder / "evil.py").write_text(CODE)
+    with pytest.raises(PipelineError) as refused:
+        open_backbone(str(folder))
+    assert message in str(refused.value)
+    assert len(str(refused.value)) < 600
+
+
+@pytest.fixture
+def hub(backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The files of the repository ``someone/encoder`` as the Hub's cache holds them; the Hub itself is out of reach."""
+    repository = tmp_path / "hub" / "models--someone--encoder"
+    files = shutil.copytree(backbone_folder, repository / "snapshots" / "1")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("1")
+    monkeypatch.setattr("transformers.utils.hub.TRANSFORMERS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    return files
+
+
+def test_a_repository_of_the_hub_is_loaded(hub: Path, backbone: Backbone) -> None:
+    opened = open_backbone("someone/encoder")
+    assert opened.identity == backbone.identity
+
+
+@pytest.mark.parametrize(("damage", "message"), RUNNING)
+def test_a_repository_that_would_run_code_is_refused(damage: Damage, message: str, hub: Path, unread: None) -> None:
+    damage(hub)
+    (hub / "evil.py").write_text(CODE)
+    with pytest.raises(PipelineError) as refused:
+        open_backbone("someone/encoder")
+    assert message in str(refused.value)
+
+
+def test_a_sentencepiece_tokenizer_says_what_to_install(
+    backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(backbone_folder, tmp_path / "sentencepiece")
+    sentencepiece(folder)
+    monkeypatch.setattr("pipeline.models.backbone.is_sentencepiece_available", lambda: False)
+    with pytest.raises(PipelineError, match=r"model \(spm.model\) .* pip install sentencepiece protobuf"):
+        open_backbone(str(folder))

@@ -18,7 +18,7 @@ from pipeline.models.layout import frozen_depth, upper_states
 from pipeline.models.lean import make_lean
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import TransferModel
-from tests.nano import save_backbone
+from tests.nano import FAMILIES, save_backbone
 from tests.pipeline.methods.adapted import add_adapter
 
 Make = Callable[..., TransferModel]
@@ -87,7 +87,7 @@ def test_what_is_frozen_stays_in_evaluation_mode(make: Make) -> None:
     assert not any(module.training for module in model.eval().modules())
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_bottom_and_top_are_the_whole(family: str, make: Make) -> None:
     model = make((0,), family).eval()
     ids = torch.randint(5, 20, (4, 7), generator=torch.Generator().manual_seed(0))
@@ -104,14 +104,12 @@ def test_bottom_and_top_are_the_whole(family: str, make: Make) -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
 @pytest.mark.parametrize("drop_layers", [None, (0,)])
-@pytest.mark.parametrize(
-    ("family", "encoding"), [("bert", "cross"), ("bert", "siamese"), ("roberta", "cross"), ("distilbert", "siamese")]
-)
+@pytest.mark.parametrize(("family", "encoding"), [("bert", "siamese"), *((family, "cross") for family in FAMILIES)])
 def test_outputs_and_gradients_are_those_without_a_cache(  # type: ignore[no-untyped-def]
     family, encoding, drop_layers, share, make: Make
 ) -> None:
     model = make(drop_layers, family, encoding)
-    split = make_split(siamese=encoding == "siamese", types=family == "bert")
+    split = make_split(siamese=encoding == "siamese", types=family in ("bert", "electra"))
     known = cache(model, split, share * cache(model, split).bytes)
     for rows in np.array_split(np.arange(len(split)), 4):
         batch = collate(split, rows, 0)

@@ -182,7 +182,7 @@ def test_what_most_runs_have_in_common_stands_once(tmp_path: Path) -> None:
     score = other.own.model_copy(update={"recipe": recipe.model_copy(update={"epochs": 77})})
     records = {**report.records, "full-sst-1": other.model_copy(update={"scores": {**other.scores, "sst": score}})}
     page = read(replace(report, records=records), tmp_path)
-    usual, first = re.findall(r'<details class="run" id="(?:usual|run-full-sst-1)">(.*?)</details>', page, re.S)
+    usual, first = re.findall(r'<details class="run" id="(?:usual|run-full-sst-1)"[^>]*>(.*?)</details>', page, re.S)
     assert "<dt>epochs</dt><dd>3</dd>" in usual and "<dt>learning rate</dt>" in usual
     assert "<dt>epochs</dt><dd>77</dd>" in first and "<dt>learning rate</dt>" not in first
     assert page.count("<dt>learning rate</dt>") == page.count("<dt>epochs</dt><dd>3</dd>") == 1

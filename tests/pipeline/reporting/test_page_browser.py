@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -370,7 +371,7 @@ def test_a_table_that_is_wider_than_the_page_says_so_until_its_end(show: Callabl
         box = page.locator("#runs > .scroll")
         assert ("more" in str(box.get_attribute("class"))) == hint
         box.evaluate("box => box.scrollTo(box.scrollWidth, 0)")
-        page.wait_for_function("!document.querySelector('#runs > .scroll').classList.contains('more')")
+        page.locator("#runs > .scroll:not(.more)").wait_for()
 
 
 def test_pictures_follow_the_page_into_the_dark(show: Callable[..., Opened], browser: Browser, tmp_path: Path) -> None:
@@ -399,3 +400,100 @@ def test_without_script_everything_is_there_and_no_button_is_dead(show: Callable
     page.locator("#table-main").get_by_role("link", name="0.500 ± 0.002").click()
     assert page.url.endswith("#run-full-sst-1")
     assert page.locator("[id='run-full-sst-1'] summary").is_visible()
+
+
+def overlay(page: Page) -> Any:
+    """What the figure of several runs' curves shows: its lines, their colours, and what the legend names."""
+    return page.evaluate("""() => {
+        const lines = [...document.querySelectorAll('#curves g path')];
+        return {
+            labels: lines.map(line => line.querySelector('title').textContent),
+            colours: lines.map(line => getComputedStyle(line).stroke),
+            points: lines.map(line => line.getAttribute('d').split('L').length),
+            legend: [...document.querySelectorAll('#curves .legend > span')].map(entry => entry.textContent),
+            name: document.querySelector('#curves svg').getAttribute('aria-label'),
+        };
+    }""")
+
+
+def choose(page: Page, menu: str, option: str) -> Any:
+    page.locator(f"#curves label:has-text('{menu}') select").select_option(option)
+    return overlay(page)
+
+
+def test_curves_of_several_runs_stand_in_one_figure(show: Callable[..., Opened]) -> None:
+    page = show().page
+    first = overlay(page)
+    assert first["name"] == "dev by epoch of 4 runs"  # of the first task: adapters have no curve
+    assert (
+        sorted({label.split(",")[0] for label in first["labels"]})
+        == ["full fine-tuning", "fusion of two"]
+        == first["legend"]
+    )
+    assert all(", sst, " in label for label in first["labels"])
+    assert len(set(first["colours"])) == 2
+    assert first["points"] == [4] * 4
+    everything = choose(page, "Task", "")
+    assert (len(everything["labels"]), len(set(everything["colours"]))) == (8, 2)
+    of_one = choose(page, "Curves of", "full fine-tuning")
+    assert of_one["legend"] == ["sst", "sts"]  # by what is still open
+    seeds = choose(page, "Task", "sts")
+    assert len(set(seeds["colours"])) == len(seeds["legend"]) == len(seeds["labels"]) == 2
+    losses = choose(page, "Measure", "loss")
+    assert losses["points"] == [3, 3]  # the start has none
+    assert losses["name"] == "loss by epoch of 2 runs"
+
+
+def test_a_curve_leads_to_its_run(show: Callable[..., Opened]) -> None:
+    page = show().page
+    page.locator("#curves g path").nth(2).dispatch_event("click")
+    page.locator("details.run[open]").wait_for()
+    opened = page.locator("details.run[open] > summary").inner_text()
+    assert overlay(page)["labels"][2].split(":")[0] in opened
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", [400, 1280])
+def test_curves_can_be_told_apart_in_any_scheme_and_width(show: Callable[..., Opened], scheme: str, width: int) -> None:
+    page = show(color_scheme=scheme, width=width).page
+    choose(page, "Curves of", "")
+    found = choose(page, "Task", "")
+    light = """colours => colours.map(text => {
+        const part = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        const [r, g, b] = text.match(/[\\d.]+/g).map(part);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    })"""
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    *lines, paper = page.evaluate(light, [*set(found["colours"]), ground])
+    for line in lines:
+        assert (max(line, paper) + 0.05) / (min(line, paper) + 0.05) >= 3  # WCAG 2.2, for graphics
+    box = page.locator("#curves svg").bounding_box()
+    assert box is not None
+    assert box["x"] >= 0 and box["x"] + box["width"] <= width
+    view = [float(number) for number in str(page.locator("#curves svg").get_attribute("viewBox")).split()]
+    assert view[2] == pytest.approx(box["width"], abs=1)  # drawn at this width: no letter is scaled down
+    inside = page.evaluate("""() => {
+        const frame = document.querySelector('#curves svg').getBoundingClientRect();
+        return [...document.querySelectorAll('#curves svg text')].every(text => {
+            const own = text.getBoundingClientRect();
+            return own.left >= frame.left - 1 && own.right <= frame.right + 1 && own.bottom <= frame.bottom + 1;
+        });
+    }""")
+    assert inside
+
+
+def test_the_figure_follows_the_window(show: Callable[..., Opened]) -> None:
+    page = show().page
+    wide = page.locator("#curves svg").get_attribute("viewBox")
+    page.set_viewport_size({"width": 500, "height": 900})
+    page.locator(f"#curves svg:not([viewBox='{wide}'])").wait_for()
+
+
+def test_curves_cost_the_page_little(files: dict[str, Path]) -> None:
+    """Their numbers are those of the runs' tables: what is added does not grow with the points."""
+    text = files["plain"].read_text()
+    attributes = sum(map(len, re.findall(r' data-row="[^"]*" data-task="[^"]*"', text)))
+    code = text[text.index("// Curves of several runs") : text.index("// A link to a run opens it.")]
+    style = "".join(line for line in text.splitlines() if line.startswith("#curves"))
+    assert attributes < 60 * 12
+    assert len(code) + len(style) < 7000  # a study of 100 runs has a page of 400 KB and more

@@ -442,3 +442,30 @@ def test_a_backbone_of_a_row_that_is_not_there_is_told_once(  # type: ignore[no-
         compare(on_read_backbone(tmp_path / "nowhere"), workspace)
     assert str(error.value).count("nowhere") == 1
     assert "rows.read-adapter.backbone:" in str(error.value)
+
+
+def test_full_models_are_kept_only_where_they_are_wanted(workspace: Workspace) -> None:
+    small = study(methods=["frozen", "full"], targets=["films"], sources=[], limit=16, recipe=QUICK)
+
+    def run(method: str, chosen: Study, **settings: bool) -> tuple[str, bool]:
+        result, _ = compare(chosen, dataclasses.replace(workspace), **settings)
+        (name,) = (entry.run for entry in result.entries if entry.method == method)
+        return str(name), workspace.ledger.weights_file(str(name)).is_file()
+
+    head, is_kept = run("frozen", small)
+    assert is_kept
+    full, is_kept = run("full", small)
+    assert not is_kept
+    assert workspace.ledger.find(full).weights_sha256 is None
+    # What is kept is no part of what a run is, and weights that nobody asks for may be deleted.
+    assert run("full", small, keep_weights=True) == (full, True)
+    before = workspace.ledger.find(full).finished_at
+    workspace.ledger.weights_file(full).unlink()
+    assert run("full", small) == (full, False)
+    assert workspace.ledger.find(full).finished_at == before
+    wanted = small.model_copy(
+        update={"rows": {**small.rows, "full": small.row("full").model_copy(update={"keep_weights": True})}}
+    )
+    assert run("full", wanted) == (full, True)
+    assert workspace.ledger.find(full).finished_at > before
+    assert run("frozen", wanted) == (head, True)

@@ -45,7 +45,7 @@ def probe_of(workspace: Workspace, record: RunRecord) -> RunRecord:
 def test_it_starts_with_the_probes_head_on_the_pretrained_encoder(
     workspace: Workspace, data_folder: Path, tmp_path: Path
 ) -> None:
-    result, _ = compare(study(), workspace)
+    result, _ = compare(study(), workspace, keep_weights=True)
     record, plain = run_of(workspace, result, "lp-ft"), run_of(workspace, result, "full")
     probe = probe_of(workspace, record)
     assert (probe.kind, probe.task, probe.sources) == ("frozen", "films", ())

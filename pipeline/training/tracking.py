@@ -1,0 +1,73 @@
+"""What follows a run beside this project's own pages: TensorBoard, MLflow or Weights & Biases, through accelerate."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+
+from pipeline.system.errors import PipelineError, shortened
+
+PROJECT = "adapter-fusion"
+"""The experiment in MLflow, and the project in Weights & Biases."""
+
+
+def check_tracker(tracker: str | None) -> None:
+    """Raise a :class:`PipelineError` unless ``tracker``, if there is one, is installed."""
+    if tracker is not None and tracker not in map(str, get_available_trackers()):
+        # Accelerate would only write to its debug log, and track nothing.
+        raise PipelineError(f"--track {tracker}: not installed: pip install {tracker}")
+
+
+@contextmanager
+def tracking(
+    accelerator: Accelerator, tracker: str | None, run: str, title: str, settings: Mapping[str, Any], reports: Path
+) -> Iterator[None]:
+    """Send what ``accelerator`` logs to ``tracker``, under ``title`` and with the ``settings`` that it was trained by.
+
+    TensorBoard's files are in the run's folder, which the accelerator has as its project's. MLflow's are in
+    ``reports/mlruns``, unless MLFLOW_TRACKING_URI names another place.
+
+    Raises:
+        PipelineError: the tracker cannot be started; Weights & Biases wants a login, for example.
+    """
+    if tracker is None:
+        yield
+        return
+    values = {key: value if isinstance(value, int | float | str) else str(value) for key, value in settings.items()}
+    keywords = {
+        "mlflow": {"run_name": title, "tags": {"run": run}},
+        "wandb": {"name": title, "id": run, "resume": "allow", "dir": str(reports)},
+    }
+    with _mlflow_in(reports / "mlruns") if tracker == "mlflow" else nullcontext():
+        try:
+            accelerator.init_trackers("" if tracker == "tensorboard" else PROJECT, values, keywords)
+        except Exception as error:  # each tracker has errors of its own
+            reason = shortened(str(error).strip() or type(error).__name__, most=300)
+            raise PipelineError(f"--track {tracker}: cannot be started: {reason}") from error
+        try:
+            yield
+        finally:
+            # Not accelerator.end_training(), which would also leave the group of processes.
+            for each in accelerator.trackers:
+                each.finish()
+            accelerator.trackers = []
+
+
+@contextmanager
+def _mlflow_in(folder: Path) -> Iterator[None]:
+    """Let MLflow write files into ``folder``, unless its environment variable names another place.
+
+    MLflow 3 wants to be told that files are meant; its databases need packages that mlflow-skinny has not.
+    """
+    files = {"MLFLOW_TRACKING_URI": folder.absolute().as_uri(), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    added = {} if "MLFLOW_TRACKING_URI" in os.environ else {k: v for k, v in files.items() if k not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)

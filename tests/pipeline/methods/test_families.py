@@ -1,0 +1,258 @@
+"""Adapters and fusions in every supported family: what holds for BERT holds for the others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from pipeline.methods.fast_fusion import FusionSite
+from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
+from pipeline.methods.layernorms import load_layernorms
+from pipeline.methods.lora import ALPHA
+from pipeline.methods.registry import METHODS, add_modules, load_modules
+from pipeline.methods.saved import SavedModules
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.heads import build_head
+from pipeline.models.layout import lower_states, split_encoder, upper_states
+from pipeline.models.lean import make_lean
+from pipeline.models.switching import activate
+from pipeline.models.tensors import layer_of
+from pipeline.models.transfer_model import SplitModel, TransferModel
+from pipeline.settings.recipe import Recipe
+from pipeline.training.optim import peak_rates
+from tests.nano import FAMILIES, save_backbone
+from tests.pipeline.methods.adapted import IDS, hidden, randomise, save_adapter, saved_modules
+
+FORMS = ["gated", "standard", "anchored"]
+WHOLE, PADDED = torch.ones_like(IDS), torch.ones_like(IDS)
+PADDED[1, 5:] = 0
+
+Saved = dict[str, SavedModules]
+
+
+@pytest.fixture(params=FAMILIES)
+def backbone(request: Any, families: dict[str, Backbone]) -> Backbone:
+    return families[request.param]
+
+
+@pytest.fixture
+def sources(backbone: Backbone, tmp_path: Path) -> Saved:
+    """Two adapters with weights that matter."""
+    for seed, name in enumerate(("meals", "pairs")):
+        encoder = backbone.load()
+        add_modules(encoder, [name], Recipe(bottleneck=8))
+        save_adapter(randomised(encoder, seed), name, tmp_path / name)
+    return {name: saved_modules(name, tmp_path / name) for name in ("meals", "pairs")}
+
+
+def randomised(encoder: Any, seed: int) -> Any:
+    randomise(encoder, "adapters.", seed=seed)
+    randomise(encoder, "adapter_fusion_layer", seed=seed)
+    return encoder
+
+
+def recipe_of(form: Any) -> Recipe:
+    return Recipe(
+        trainable="fusion", fusion=form, bottleneck=8, **({"own_adapter": "fresh"} if form == "gated" else {})
+    )
+
+
+def fused(backbone: Backbone, sources: Saved, form: str) -> Any:
+    torch.manual_seed(0)
+    encoder = backbone.load()
+    add_fusion(encoder, sources, recipe_of(form), "films")
+    for number, (name, parameter) in enumerate(encoder.named_parameters()):
+        if parameter.requires_grad:
+            randomise(encoder, name, seed=number, scale=0.2)
+    return encoder
+
+
+def run(encoder: Any, mask: Tensor = PADDED) -> tuple[Tensor, dict[str, Tensor]]:
+    """States of the tokens that are no padding, and gradients of a loss on them."""
+    encoder.eval().zero_grad()
+    states = encoder(input_ids=IDS, attention_mask=mask).last_hidden_state[mask.bool()]
+    (states * torch.linspace(-1, 1, states.numel()).view(states.shape)).sum().backward()
+    return states.detach(), {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("kind", ["houlsby", "pfeiffer", "lora"])
+def test_with_its_up_projection_at_zero_an_adapter_is_the_frozen_model(kind: Any, backbone: Backbone) -> None:
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], Recipe(adapter=kind, bottleneck=8))
+    randomise(encoder, "adapter_down")
+    randomise(encoder, "adapter_up", scale=0.0)
+    assert torch.equal(hidden(encoder), hidden(backbone.load()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_fast_fusion_is_stock_fusion(
+    form: str, backbone: Backbone, sources: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    for method in ("_fuse", "_gated"):
+        original = getattr(FusionSite, method)
+        monkeypatch.setattr(FusionSite, method, lambda *a, original=original: (calls.append(1), original(*a))[1])
+    encoder = fused(backbone, sources, form).double()
+    use_fusion_implementation(encoder, "stock")
+    expected, expected_gradients = run(encoder)
+    assert not calls
+    use_fusion_implementation(encoder, "fast")
+    found, gradients = run(encoder)
+    assert len(calls) == 2 * backbone.layers
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    assert (
+        gradients.keys() == expected_gradients.keys() == {n for n, p in encoder.named_parameters() if p.requires_grad}
+    )
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=0, atol=1e-9, msg=name)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_training_a_fusion_leaves_backbone_and_sources_bit_for_bit(
+    form: str, backbone: Backbone, sources: Saved
+) -> None:
+    encoder = fused(backbone, sources, form)
+    use_fusion_implementation(encoder, "fast")
+    before = {name: p.detach().clone() for name, p in encoder.named_parameters()}
+    optimizer = torch.optim.AdamW([p for p in encoder.parameters() if p.requires_grad], lr=1e-2)
+    run(encoder)
+    optimizer.step()
+    changed = {name for name, p in encoder.named_parameters() if not torch.equal(p, before[name])}
+    own = {name for name in before if "adapter_fusion_layer" in name or ".adapters.films." in name}
+    assert changed and changed <= own
+    backbone.check_unchanged(encoder)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
+    form: str, backbone: Backbone, sources: Saved, tmp_path: Path
+) -> None:
+    encoder = fused(backbone, sources, form)
+    saved = SavedModules("films", recipe_of(form), tmp_path / "fusion")
+    save_fusion(encoder, sources, saved)
+    loaded = backbone.load()
+    load_fusion(loaded, sources, saved)
+    assert torch.equal(hidden(loaded), hidden(encoder))
+    loaded.double()
+    alone = loaded(input_ids=IDS[1:2, :5], attention_mask=WHOLE[:1, :5]).last_hidden_state
+    padded = loaded(input_ids=IDS, attention_mask=PADDED).last_hidden_state
+    torch.testing.assert_close(padded[1:2, :5], alone, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) -> None:
+    encoder = backbone.load().eval()
+    inputs = {"input_ids": IDS, "attention_mask": PADDED}
+    states = lower_states(encoder, depth, inputs)
+    assert torch.equal(upper_states(encoder, depth, states, inputs), encoder(**inputs).last_hidden_state)
+    assert torch.equal(hidden(encoder), hidden(backbone.load()))
+
+
+def test_a_convolution_after_the_lowest_layer_is_run_once(tmp_path: Path) -> None:
+    folder = save_backbone(tmp_path, "deberta-v2", conv_kernel_size=3, conv_act="gelu")
+    for depth in (0, 1, 2):
+        encoder = open_backbone(str(folder)).load().eval()
+        inputs = {"input_ids": IDS, "attention_mask": PADDED}
+        states = lower_states(encoder, depth, inputs)
+        assert torch.equal(upper_states(encoder, depth, states, inputs), encoder(**inputs).last_hidden_state)
+
+
+@pytest.mark.parametrize("top", [0, 1, 2])
+def test_split_models_share_what_is_below(top: int, backbone: Backbone) -> None:
+    expected = hidden(backbone.load())
+    encoders = split_encoder(backbone.load(), top, 2)
+    head = build_head("linear", 32, 2, 1, 0.0)
+    models = [TransferModel(each, head, "cross", "mean") for each in encoders]
+    assert all(torch.equal(hidden(each), expected) for each in encoders)
+    streams = SplitModel(models, top).eval()._streams({"input_ids": IDS, "attention_mask": WHOLE})
+    assert all(torch.equal(stream, expected) for stream in streams)
+    with torch.no_grad():
+        for parameter in encoders[1].parameters():
+            parameter.zero_()
+    assert any(p.abs().sum() > 0 for p in encoders[0].parameters()) == (top > 0)
+
+
+def test_trained_layernorms_are_saved_with_their_adapter(backbone: Backbone, tmp_path: Path) -> None:
+    recipe = Recipe(bottleneck=8, train_layernorm=True)
+    encoder = backbone.load()
+    add_modules(encoder, ["films"], recipe)
+    norms = {n: p for n, p in encoder.named_parameters() if p.requires_grad and ".adapters." not in n}
+    assert len(norms) >= 2 * backbone.layers
+    randomise(encoder, "adapters.")
+    for number, name in enumerate(norms):
+        randomise(encoder, name, seed=number)
+    saved = SavedModules("films", recipe, tmp_path)
+    METHODS["houlsby"].save(encoder, "films", tmp_path)
+    save_file({name: p.detach().clone() for name, p in norms.items()}, tmp_path / "norms.safetensors")
+    loaded = backbone.load()
+    load_modules(loaded, saved)
+    assert load_layernorms(loaded, tmp_path / "norms.safetensors", saved) == norms.keys()
+    assert torch.equal(hidden(loaded), hidden(encoder))
+
+
+def test_each_of_several_tasks_has_its_own_layernorms(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    add_modules(encoder, ["films", "meals"], Recipe(bottleneck=8, train_layernorm=True))
+    activate(encoder, "films")
+    before = hidden(encoder)
+    randomise(encoder, ".own.tasks.meals.", seed=1)
+    assert torch.equal(hidden(encoder), before)
+    randomise(encoder, ".own.tasks.films.", seed=2)
+    assert not torch.allclose(hidden(encoder), before, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["modernbert"])
+def test_lora_adds_its_term_to_query_and_value_alone(family: str, families: dict[str, Backbone]) -> None:
+    """Query, key and value are one projection there."""
+    encoder: Any = families[family].load()
+    merged = encoder.layers[0].attn.Wqkv
+    states = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
+    before = merged(states)
+    add_modules(encoder, ["films"], Recipe(adapter="lora", lora_rank=4))
+    randomise(encoder, ".loras.films.")
+    adapted = encoder.layers[0].attn.Wqkv
+    assert adapted.bias is None
+    down, up = adapted.loras["films"].lora_A, adapted.loras["films"].lora_B
+    terms = [
+        ALPHA / 4 * states @ down[part].T @ up[rows].T
+        for part, rows in ((slice(4), slice(32)), (slice(4, 8), slice(32, 64)))
+    ]
+    found = []
+    encoder.eval().forward = lambda *_, **__: found.append(adapted(states))
+    layer = encoder.layers[0].attn
+    layer.register_forward_pre_hook(lambda *_: found.append(adapted(states)))
+    type(encoder).forward(encoder, input_ids=IDS, attention_mask=WHOLE)
+    torch.testing.assert_close(found[0], before + torch.cat([terms[0], torch.zeros_like(terms[0]), terms[1]], -1))
+
+
+def test_rates_by_layer_reach_every_layer(backbone: Backbone) -> None:
+    encoder = backbone.load()
+    model = TransferModel(encoder, build_head("linear", 32, 2, 1, 0.0), "cross", "mean")
+    recipe = Recipe(trainable="full", learning_rate=1.0, layer_decay=0.5)
+    rates = peak_rates(model, recipe)
+    for name, rate in rates.items():
+        layer, depth = layer_of(name), backbone.layers
+        if layer is not None:
+            assert rate == 0.5 ** (depth - 1 - layer), name
+        elif "final_norm" in name or name.startswith("head."):
+            assert rate == 1.0, name
+        else:
+            assert rate == 0.5**depth, name
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_lean_training_draws_the_same_dropout(pooling: Any, backbone: Backbone) -> None:
+    found = []
+    for lean in (False, True):
+        encoder = backbone.load(hidden_dropout=0.2).train()
+        if lean:
+            make_lean(encoder, pooling)
+        torch.manual_seed(0)
+        states = encoder(input_ids=IDS, attention_mask=PADDED).last_hidden_state
+        found.append(states[:, 0] if pooling == "cls" else states[PADDED.bool()])
+    assert isinstance(encoder, nn.Module)
+    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
+    assert not torch.allclose(found[0][:1], hidden(backbone.load())[:1, 0], atol=1e-2)
