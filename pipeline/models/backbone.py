@@ -31,7 +31,7 @@ _POSITION_OFFSET = {
 }
 _HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 
-_ENCODER = "encoder (config.json, model.safetensors)"
+_CONFIGURATION, _ENCODER = "configuration (config.json)", "encoder (config.json, model.safetensors)"
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
 _MOST_LAYERS = 1000
 _INDEX = "model.safetensors.index.json"
@@ -193,13 +193,27 @@ def family_of(name: str) -> str:
 
 def _configuration(name: str) -> PretrainedConfig:
     """The configuration of a supported family, whose repository runs no code when it is loaded."""
-    _check_runs_no_code(name)
-    config: PretrainedConfig = _read_pretrained(name, "configuration (config.json)", AutoConfig)
-    if config.model_type not in _POSITION_OFFSET:
+    described: dict[str, Any] = _read_pretrained(name, _CONFIGURATION, _Description)
+    _check_runs_no_code(name, described)
+    # Before any class of transformers sees it: those of some model types load other repositories, and trust them.
+    family = described.get("model_type")
+    if not isinstance(family, str):
+        raise _refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is no name")
+    if family not in _POSITION_OFFSET:
         families = ", ".join(_POSITION_OFFSET)
-        raise _refused(name, f"model type '{config.model_type}' is not supported; use one of {families}")
+        raise _refused(name, f"model type {shortened(family)} is not supported; use one of {families}")
+    config: PretrainedConfig = _read_pretrained(name, _CONFIGURATION, AutoConfig)
     _check_config(name, config)
     return config
+
+
+class _Description:
+    """The configuration as transformers reads it, which may be another file than config.json, but not yet used."""
+
+    @staticmethod
+    def from_pretrained(name: str, trust_remote_code: bool) -> dict[str, Any]:
+        described: dict[str, Any] = PretrainedConfig.get_config_dict(name)[0]
+        return described
 
 
 def _keywords(config: PretrainedConfig) -> dict[str, Any]:
@@ -234,6 +248,7 @@ def _load_tokenizer(name: str, config: PretrainedConfig) -> Tokenizer:
     if len(fast) > config.vocab_size:
         problem = f"its tokenizer has {len(fast)} tokens but its embeddings {config.vocab_size}"
         raise _refused(name, f"{problem}: they do not belong together")
+    fast.chat_template = None  # an encoder has no use for it, and save_pretrained would write it where its name says
     return Tokenizer(fast, token_types=getattr(config, "type_vocab_size", 0) > 1)
 
 
@@ -241,10 +256,10 @@ def _refused(name: str, problem: str) -> PipelineError:
     return PipelineError(f"backbone '{name}': {problem}")
 
 
-def _check_runs_no_code(name: str) -> None:
+def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
     """Refuse a folder or repository whose files name code to run, or weights that are pickled, before it is loaded."""
-    for file in ("config.json", "tokenizer_config.json"):
-        described = _json_of(name, file)
+    files = {"config.json": configuration, "tokenizer_config.json": _json_of(name, "tokenizer_config.json")}
+    for file, described in files.items():
         if "auto_map" in described:
             problem = f"its {file} names code of its own (auto_map), which is never run"
             raise _refused(name, f"{problem}: use a backbone that transformers has the code of")
