@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pipeline.serving.server import address_of, listen
+from pipeline.serving.server import address_of, configured, listen
 
 
 @contextmanager
@@ -15,7 +15,7 @@ def served(app: Any) -> Iterator[str]:
     import uvicorn
 
     bound = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="on", ws="none"))
+    server = uvicorn.Server(configured(app))
     thread = threading.Thread(target=server.run, args=([bound],))
     thread.start()
     try:

@@ -58,6 +58,7 @@ def serve(
     max_batch: int = 64,
     max_queue: int = 1024,
     max_body: int = 2**20,
+    max_text: int = 2**16,
     max_wait: float = 4.0,
     poll: float = 2.0,
 ) -> None:
@@ -71,6 +72,7 @@ def serve(
         max_batch: Texts or pairs of a request, and of a forward pass.
         max_queue: Texts or pairs that may wait; further requests get 429.
         max_body: Bytes of a request.
+        max_text: Characters of a text, also of one that may be cut.
         max_wait: Milliseconds that a request waits for others to be computed with.
         poll: Seconds between two looks at the store.
     """
@@ -91,6 +93,6 @@ def serve(
         target=model,
         backbone=backbone,
         precision=precision,
-        limits=Limits(body=max_body, batch=max_batch, queue=max_queue, wait=max_wait / 1000, poll=poll),
+        limits=Limits(body=max_body, text=max_text, batch=max_batch, queue=max_queue, wait=max_wait / 1000, poll=poll),
         announce=lambda line: print(line, flush=True),
     )

@@ -58,6 +58,8 @@ class Limits:
 
     body: int = 2**20
     """Bytes of a request."""
+    text: int = 2**16
+    """Characters of a text; to count the tokens of one takes up to a thousand bytes for each."""
     batch: int = 64
     """Texts or pairs of a request, and of a forward pass."""
     queue: int = 1024
@@ -181,9 +183,16 @@ class Service:
                 f"inputs has {len(texts)} texts or pairs, more than {self.limits.batch}: send fewer at once"
             )
         try:
-            return [model.check(text, _where(number, single)) for number, text in enumerate(texts)], single
+            checked = [model.check(text, _where(number, single)) for number, text in enumerate(texts)]
         except PipelineError as error:
             raise unfit(str(error)) from None
+        for number, text in enumerate(checked):
+            longest = max(map(len, text)) if isinstance(text, tuple) else len(text)
+            if longest > self.limits.text:
+                raise too_large(
+                    f"{_where(number, single)} has {longest} characters, more than {self.limits.text}: shorten it"
+                )
+        return checked, single
 
     async def compute(self, work: Callable[[Sequence[Any]], Sequence[Any]], rows: Sequence[Any]) -> list[Any]:
         """``work`` of the rows, in the thread of the models."""

@@ -1,5 +1,6 @@
 """The process of the server: its socket, and a stop that loses no request."""
 
+import asyncio
 import ipaddress
 import signal
 import socket
@@ -9,10 +10,13 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.system.errors import PipelineError
 
 _STOP_SECONDS = 60
+HEADER_SECONDS = 20.0
+"""A client may take so long for the headers of a request."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -54,8 +58,15 @@ def run(app: Any, bound: socket.socket, started: Callable[[], None]) -> None:
     Args:
         started: called once requests are answered.
     """
-    config = uvicorn.Config(
+    with closing(bound):
+        _Server(configured(app), started).run([bound])
+
+
+def configured(app: Any) -> uvicorn.Config:
+    """How ``app`` is served."""
+    return uvicorn.Config(
         app,
+        http=_Impatient,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -64,8 +75,44 @@ def run(app: Any, bound: socket.socket, started: Callable[[], None]) -> None:
         lifespan="on",
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
-    with closing(bound):
-        _Server(config, started).run([bound])
+
+
+class _Impatient(H11Protocol):
+    """Uvicorn's protocol, which by itself waits for ever for a client that sends its headers slowly or not at all."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect_headers()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect_headers()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._stop_expecting()
+        super().connection_lost(error)
+
+    def _expect_headers(self) -> None:
+        """Give the client its time, from the first byte of a request on, or from when it connected."""
+        if self._is_answering:
+            self._stop_expecting()
+        elif self._limit is None:
+            self._limit = self.loop.call_later(HEADER_SECONDS, self._give_up)
+
+    def _stop_expecting(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+    def _give_up(self) -> None:
+        if not self._is_answering:
+            self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,199 @@
+"""Clients that are slow, large, broken or many: others get right answers meanwhile, and memory is bounded."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+import httpx
+
+from pipeline.serving import server
+from pipeline.serving.app import Limits, make_app
+from stages.serve import StoreShelf
+from tests.serving import served
+from tests.stages.conftest import Shop
+
+ROOT = Path(__file__).parents[2]
+GOOD = {"inputs": "the film is good"}
+MOST_MB = 150
+"""What abuse may add to the server's memory: 64 bodies of 1 MiB, and the texts that wait."""
+
+
+@pytest.fixture(scope="module")
+def process(shop: Shop) -> Iterator[tuple[psutil.Process, str]]:
+    """The real server, and its address."""
+    line = ["serve", "--store", str(shop.store), "--port", "0", "--precision", "fp32", "--model", "films"]
+    command, offline = [sys.executable, "-m", "pipeline", *line], {**os.environ, "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=offline, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as started:
+        try:
+            assert started.stdout is not None
+            address = started.stdout.readline().split()[1]
+            yield psutil.Process(started.pid), address
+        finally:
+            started.kill()
+
+
+def connected(address: str) -> socket.socket:
+    parts = urlsplit(address)
+    assert parts.hostname is not None and parts.port is not None
+    return socket.create_connection((parts.hostname, parts.port), timeout=60)
+
+
+def slowly(address: str) -> None:
+    """Headers, and then a body, a byte at a time, neither of which ever ends."""
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+    for start in (head, head + b"\r\n"):
+        with connected(address) as opened:
+            opened.sendall(start)
+            for letter in b"X-Slow: yes" if start is head else b'{"inputs":':
+                time.sleep(0.05)
+                opened.sendall(bytes([letter]))
+
+
+def hugely(address: str) -> None:
+    """A body that is too long as its header says, and one that turns out to be."""
+    for body in (b"x" * 2**24, (b"x" * 2**16 for _ in range(2**8))):
+        with suppress(httpx.TransportError):  # the connection is closed before all is sent
+            assert httpx.post(f"{address}/predict", content=body, timeout=60).status_code == 413
+
+
+def wordily(address: str) -> None:
+    """A text of 100,000 tokens, cut or not; the longest that is read; and too many short ones."""
+    for long in ({"inputs": "good " * 100_000}, {"inputs": "good " * 100_000, "truncate": True}):
+        assert httpx.post(f"{address}/predict", json=long, timeout=60).status_code == 413
+    cut = {"inputs": "a " * 2**15, "truncate": True}
+    assert httpx.post(f"{address}/predict", json=cut, timeout=60).status_code == 200
+    assert httpx.post(f"{address}/predict", json={"inputs": ["good"] * 1000}, timeout=60).status_code == 413
+
+
+BROKEN = (
+    b"",
+    b"{",
+    b"[" * 100_000,
+    b'{"inputs": "\xff"}',
+    b'{"inputs": "\\ud800"}',
+    b"null",
+    b'{"inputs": {}}',
+    b"NaN",
+)
+
+
+def brokenly(address: str) -> None:
+    """Bodies that are no JSON, or not of the right form."""
+    for body in BROKEN:
+        assert httpx.post(f"{address}/predict", content=body, timeout=60).status_code == 422
+
+
+NAMES = (
+    "..",
+    "../../etc/passwd",
+    "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+    "films%00",
+    "~root",
+    "C:%5Cx",
+    "a" * 5000,
+    "%E2%80%AEfilms",
+)
+
+
+def sneakily(address: str) -> None:
+    """Names of models that could be paths, sent as they are."""
+    for name in NAMES:
+        connection = HTTPConnection(urlsplit(address).netloc, timeout=60)
+        with closing(connection):
+            connection.request("POST", f"/models/{name}/predict", json.dumps(GOOD))
+            answer = connection.getresponse()
+            content = answer.read()
+        assert answer.status in (404, 405, 422)
+        assert len(content) < 1000 and b"root:" not in content
+
+
+def raw(address: str) -> None:
+    """What is not HTTP at all."""
+    for content in (b"\x16\x03\x01\x02\x00\x01", b"GET / HTTQ/1.1\r\n\r\n", b"A" * 200_000):
+        with connected(address) as opened, suppress(ConnectionError):
+            opened.sendall(content)
+            opened.shutdown(socket.SHUT_WR)
+            assert opened.recv(4096)[:12] in (b"", b"HTTP/1.1 400")
+
+
+def flooding(address: str) -> None:
+    """More at once than the queue takes: each is answered or told to come again."""
+    limits = httpx.Limits(max_connections=32)
+    with httpx.Client(base_url=address, timeout=120, limits=limits) as client, ThreadPoolExecutor(32) as pool:
+        found = pool.map(lambda _: client.post("/predict", json={"inputs": ["good"] * 64}), range(100))
+        statuses = Counter(each.status_code for each in found)
+    assert set(statuses) <= {200, 429} and statuses[200]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "abuse", [slowly, hugely, wordily, brokenly, sneakily, raw, flooding], ids=lambda one: one.__name__
+)
+def test_others_get_right_answers_meanwhile_and_memory_is_bounded(
+    abuse: Callable[[str], None], process: tuple[psutil.Process, str]
+) -> None:
+    running, address = process
+    expected = httpx.post(f"{address}/predict", json=GOOD, timeout=60).json()
+    before, stop, answers = running.memory_info().rss, threading.Event(), list[list[dict[str, Any]]]()
+
+    def ask() -> None:
+        with httpx.Client(base_url=address, timeout=60) as client:
+            while not stop.is_set() or not answers:
+                found = client.post("/predict", json=GOOD)
+                if found.status_code != 429:  # of a flood
+                    answers.append(found.json())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(abuse, [address] * (1 if abuse is flooding else 8)))
+    finally:
+        stop.set()
+        asking.join()
+    for answer in answers:  # equal up to the order of sums in a batch
+        assert [each["label"] for each in answer] == [each["label"] for each in expected]
+        assert [each["score"] for each in answer] == pytest.approx([each["score"] for each in expected], abs=1e-5)
+    assert (running.memory_info().rss - before) / 2**20 < MOST_MB
+    assert httpx.get(f"{address}/health", timeout=60).status_code == 200
+
+
+def test_a_client_that_does_not_finish_its_headers_is_left(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that sends nothing, nor one that trickles a second request; one that waits for its answer is not."""
+    monkeypatch.setattr(server, "HEADER_SECONDS", 0.5)
+    begun = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    shelf = StoreShelf.open(shop.store, "films", None, "fp32")
+    with served(make_app(shelf, Limits(wait=1.5))) as address:
+        for start in (b"", begun):
+            with connected(address) as opened:
+                started = time.monotonic()
+                opened.sendall(start)
+                assert opened.recv(4096) == b""
+                assert 0.4 < time.monotonic() - started < 4
+        with connected(address) as opened:
+            opened.sendall(begun + b"\r\n")
+            assert opened.recv(4096).startswith(b"HTTP/1.1 200")
+            with pytest.raises(ConnectionError):
+                for letter in begun * 10:
+                    opened.sendall(bytes([letter]))
+                    time.sleep(0.05)
+        assert httpx.post(f"{address}/predict", json=GOOD, timeout=60).status_code == 200
