@@ -71,6 +71,16 @@ class Backbone:
     parameters: int  # their number, without the pooler
 
     @property
+    def is_folder(self) -> bool:
+        """Whether it was read from a folder, which nobody else has under this name."""
+        return Path(self.name).is_dir()
+
+    @property
+    def shown_name(self) -> str:
+        """Its Hub id, or of a folder the hash of its weights: what may stand in files for others."""
+        return f"sha256:{self.weights_hash}" if self.is_folder else self.name
+
+    @property
     def identity(self) -> dict[str, str]:
         return {"weights": self.weights_hash, "config": self.config_hash, "tokenizer": self.tokenizer.hash}
 
