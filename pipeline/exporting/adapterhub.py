@@ -37,8 +37,11 @@ STOCK: frozenset[AdapterKind] = frozenset({"houlsby", "pfeiffer", "prefix-tuning
 def write(trained: Trained, folder: Path) -> Written:
     """Write the model; raises a :class:`PipelineError` that says which format to use if these libraries lack a part."""
     _check(trained)
-    # Its own name, so that the script finds it on this machine too.
-    where = {"backbone": trained.backbone.name, "skip_layers": list(trained.recipe.adapter.drop_layers)}
+    backbone = trained.backbone
+    where = {
+        "backbone": str(Path(backbone.name).absolute()) if backbone.is_folder else backbone.name,
+        "skip_layers": list(trained.recipe.adapter.drop_layers),
+    }
     write_json(folder / TASK_FILE, trained.described() | where)
     write_tokenizer(trained, folder)
     missing = why_no_stock_head(trained)
@@ -62,7 +65,7 @@ def write(trained: Trained, folder: Path) -> Written:
     notes = []
     if missing:
         notes.append(f"The head is in {SCRIPT}, not in the libraries' own files: {missing}.")
-    if layout != "full" and trained.backbone.is_folder:
+    if layout != "full" and backbone.is_folder:
         notes.append(
             f"The encoder is a folder of the machine that exported it: say in {TASK_FILE} where it is on yours."
         )

@@ -179,7 +179,7 @@ def _scores(scores: Scores) -> list[str]:
     rows = [
         "| split | rows | " + f"{scores.metric} | what these rows did |",
         "| --- | ---: | ---: | --- |",
-        f"| dev | {_count(scores.dev_rows)} | {scores.dev:.4f} | chose the epoch, so this score flatters |",
+        f"| dev | {_count(scores.dev_rows)} | {scores.dev:.4f} | chose what was kept, so this score flatters |",
     ]
     if scores.test is not None:
         rows.append(f"| test | {_count(scores.test_rows)} | {scores.test:.4f} | scored once; chose nothing |")

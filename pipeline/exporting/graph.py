@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from pipeline.data.batches import BACKBONE_INPUTS
 from pipeline.data.tokens import head_tokens
@@ -60,3 +61,16 @@ def names_of(trained: Trained) -> list[str]:
     kinds = BACKBONE_INPUTS if trained.tokenizer.token_types else BACKBONE_INPUTS[:2]
     several = len(trained.inputs) > 1
     return [f"{kind}_{number}" if several else kind for number in range(1, len(trained.inputs) + 1) for kind in kinds]
+
+
+def example_of(trained: Trained) -> tuple[Tensor, ...]:
+    """Arguments to trace with. Sizes of 0 and 1 would be taken for constants."""
+    return tuple(torch.ones(3, min(7, trained.backbone.max_length), dtype=torch.long) for _ in names_of(trained))
+
+
+def sizes_of(trained: Trained) -> tuple[dict[int, Dim], ...]:
+    """The sizes of the arguments that are free: rows, and the length of each input."""
+    rows, names = Dim("rows"), names_of(trained)
+    lengths = [Dim(name, max=trained.backbone.max_length) for name in ("length", "length_2")]
+    kinds = len(names) // len(trained.inputs)
+    return tuple({0: rows, 1: lengths[number // kinds]} for number in range(len(names)))

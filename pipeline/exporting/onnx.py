@@ -13,10 +13,9 @@ import onnx
 import torch
 from onnxruntime.quantization import QuantType, quantize_dynamic
 from onnxruntime.quantization.shape_inference import quant_pre_process
-from torch.export import Dim
 
 from pipeline.exporting.card import Written
-from pipeline.exporting.graph import Answering, names_of
+from pipeline.exporting.graph import Answering, example_of, names_of, sizes_of
 from pipeline.exporting.tokenizer import write_tokenizer
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
 from pipeline.system.atomic import write_json
@@ -48,24 +47,16 @@ def quantise(folder: Path) -> None:
 
 
 def _write_graph(trained: Trained, file: Path) -> None:
-    module = Answering(trained).eval()
-    names = names_of(trained)
-    # Sizes that occur nowhere else in the model: 0 and 1 would be taken for constants.
-    longest = trained.backbone.max_length
-    example = [torch.ones(3, min(7, longest), dtype=torch.long) for _ in names]
-    rows = Dim("rows")
-    lengths = [Dim(name, max=longest) for name in ("length", "length_2")]
-    each = len(names) // len(trained.inputs)
-    shapes = tuple({0: rows, 1: lengths[number // each]} for number in range(len(names)))
+    module, example = Answering(trained).eval(), example_of(trained)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
         module(*example)  # joins the adapters of a fusion
         program = torch.onnx.export(
             module,
-            tuple(example),
-            input_names=names,
+            example,
+            input_names=names_of(trained),
             output_names=["outputs", trained.answer],
-            dynamic_shapes=(shapes,),
+            dynamic_shapes=(sizes_of(trained),),
             dynamo=True,
             verbose=False,
         )

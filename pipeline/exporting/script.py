@@ -40,12 +40,9 @@ model.set_active_adapters(fused, skip_layers=TASK["skip_layers"])""",
 def compose(trained: Trained, layout: Layout, stock_head: bool) -> str:
     """The whole script; ``stock_head`` says whether the head is in the libraries' own files."""
     needs = "torch, transformers and safetensors" if layout == "full" else "torch, transformers 4.57 and adapters 1.3"
-    return (
-        _ABOUT.format(needs=needs)
-        + "\n"
-        + how_to_load(trained, layout, stock_head, "Path(__file__).resolve().parent")
-        + _MAIN
-    )
+    code = how_to_load(trained, layout, stock_head, "Path(__file__).resolve().parent")
+    code = code.replace("import json\n", "import json\nimport sys\n", 1)
+    return f"{_ABOUT.format(needs=needs)}\n{code}{_MAIN}"
 
 
 def how_to_load(trained: Trained, layout: Layout, stock_head: bool, folder: str) -> str:
@@ -56,7 +53,6 @@ def how_to_load(trained: Trained, layout: Layout, stock_head: bool, folder: str)
     names = [name for name in ("AutoModelForSequenceClassification", "AutoModel") if f"{name}." in loaded]
     imports = [
         "import json",
-        "import sys",
         "from pathlib import Path",
         "",
         *(["import adapters"] if "adapters.init" in loaded else []),
