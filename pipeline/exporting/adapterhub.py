@@ -5,10 +5,12 @@ those of transformers. Where these libraries have the head it is in their files 
 applies it.
 """
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import adapters
 import torch
 from adapters import AutoAdapterModel
 from adapters.composition import Fuse
@@ -25,6 +27,7 @@ from pipeline.methods.bank import sites_of
 from pipeline.methods.fused_sites import fused_sites
 from pipeline.methods.fusion import FUSION_FILE, members_of
 from pipeline.methods.houlsby import bottleneck_of
+from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
 from pipeline.records.store import HEAD
 from pipeline.settings.parts import AdapterKind
 from pipeline.system.atomic import write_json, write_text
@@ -54,9 +57,11 @@ def write(trained: Trained, folder: Path) -> Written:
         else:
             classifier.save_pretrained(folder)
     else:
-        model: Any = AutoAdapterModel.from_pretrained(trained.backbone.name)
+        model: Any = (AutoModel if missing else AutoAdapterModel).from_pretrained(trained.backbone.name)
         model.config.name_or_path = trained.backbone.shown_name
-        if not missing:
+        if missing:
+            adapters.init(model)
+        else:
             add_to_adapterhub(model, trained)
         layout = _save_modules(model, trained, folder, with_head=not missing)
     if missing and (tensors := layers_of_head(trained)):
@@ -112,15 +117,19 @@ def _save_modules(model: Any, trained: Trained, folder: Path, with_head: bool) -
     artifact, task = trained.artifact, trained.task.name
     assert artifact is not None
     if artifact.manifest.kind == "adapter":
-        model.load_adapter(str(artifact.folder), with_head=False, use_safetensors=True)
-        model.save_adapter(str(folder), task, with_head=with_head, use_safetensors=True)
+        for name in (ADAPTER_CONFIG, ADAPTER_FILE):
+            shutil.copyfile(artifact.folder / name, folder / name)
+        if with_head:
+            model.save_head(str(folder), task, use_safetensors=True)
         return "adapter"
     if trained.recipe.fusion.form == "gated":
         _add_joined(model, trained)
-        model.save_adapter(str(folder), task, with_head=with_head, use_safetensors=True)
+        model.save_adapter(str(folder), task, use_safetensors=True)
         return "adapter"
-    names = [model.load_adapter(str(each.folder), with_head=False, use_safetensors=True) for each in trained.adapters]
-    model.load_adapter_fusion(str(artifact.folder), with_head=False, use_safetensors=True)
+    # Into the encoder, as which it was saved: AdapterHub finds a fusion's tensors only under the same names.
+    encoder = model.base_model
+    names = [encoder.load_adapter(str(each.folder), use_safetensors=True) for each in trained.adapters]
+    encoder.load_adapter_fusion(str(artifact.folder), use_safetensors=True)
     head = {"head_setup": task} if with_head else {}
     model.save_adapter_setup(str(folder), Fuse(*names), use_safetensors=True, **head)
     return "fusion"

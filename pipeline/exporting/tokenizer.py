@@ -5,6 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from pipeline.data.batches import BACKBONE_INPUTS
 from pipeline.exporting.trained import Trained
 
 
@@ -15,6 +16,9 @@ def write_tokenizer(trained: Trained, folder: Path) -> None:
     """
     fast = copy.deepcopy(trained.tokenizer.fast)
     fast.model_max_length = trained.recipe.max_length
+    # A tokenizer may give token types that this family of encoders does not take.
+    fast.model_input_names = list(BACKBONE_INPUTS if trained.tokenizer.token_types else BACKBONE_INPUTS[:2])
+    fast.init_kwargs["model_input_names"] = fast.model_input_names  # else it is not written
     fast.save_pretrained(folder)
     alone = Tokenizer.from_str(fast.backend_tokenizer.to_str())
     if trained.cuts_middle:

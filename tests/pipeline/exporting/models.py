@@ -38,11 +38,14 @@ def task_of(kind: str) -> Task:
     return Task(name=kind, text=text, label="label", max_length=24, **shape)
 
 
-def random_model(backbone: Backbone, task: Task, root: Path, **settings: Any) -> Trained:
-    """A model with random weights; an adapter or fusion is also in the store ``root``, with what it fuses."""
+def random_model(backbone: Backbone, task: Task, root: Path, width: int = 8, **settings: Any) -> Trained:
+    """A model with random weights; an adapter or fusion is also in the store ``root``, with what it fuses.
+
+    ``width`` is that of the adapters that are fused.
+    """
     recipe = _recipe(backbone, task, settings)
     if recipe.trainable in ("adapter", "fusion"):
-        return _kept(backbone, task, recipe, Store(root))
+        return _kept(backbone, task, recipe, Store(root), width)
     second = backbone.load() if recipe.pretrained.second_encoder != "none" else None
     model = assemble(backbone.load(), recipe, task, second)
     _randomise(model)
@@ -53,7 +56,7 @@ def _recipe(backbone: Backbone, task: Task, settings: dict[str, Any]) -> Recipe:
     return Recipe.parse(SMALL | settings, "test").resolve(task, "fp32", backbone.max_length, backbone.layers)
 
 
-def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store) -> Trained:
+def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: int = 8) -> Trained:
     adapters: list[Artifact] = []
     encoder = backbone.load()
     if recipe.trainable == "adapter":
@@ -64,6 +67,7 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store) -> Train
                 "trainable": "adapter",
                 "adapter": recipe.adapter.kind,
                 "drop_layers": recipe.adapter.drop_layers,
+                "bottleneck": width,
             }
             source = task_of("films").model_copy(update={"name": name})
             kept = _kept(backbone, source, _recipe(backbone, source, settings), store)
@@ -73,7 +77,7 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store) -> Train
             adapters = [each for each in adapters if each.manifest.task != task.name]
         add_fusion(encoder, {each.manifest.task: modules_of(each) for each in adapters}, recipe, task.name)
     model = assemble(encoder, recipe, task)
-    _randomise(model)
+    _randomise(model, sum(task.name.encode()))  # a source is unlike the others
     artifact = save_artifact(
         store,
         Manifest(
@@ -103,9 +107,9 @@ def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store) -> Train
     return Trained(task, recipe, model, backbone, artifact.manifest.run, kind, artifact, tuple(adapters))
 
 
-def _randomise(model: torch.nn.Module) -> None:
+def _randomise(model: torch.nn.Module, seed: int = 1) -> None:
     """Move what trains, so that no part of it does nothing."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:

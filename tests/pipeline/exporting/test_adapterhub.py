@@ -105,7 +105,7 @@ def test_a_trained_encoder_is_a_text_classification_pipeline_of_transformers(
         ("films", {**ADAPTER, "train_layernorm": True}, "no place for the LayerNorms"),
         ("films", {**ADAPTER, "truncation": "head-and-tail"}, "beginning and the end"),
         ("films", {**FULL, "second_encoder": "static"}, "two encoders"),
-        ("films", {**FUSION, "fusion": "anchored", "bottleneck": 16}, "a bias for each adapter"),
+        ("films", {**FUSION, "fusion": "anchored", "width": 16}, "a bias for each adapter"),
         ("films", {"trainable": "full+adapter"}, "stand in a backbone that was trained with them"),
     ],
     ids=str,
