@@ -53,8 +53,8 @@ class Scores:
 
     @property
     def scored(self) -> tuple[str, float]:
-        """The split that tables score, and the score on it."""
-        return ("dev", self.dev) if self.test is None else ("test", self.test)
+        """The rows that tables score, and the score on them: a test split, or part of another that chose nothing."""
+        return ("dev", self.dev) if self.test is None else ("held out", self.test)
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ def _how_to_load(trained: Trained, written: Written) -> list[str]:
 
 def _scores(scores: Scores) -> list[str]:
     rows = [
-        "| split | rows | " + f"{scores.metric} | what these rows did |",
+        "| rows | number | " + f"{scores.metric} | what these rows did |",
         "| --- | ---: | ---: | --- |",
         f"| dev | {_count(scores.dev_rows)} | {scores.dev:.4f} | chose what was kept, so this score flatters |",
     ]
     if scores.test is not None:
-        rows.append(f"| test | {_count(scores.test_rows)} | {scores.test:.4f} | scored once; chose nothing |")
+        rows.append(f"| held out | {_count(scores.test_rows)} | {scores.test:.4f} | scored once; chose nothing |")
     said = [f"One run, seed {scores.seed}. Other seeds score differently."]
     if scores.test is None:
         said.append("No rows that chose nothing were scored: expect less on new texts.")
@@ -202,7 +202,7 @@ def _data(trained: Trained, scores: Scores) -> list[str]:
         lines.append(f"The fused adapters were trained on {sources}.")
     overlaps = [
         f"{count} {split} rows have a text that is also in the training rows"
-        for split, count in (("dev", scores.dev_in_train), ("test", scores.test_in_train))
+        for split, count in (("dev", scores.dev_in_train), ("held-out", scores.test_in_train))
         if count
     ]
     if overlaps:

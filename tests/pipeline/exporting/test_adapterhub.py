@@ -1,15 +1,11 @@
 """Folders that stock AdapterHub and transformers load: their answers are those of the models, or there is no folder."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import transformers
 
 from pipeline.exporting import adapterhub
