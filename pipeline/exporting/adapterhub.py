@@ -14,6 +14,7 @@ import adapters
 import torch
 from adapters import AutoAdapterModel
 from adapters.composition import Fuse
+from adapters.models.auto import ADAPTER_MODEL_MAPPING
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModel
@@ -28,6 +29,7 @@ from pipeline.methods.fused_sites import fused_sites
 from pipeline.methods.fusion import FUSION_FILE, members_of
 from pipeline.methods.houlsby import bottleneck_of
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
+from pipeline.models.backbone import HAS_POOLER
 from pipeline.records.store import HEAD
 from pipeline.settings.parts import AdapterKind
 from pipeline.system.atomic import write_json, write_text
@@ -57,6 +59,8 @@ def write(trained: Trained, folder: Path) -> Written:
         else:
             classifier.save_pretrained(folder)
     else:
+        if type(trained.model.backbone.config) not in ADAPTER_MODEL_MAPPING:
+            missing = missing or "AdapterHub has no model with heads for this family"
         model: Any = (AutoModel if missing else AutoAdapterModel).from_pretrained(trained.backbone.name)
         model.config.name_or_path = trained.backbone.shown_name
         if missing:
@@ -172,7 +176,7 @@ def _joined(site: Any, fusion: Any, members: Sequence[str]) -> dict[str, Tensor]
 def _encoder_alone(trained: Trained) -> Any:
     """The trained encoder without what was changed in it to compute faster."""
     encoder: Any = trained.model.backbone
-    pooler = {"add_pooling_layer": False} if encoder.config.model_type != "distilbert" else {}
+    pooler = {"add_pooling_layer": False} if encoder.config.model_type in HAS_POOLER else {}
     model = AutoModel.from_config(type(encoder.config).from_dict(encoder.config.to_dict()), **pooler)
     model.load_state_dict(encoder.state_dict())
     return model

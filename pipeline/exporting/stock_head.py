@@ -15,6 +15,8 @@ from pipeline.models.heads import CosineHead
 
 # tanh(e x) / e is x up to (e x)^2 / 3: less than 1e-5 of it for |x| <= 20. A power of two, so that scaling is exact.
 _EPSILON = 2.0**-12
+_EXACT = frozenset({"bert", "roberta", "xlm-roberta", "distilbert"})
+"""Families whose class for sequence classification has such a function. That of others is GELU, or has a LayerNorm."""
 
 
 @torch.no_grad()
@@ -76,6 +78,8 @@ def as_classifier(trained: Trained) -> PreTrainedModel | None:
     tanh of small numbers is the identity; and x = relu(x) - relu(-x).
     """
     layers, config = layers_of_head(trained), _config_of(trained)
+    if config.model_type not in _EXACT:
+        return None
     weight, width = layers["out.weight"], trained.backbone.hidden_size
     model: Any = AutoModelForSequenceClassification.from_config(config)
     if hasattr(model, "pre_classifier"):

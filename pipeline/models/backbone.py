@@ -29,7 +29,7 @@ _POSITION_OFFSET = {
     "deberta-v2": 0,  # also DeBERTa-v3
     "modernbert": 0,
 }
-_HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
+HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 
 _CONFIGURATION, _ENCODER = "configuration (config.json)", "encoder (config.json, model.safetensors)"
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
@@ -237,7 +237,7 @@ def _keywords(config: PretrainedConfig) -> dict[str, Any]:
 
 def _load_encoder(name: str) -> PreTrainedModel:
     config = _configuration(name)
-    pooler: dict[str, Any] = {"add_pooling_layer": False} if config.model_type in _HAS_POOLER else {}
+    pooler: dict[str, Any] = {"add_pooling_layer": False} if config.model_type in HAS_POOLER else {}
     encoder, info = _read_pretrained(name, _ENCODER, AutoModel, **_keywords(config), **pooler)
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
     if missing := sorted(info["missing_keys"]):
