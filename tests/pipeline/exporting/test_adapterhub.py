@@ -62,7 +62,7 @@ def written(trained: Trained, folder: Path) -> bool:
         ("roberta", "films", {**FULL, **MEAN}, False),
         ("electra", "films", {**FULL, **CLS}, False),
         ("deberta-v2", "films", {**FUSION, **CLS, "fusion": "standard"}, True),
-        ("modernbert", "films", {**ADAPTER, **CLS}, False),
+        ("modernbert", "films", {**FULL, **MEAN}, False),
         ("bert", "twins", {**FULL, **SIAMESE, "head": "difference-mlp"}, False),
     ],
     ids=str,
@@ -117,3 +117,9 @@ def test_what_these_libraries_lack_is_refused_with_the_format_that_has_it(
         adapterhub.write(trained, tmp_path)
     assert "--format onnx" in str(refused.value) and "\n" not in str(refused.value)
     assert not list(tmp_path.glob("*.py"))
+
+
+def test_an_adapter_of_a_modernbert_is_refused(shallow: Shallow, tmp_path: Path) -> None:
+    trained = random_model(shallow("modernbert"), task_of("films"), tmp_path / "store", **ADAPTER)
+    with pytest.raises(PipelineError, match="random biases.*--format onnx"):
+        adapterhub.write(trained, tmp_path)
