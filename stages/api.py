@@ -32,7 +32,7 @@ from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present
-from pipeline.training.devices import full_memory_explained, on_gpu, resolve_precision
+from pipeline.training.devices import OneDevice, full_memory_explained, on_gpu, resolve_precision
 from pipeline.training.objectives import objective_of
 from stages.kept_models import KINDS, Target, best_artifact, best_of, target_of, usable_artifacts
 from stages.predict import head_outputs
@@ -58,23 +58,10 @@ class Predicted:
     """The head's own numbers: a logit a class; or one of a score, of a cosine, or of two classes by one logit."""
 
 
-@dataclass(frozen=True)
-class _Device:
-    """One device, in the calling program's own process."""
-
-    device: torch.device
-    dtype: torch.dtype | None
-    num_processes: int = 1
-    process_index: int = 0
-
-    def autocast(self) -> AbstractContextManager[object]:
-        return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
-
-
 class Model:
     """A trained model in memory; made by :func:`load`. Not for several threads at once."""
 
-    def __init__(self, target: Target, model: TransferModel, device: _Device) -> None:
+    def __init__(self, target: Target, model: TransferModel, device: OneDevice) -> None:
         self._target, self._model, self._device = target, model, device
 
     def __repr__(self) -> str:
@@ -312,7 +299,7 @@ def load(
     return _open(trained, name, workspace, place)
 
 
-def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: _Device) -> Model:
+def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: OneDevice) -> Model:
     """What was trained for the task ``name``, on the workspace's backbone."""
     task = _task(trained, name, workspace)
     run = trained.manifest.run if isinstance(trained, Artifact) else trained.run
@@ -395,7 +382,7 @@ def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Tas
     return described_task(name, trained.manifest.meaning, trained.manifest.pair)
 
 
-def _device(name: str | None, precision: Precision) -> _Device:
+def _device(name: str | None, precision: Precision) -> OneDevice:
     if name is None:
         name = "cuda" if on_gpu() else "cpu"
     try:
@@ -405,7 +392,7 @@ def _device(name: str | None, precision: Precision) -> _Device:
     gpus = torch.cuda.device_count()
     if device.type not in ("cpu", "cuda") or (device.type == "cuda" and (device.index or 0) >= gpus):
         raise PipelineError(f"device={name!r}: there is no such device here ({gpus} GPUs): give cpu, cuda or cuda:N")
-    return _Device(device, _DTYPES.get(resolve_precision(precision, name)))
+    return OneDevice(device, _DTYPES.get(resolve_precision(precision, name)))
 
 
 def _each(prediction: Prediction, outputs: Tensor, classes: tuple[str, ...]) -> Iterator[Predicted]:

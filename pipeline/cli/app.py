@@ -8,6 +8,7 @@ from cyclopts import App, CycloptsError
 
 from pipeline.cli.compare import compare, report, studies
 from pipeline.cli.doctor import doctor
+from pipeline.cli.export import export
 from pipeline.cli.predict import ensemble, evaluate, predict
 from pipeline.cli.runs import du, runs_app
 from pipeline.cli.serve import explain, serve
@@ -52,6 +53,7 @@ for verb in (
     evaluate,
     ensemble,
     explain,
+    export,
     serve,
     tasks,
     store_app,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # it loads pandas
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
     from stages.explain import Explanation
+    from stages.export import Export
     from stages.runs import ListedRun, RunComparison
 
 
@@ -70,6 +71,30 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         if record.chosen_on == "half":
             lines.append(f"the other half is {summary['held_out_is']}")
     print_result("\n".join(lines), summary, as_json)
+
+
+def print_export(found: Export, as_json: bool) -> None:
+    """Where it is, how it was checked, and what was or would be uploaded."""
+    checked = found.checked
+    lines = [
+        f"{found.kind} {found.task}, run {found.run}: {found.format} {found.precision}, {_size(found.bytes)} in"
+        f" {found.folder}",
+        *(f"checked on {sentence}" if not number else sentence for number, sentence in enumerate(checked.sentences())),
+        *found.notes,
+        f'try it: python {found.folder / "run.py"} "A text."' + (' "Another text."' if found.pair else ""),
+    ]
+    if found.published is not None:
+        files = [f"  {size:>12,}  {name}" for name, size in found.published.files]
+        if found.published.uploaded:
+            lines.append(f"uploaded to {found.published.address}")
+        else:
+            lines += [f"would be uploaded to {found.published.address}, a private repository if it is new:", *files]
+            lines.append("nothing was uploaded: give --yes to do it")
+    print_result("\n".join(lines), found.summary(), as_json)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 def print_evaluation(found: Evaluation, as_json: bool) -> None:

@@ -187,11 +187,16 @@ def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_lengt
     return pa.concat_tables(parts)
 
 
+def head_tokens(max_length: int) -> int:
+    """How many of ``max_length`` tokens ``head-and-tail`` keeps of the beginning, the first special one included."""
+    return 1 + round((max_length - 2) * _HEAD_SHARE)
+
+
 def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
     """First and last tokens of a text that has a special token at either end, as all supported families give it."""
     if len(ids) <= max_length:
         return ids
-    head = 1 + round((max_length - 2) * _HEAD_SHARE)
+    head = head_tokens(max_length)
     return ids[:head] + ids[len(ids) - (max_length - head) :]
 
 

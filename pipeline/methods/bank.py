@@ -53,6 +53,8 @@ class BankedSite:
 
     def _join(self, names: Sequence[object]) -> AdapterBank | None:
         """The bank of the adapters ``names``, or None if one is missing or does not fit."""
+        if torch.compiler.is_exporting():  # weights have no address; what the pass before it has joined is right
+            return self._bank
         if not all(isinstance(name, str) and name in self._site.adapters for name in names):
             return None
         adapters: list[nn.Module] = [self._site.adapters[name] for name in names]

@@ -93,7 +93,8 @@ class FusionSite(BankedSite):
             factor = fusion.dropout(torch.ones(shape, dtype=_precise(hidden.dtype), device=hidden.device))
         if shift is not None:
             shift = shift.unsqueeze(-1)
-        mix, attention = _Mix.apply(inner, cross, shift, factor, bank.activation, bank.size)
+        mixing = _mix if torch.compiler.is_exporting() else _Mix.apply
+        mix, attention = mixing(inner, cross, shift, factor, bank.activation, bank.size)
         if weights.value is not None:
             return mix @ weights.value, attention
         return F.linear(mix @ bank.up, _value(fusion)), attention
@@ -103,6 +104,8 @@ class FusionSite(BankedSite):
             # The step that may follow changes the weights, and fused optimisers raise no version.
             self._folded = None
             return _project(fusion, bank, *cheapest_forms(tokens, bank, len(fusion.key.weight)))
+        if torch.compiler.is_exporting() and self._folded is not None:
+            return self._folded[2]
         # Nothing is being trained, so the folded weights last until training goes on or other weights are loaded.
         stamp = tuple((parameter.data_ptr(), parameter._version) for parameter in fusion.parameters())
         if self._folded is None or self._folded[0] is not bank or self._folded[1] != stamp:
@@ -183,6 +186,19 @@ def _at_shifts(bias: Tensor, bank: AdapterBank) -> Tensor:
 
 def _value(fusion: Any) -> Tensor:
     return fusion.value_weight() if isinstance(fusion, AnchoredFusion) else fusion.value.weight
+
+
+def _mix(
+    inner: Tensor, cross: Tensor, shift: Tensor | None, factor: Tensor | None, activation: Any, size: int
+) -> tuple[Tensor, Tensor]:
+    """The function of :class:`_Mix` in operations that an exporter can read, which keep more in memory."""
+    units = inner.shape[-1]
+    active = activation(inner).unflatten(-1, (size, -1))  # (B, T, N, m)
+    scores = (active * cross[..., :units].unflatten(-1, (size, -1))).sum(-1) + cross[..., units : units + size]
+    scores = scores if shift is None else scores + shift
+    attention = (scores if factor is None else scores * factor).softmax(-1)
+    mixed = (active * attention.unsqueeze(-1)).flatten(-2)
+    return F.pad(torch.cat([mixed, attention], dim=-1), (0, cross.shape[-1] - units - size)), attention
 
 
 class _Mix(torch.autograd.Function):

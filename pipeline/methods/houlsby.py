@@ -24,7 +24,17 @@ def _config(stock: Any, recipe: Recipe, backbone: PretrainedConfig) -> AdapterCo
     width, bottleneck = backbone.hidden_size, recipe.bottleneck.width
     if bottleneck > width:
         raise PipelineError(f"bottleneck {bottleneck} is wider than the backbone ({width}): choose a smaller one")
-    return stock(reduction_factor=reduction_factor(width, bottleneck), non_linearity="gelu", init_weights="houlsby")
+    return _config_of_width(stock, backbone, bottleneck)
+
+
+def _config_of_width(stock: Any, backbone: PretrainedConfig, width: int) -> AdapterConfig:
+    factor = reduction_factor(backbone.hidden_size, width)
+    return stock(reduction_factor=factor, non_linearity="gelu", init_weights="houlsby")
+
+
+def bottleneck_of(recipe: Recipe, backbone: PretrainedConfig, width: int) -> AdapterConfig:
+    """AdapterHub's configuration of the recipe's kind of bottleneck with another width, even above the backbone's."""
+    return _config_of_width(SeqBnConfig if recipe.adapter.kind == "pfeiffer" else DoubleSeqBnConfig, backbone, width)
 
 
 def reduction_factor(width: int, bottleneck: int) -> float:

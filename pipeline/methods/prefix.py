@@ -49,7 +49,7 @@ class PrefixSite(TaskSite):
         if self.current is None:
             return None
         (states,) = args
-        vectors = self.current.vectors.to(states.dtype).expand(len(states), -1, -1)
+        vectors = self.current.vectors.to(states.dtype).expand(states.shape[0], -1, -1)
         return (torch.cat([vectors, states], dim=1),)  # (B, L_p + T, d)
 
 

@@ -29,7 +29,7 @@ _POSITION_OFFSET = {
     "deberta-v2": 0,  # also DeBERTa-v3
     "modernbert": 0,
 }
-_HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
+HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 
 _CONFIGURATION, _ENCODER = "configuration (config.json)", "encoder (config.json, model.safetensors)"
 _SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
@@ -69,6 +69,16 @@ class Backbone:
     layers: int
     tensor_names: tuple[str, ...]
     parameters: int  # their number, without the pooler
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it was read from a folder, which nobody else has under this name."""
+        return Path(self.name).is_dir()
+
+    @property
+    def shown_name(self) -> str:
+        """Its Hub id, or of a folder the hash of its weights: what may stand in files for others."""
+        return f"sha256:{self.weights_hash}" if self.is_folder else self.name
 
     @property
     def identity(self) -> dict[str, str]:
@@ -227,7 +237,7 @@ def _keywords(config: PretrainedConfig) -> dict[str, Any]:
 
 def _load_encoder(name: str) -> PreTrainedModel:
     config = _configuration(name)
-    pooler: dict[str, Any] = {"add_pooling_layer": False} if config.model_type in _HAS_POOLER else {}
+    pooler: dict[str, Any] = {"add_pooling_layer": False} if config.model_type in HAS_POOLER else {}
     encoder, info = _read_pretrained(name, _ENCODER, AutoModel, **_keywords(config), **pooler)
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
     if missing := sorted(info["missing_keys"]):

@@ -100,9 +100,9 @@ def _lean_attention(
     )
     if attention_mask is not None:
         attention_mask = attention_mask[:, :, : asking.shape[1]]  # (B, 1, T or 1, T)
-        if len(attention_mask) < len(hidden_states):
+        if attention_mask.shape[0] < hidden_states.shape[0]:  # not len(): an exporter would take it for a constant
             # Adapters in parallel multiply the batch, stream after stream.
-            attention_mask = attention_mask.repeat(len(hidden_states) // len(attention_mask), 1, 1, 1)
+            attention_mask = attention_mask.repeat(hidden_states.shape[0] // attention_mask.shape[0], 1, 1, 1)
     probability = module.dropout.p if module.training else 0.0
     context = _attend(query, key, value, attention_mask, probability, tokens)
     return context.transpose(1, 2).flatten(2), None

@@ -6,7 +6,8 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +27,19 @@ from pipeline.system.process import give_back_memory, is_main_process
 from pipeline.training.tracking import check_tracker
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class OneDevice:
+    """One device, in the calling program's own process: what an Accelerator is to predictions, without its state."""
+
+    device: torch.device
+    dtype: torch.dtype | None
+    num_processes: int = 1
+    process_index: int = 0
+
+    def autocast(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
 
 
 def on_gpu() -> bool:

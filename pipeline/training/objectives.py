@@ -21,12 +21,15 @@ from pipeline.stats.metrics import Prediction
 class Objective:
     """``loss(outputs, labels)`` is the mean over the rows; ``predict(outputs)`` reads the same outputs (B, k).
 
+    ``read(outputs)`` is what is predicted as a tensor: probabilities (B, C), or scores (B,).
+
     With class weights it is the mean of ``w[label] * loss``: divided by the rows, not by their weights, so that a batch
     may be cut into pieces.
     """
 
     loss: Callable[[Tensor, Tensor], Tensor]
     predict: Callable[[Tensor], Prediction]
+    read: Callable[[Tensor], Tensor]
 
 
 def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> Objective:
@@ -37,9 +40,12 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
     """
     if task.kind == "classes":
         if recipe.head == "cosine":
-            return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes)
-        loss, read = (_one_logit_loss, _predict_one_logit) if recipe.one_logit else (_class_loss, _predict_classes)
-        return Objective(partial(loss, weights=weights, smoothing=recipe.label_smoothing), read)
+            return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes, _read_cosine)
+        if recipe.one_logit:
+            loss, predict, read = _one_logit_loss, _predict_one_logit, _read_one_logit
+        else:
+            loss, predict, read = _class_loss, _predict_classes, partial(torch.softmax, dim=-1)
+        return Objective(partial(loss, weights=weights, smoothing=recipe.label_smoothing), predict, read)
     assert task.range is not None
     low, high = task.range
     if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
@@ -79,9 +85,13 @@ def _class_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothi
 
 def _predict_one_logit(outputs: Tensor) -> Prediction:
     """Class 1 iff its probability is above one half; exactly one half is class 0."""
+    probabilities = _read_one_logit(outputs)
+    return Prediction((probabilities[:, 1] > 0.5).long().numpy(), probabilities.numpy())
+
+
+def _read_one_logit(outputs: Tensor) -> Tensor:
     positive = outputs.squeeze(-1).sigmoid()
-    probabilities = torch.stack([1 - positive, positive], dim=-1)
-    return Prediction((positive > 0.5).long().numpy(), probabilities.numpy())
+    return torch.stack([1 - positive, positive], dim=-1)
 
 
 def _one_logit_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float) -> Tensor:
@@ -103,10 +113,13 @@ def cosine_embedding_loss(outputs: Tensor, labels: Tensor, weights: Tensor | Non
 
 def _predict_cosine_classes(outputs: Tensor) -> Prediction:
     """Class 1 iff cos > 0; its probability is (1 + cos) / 2, which agrees with that threshold."""
-    cosine = outputs.squeeze(-1).numpy()
+    return Prediction((outputs.squeeze(-1) > 0).long().numpy(), _read_cosine(outputs).numpy())
+
+
+def _read_cosine(outputs: Tensor) -> Tensor:
     # In fp32 the cosine of equal vectors may exceed 1 by rounding.
-    positive = ((1 + cosine) / 2).clip(0, 1)
-    return Prediction((cosine > 0).astype(np.int64), np.stack([1 - positive, positive], axis=-1))
+    positive = ((1 + outputs.squeeze(-1)) / 2).clamp(0, 1)
+    return torch.stack([1 - positive, positive], dim=-1)
 
 
 def _squared(zero: float, unit: float, clamped: bool) -> Objective:
@@ -118,8 +131,11 @@ def _squared(zero: float, unit: float, clamped: bool) -> Objective:
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         return F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
 
-    def predict(outputs: Tensor) -> Prediction:
+    def read(outputs: Tensor) -> Tensor:
         values = outputs.squeeze(-1)
-        return Prediction(zero + unit * (values.clamp(min=0) if clamped else values).double().numpy(), None)
+        return zero + unit * (values.clamp(min=0) if clamped else values)
 
-    return Objective(loss, predict)
+    def predict(outputs: Tensor) -> Prediction:
+        return Prediction(read(outputs.double()).numpy(), None)
+
+    return Objective(loss, predict, read)

@@ -1,0 +1,82 @@
+"""The verb export: a trained model for other programs."""
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from pipeline.cli.options import FileOrFolder, Flag, Json, Places
+from pipeline.cli.printing import print_export
+from pipeline.system.errors import PipelineError
+from pipeline.system.streams import LIBRARIES, announce
+
+
+def export(
+    *,
+    target: str,
+    output: FileOrFolder,
+    format: Literal["onnx", "adapterhub"] = "onnx",
+    using: str = "auto",
+    int8: Flag = False,
+    license: Annotated[str | None, Parameter(name="--license")] = None,
+    push_to_hub: str | None = None,
+    yes: Flag = False,
+    json: Json = False,
+    places: Places = Places(),
+) -> None:
+    """Write a trained model for other programs: as ONNX, or as stock AdapterHub and transformers load it.
+
+    The folder appears only if the exported model answers as the trained one does.
+
+    Args:
+        target: The task.
+        output: Folder to write. An earlier export there is replaced.
+        format: onnx: for onnxruntime, any model; adapterhub: adapters and fusions in AdapterHub's files, other models
+            in those of transformers.
+        using: fusion, adapter or a run; auto is the best fusion, else the best adapter.
+        int8: onnx: store weights as 8-bit integers; the check reports what that changes.
+        license: Identifier for the model card, such as apache-2.0 (not stated).
+        push_to_hub: Repository OWNER/NAME of the Hugging Face Hub. Only lists what would be uploaded, unless --yes is
+            given. A new repository is private.
+        yes: Upload.
+    """
+    if int8 and format != "onnx":
+        raise PipelineError(f"--int8 is for --format onnx, not {format}")
+    if yes and push_to_hub is None:
+        raise PipelineError("--yes uploads: say where with --push-to-hub OWNER/NAME")
+    quantise = None
+    if format == "onnx":
+        try:
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
+            import onnxscript  # noqa: F401
+        except ImportError as error:
+            raise PipelineError(
+                f"export --format onnx needs {error.name}: install the extra, pip install"
+                " 'adapter-fusion-pipeline[export]'"
+            ) from None
+    announce(LIBRARIES)
+    from pipeline.exporting import hub
+    from stages import export as stage
+
+    writer: stage.Writer
+    if format == "onnx":
+        from pipeline.exporting import onnx as onnx_format
+
+        writer, quantise = onnx_format, onnx_format.quantise if int8 else None
+    else:
+        from pipeline.exporting import adapterhub as writer
+    if push_to_hub is not None:
+        hub.check_name(push_to_hub)
+    found = stage.export(
+        target,
+        output,
+        places.workspace(usual=""),
+        writer,
+        format=format,
+        using=using,
+        quantise=quantise,
+        licence=license,
+        push_to=push_to_hub,
+        upload=yes,
+    )
+    print_export(found, json)

@@ -1,0 +1,69 @@
+"""Whether an exported folder answers as the model that it was made of."""
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.exporting.trained import SCRIPT, Texts, Trained
+from pipeline.system.errors import PipelineError
+
+TOLERANCE = 1e-4
+"""The largest difference of any output that rounding in fp32 explains."""
+
+Answers = Mapping[str, np.ndarray]
+"""``outputs`` of the head (B, k), and ``probabilities`` (B, C) or ``scores`` (B,)."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far an export's answers are from the model's own."""
+
+    rows: int
+    batches: int
+    difference: float
+    """The largest of any output, probability or score."""
+    agree: float | None
+    """Share of rows with the same class; None for scores."""
+
+
+def script_of(folder: Path) -> Callable[[Texts], Answers]:
+    """The function ``answer`` of the script in ``folder``, as a user's program would import it."""
+    spec = importlib.util.spec_from_file_location(f"exported_{folder.name}", folder / SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.answer
+
+
+def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> Agreement:
+    """Ask the script in ``folder`` in batches of many sizes, and so of many lengths."""
+    answer, batches = script_of(folder), list(_batches(len(texts)))
+    parts = [answer([*texts][batch]) for batch in batches]
+    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    difference = max(float(np.abs(values - expected[name]).max()) for name, values in found.items())
+    agree = None
+    if trained.answer == "probabilities":
+        same = found[trained.answer].argmax(axis=-1) == expected[trained.answer].argmax(axis=-1)
+        agree = float(same.mean())
+    return Agreement(len(texts), len(batches), difference, agree)
+
+
+def check(agreement: Agreement, folder: Path) -> None:
+    """Raise a :class:`PipelineError` where more than rounding is different."""
+    if not agreement.difference <= TOLERANCE:
+        raise PipelineError(
+            f"{folder}: not written: the exported model's answers differ from the model's own by"
+            f" {agreement.difference:.2g}, more than {TOLERANCE:g}, on {agreement.rows} texts. This is a limit of the"
+            " format for this model: use another --format, or predict here"
+        )
+
+
+def _batches(rows: int) -> Iterator[slice]:
+    """Batches of 1, 2, 4, ... 32 rows."""
+    start, size = 0, 1
+    while start < rows:
+        yield slice(start, start + size)
+        start, size = start + size, min(2 * size, 32)

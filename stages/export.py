@@ -1,0 +1,208 @@
+"""Export a trained model for other programs: as a folder that is checked against the model before it appears."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+
+from pipeline.data.load import has_rows, load_split
+from pipeline.exporting import hub
+from pipeline.exporting.card import Checked, Scores, Written, write_card
+from pipeline.exporting.check import Answers, check, compare
+from pipeline.exporting.trained import TASK_FILE, Texts, Trained
+from pipeline.records.store import Artifact
+from pipeline.runs.restore import restore
+from pipeline.runs.workspace import Workspace
+from pipeline.system.atomic import new_folder, size_of
+from pipeline.system.errors import PipelineError, writing
+from pipeline.training.devices import OneDevice, full_memory_explained
+from pipeline.training.objectives import objective_of
+from stages.kept_models import Target, target_of
+from stages.predict import ENSEMBLE, head_outputs
+
+Format = Literal["onnx", "adapterhub"]
+
+_DEV_ROWS, _DRAWN_ROWS = 200, 24
+
+
+class Writer(Protocol):
+    """A format."""
+
+    def write(self, trained: Trained, folder: Path, /) -> Written:
+        """Write the model's files and a script that asks it; a :class:`PipelineError` if the format cannot hold it."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Where on the Hub an export is, or would be."""
+
+    address: str
+    files: tuple[tuple[str, int], ...]
+    """Names and bytes."""
+    uploaded: bool
+
+
+@dataclass(frozen=True)
+class Export:
+    """A finished export."""
+
+    folder: Path
+    task: str
+    run: str
+    kind: str
+    format: Format
+    precision: Literal["fp32", "int8"]
+    bytes: int
+    pair: bool
+    checked: Checked
+    notes: tuple[str, ...]
+    published: Published | None = None
+
+    def summary(self) -> dict[str, Any]:
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def export(
+    target: str,
+    folder: Path,
+    workspace: Workspace,
+    writer: Writer,
+    *,
+    format: Format,
+    using: str = "auto",
+    quantise: Callable[[Path], None] | None = None,
+    licence: str | None = None,
+    push_to: str | None = None,
+    upload: bool = False,
+) -> Export:
+    """Write the model of ``target`` into ``folder``, which appears when its answers are those of the model.
+
+    Args:
+        using: as for ``predict``, but for ensembles.
+        quantise: makes int8 of the checked files.
+        licence: the identifier that the model card names.
+        push_to: a repository of the Hub; unless ``upload``, it is only said what would be sent there.
+
+    Raises:
+        PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or
+            another folder that would be replaced.
+    """
+    _check_place(folder)
+    if using.startswith(ENSEMBLE):
+        raise PipelineError(
+            f"--using {using}: an ensemble is several models: export its members, each with --using RUN"
+        )
+    task = workspace.task(target)
+    found = target_of(task, using, workspace, ())
+    if push_to is not None and format == "adapterhub" and found.workspace.backbone.is_folder:
+        raise PipelineError(
+            f"--push-to-hub {push_to}: the encoder is a folder here, {found.workspace.backbone.name}, which nobody else"
+            " has: give its Hub id with --backbone (its weights are compared)"
+        )
+    trained = _restored(found)
+    texts, where = _texts(trained, workspace)
+    with full_memory_explained(f"export --target {target}", "close other programs"):
+        expected = _answers(found, trained, texts)
+        with new_folder(folder) as temporary:
+            written = writer.write(trained, temporary)
+            checked = Checked(where, compare(trained, expected, temporary, texts))
+            check(checked.fp32, folder)
+            if quantise is not None:
+                quantise(temporary)
+                checked = replace(checked, int8=compare(trained, expected, temporary, texts))
+            write_card(trained, temporary, written, _scores(found), checked, licence)
+    precision: Literal["fp32", "int8"] = "fp32" if quantise is None else "int8"
+    return Export(
+        folder=folder,
+        task=task.name,
+        run=found.run,
+        kind=trained.kind,
+        format=format,
+        precision=precision,
+        bytes=size_of(folder),
+        pair=task.is_pair,
+        checked=checked,
+        notes=written.notes,
+        published=None if push_to is None else _publish(folder, push_to, upload),
+    )
+
+
+def _publish(folder: Path, name: str, upload: bool) -> Published:
+    files = tuple(hub.files_of(folder))
+    return Published(hub.push(folder, name) if upload else hub.address_of(name), files, upload)
+
+
+def _check_place(folder: Path) -> None:
+    """Refuse, before anything is computed, to replace what is no export."""
+    with writing(folder):
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / TASK_FILE).is_file():
+            raise PipelineError(
+                f"--output {folder}: holds other files, which an export would replace: name a new folder"
+            )
+        if folder.exists() and not folder.is_dir():
+            raise PipelineError(f"--output {folder}: a file stands there: name a folder")
+
+
+def _restored(found: Target) -> Trained:
+    kept, workspace = found.trained, found.workspace
+    model = restore(kept, found.task, workspace)
+    if not isinstance(kept, Artifact):
+        return Trained(found.task, found.recipe, model, workspace.backbone, found.run, kept.kind)
+    adapters = tuple(workspace.store.adapters_of(kept.manifest))
+    return Trained(found.task, found.recipe, model, workspace.backbone, found.run, kept.manifest.kind, kept, adapters)
+
+
+def _scores(found: Target) -> Scores:
+    """What the run's record knows of its scores and rows; of an artifact without one, what its manifest does."""
+    task, record = found.task.name, found.workspace.ledger.find(found.run)
+    if record is not None:
+        return Scores.of_record(record, task)
+    assert isinstance(found.trained, Artifact)
+    return Scores.of_manifest(found.trained.manifest)
+
+
+def _texts(trained: Trained, workspace: Workspace) -> tuple[Texts, str]:
+    """Texts to compare answers on, rows of dev if there are any and drawn ones of all lengths, and what they are."""
+    dev: list[tuple[str, ...]] = []
+    with suppress(PipelineError):  # rows that cannot be read are no reason not to export
+        if any(has_rows(trained.task, data) for data in workspace.folders):
+            dev = _some_of(load_split(trained.task, workspace.data_of(trained.task), "dev"))
+    drawn = [
+        tuple(_drawn(trained, 2 * row + column) for column in range(len(trained.task.text)))
+        for row in range(_DRAWN_ROWS)
+    ]
+    where = f"{len(drawn)} texts drawn from the vocabulary"
+    return [*dev, *drawn], f"{len(dev)} rows of dev and {where}" if dev else where
+
+
+def _some_of(rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Rows spread evenly over a split."""
+    picked = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), _DEV_ROWS)).astype(int))
+    columns = [name for name in ("text_a", "text_b") if name in rows]
+    return list(rows.iloc[picked][columns].itertuples(index=False, name=None))
+
+
+def _drawn(trained: Trained, number: int) -> str:
+    """A text of tokens at random, up to half as long again as what the model reads."""
+    generator = np.random.default_rng([0, number])
+    fast, most = trained.tokenizer.fast, trained.recipe.max_length
+    assert most is not None
+    words = np.setdiff1d(np.arange(len(fast)), fast.all_special_ids)
+    text = fast.decode(generator.choice(words, generator.integers(1, most + most // 2)))
+    return text.encode(errors="replace").decode() if text.strip() else "a"
+
+
+def _answers(found: Target, trained: Trained, texts: Texts) -> Answers:
+    """What ``predict`` computes in fp32."""
+    columns = ["text_a", "text_b"][: len(trained.task.text)]
+    rows = pd.DataFrame(texts, columns=columns, dtype=object)
+    rows.insert(0, "id", [str(number) for number in range(len(rows))])
+    device = OneDevice(torch.device("cpu"), None)
+    (outputs,) = head_outputs(trained.model, [found], rows, 32, device, cached=False)
+    read = objective_of(trained.task, trained.recipe).read
+    return {"outputs": outputs.numpy(), trained.answer: read(outputs).numpy()}
