@@ -1,9 +1,9 @@
 """Whether an exported folder answers as the model that it was made of."""
 
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,11 +31,12 @@ class Agreement:
 
 def script_of(folder: Path) -> Callable[[Texts], Answers]:
     """The function ``answer`` of the script in ``folder``, as a user's program would import it."""
-    spec = importlib.util.spec_from_file_location(f"exported_{folder.name}", folder / SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.answer
+    # Compiled here: an import would leave its cache in the folder.
+    file = folder / SCRIPT
+    names: dict[str, Any] = {"__name__": "exported", "__file__": str(file)}
+    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), names)
+    answer: Callable[[Texts], Answers] = names["answer"]
+    return answer
 
 
 def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> Agreement:

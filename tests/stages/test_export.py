@@ -71,6 +71,7 @@ def test_adapterhub_from_the_command_line_with_the_code_of_its_card_and_its_scri
     arguments = ["--target", "pairs", "--format", "adapterhub", "--output", folder, *places_of(shop.workspace)]
     status, out, _ = run("export", *arguments)
     assert status == 0 and "the mean over all" in out
+    assert "__pycache__" not in {file.name for file in folder.iterdir()}
     pair = ("the film is good", "the film is bad")
     expected = load("pairs", store=shop.store, precision="fp32").predict([pair])[0].score
     shown = code_of(folder)
