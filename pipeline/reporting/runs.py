@@ -179,8 +179,9 @@ class StudyRuns:
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
         epochs = int(self.curve(record.run)["epoch"].max())
-        batches = [record.recipe_of(task).steps_over(record.score(task).train_rows) for task in record.trained_on]
-        return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[0])
+        tasks = record.trained_on
+        batches = {task: record.recipe_of(task).steps_over(record.score(task).train_rows) for task in tasks}
+        return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[tasks[0]])
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:
         """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it continues.

@@ -40,14 +40,37 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
             return Objective(partial(cosine_embedding_loss, weights=weights), _predict_cosine_classes)
         loss, read = (_one_logit_loss, _predict_one_logit) if recipe.one_logit else (_class_loss, _predict_classes)
         return Objective(partial(loss, weights=weights, smoothing=recipe.label_smoothing), read)
+    zero, unit = _output_scale(task, recipe)
+    # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
+    clamped = recipe.head == "cosine" and recipe.cosine_scale == "clamped"
+    return _squared(zero, unit, clamped, weight=loss_scale(task, recipe))
+
+
+def _output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
+    """The score that an output of 0 stands for, and the scores that an output of 1 adds to it.
+
+    Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output: ``low +
+    (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023). With ``score_loss`` "raw" a head with
+    weights gives the score itself, as in the four reports.
+    """
     assert task.range is not None
     low, high = task.range
+    if recipe.head != "cosine" and recipe.score_loss == "raw":
+        return 0.0, 1.0
     if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
-        # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
-        return _squared(low, high - low, clamped=True)
-    # Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output:
-    # ``low + (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023).
-    return _squared((low + high) / 2, (high - low) / 2, clamped=False)
+        return low, high - low
+    return (low + high) / 2, (high - low) / 2
+
+
+def loss_scale(task: Task, recipe: Recipe) -> float:
+    """What a squared difference of two outputs of a task of scores counts in the loss.
+
+    1, but for a cosine with ``score_loss`` "raw" the square of what it is multiplied by: 25 for 5 cos, 6.25 for
+    5 (cos + 1) / 2.
+    """
+    if task.kind == "classes" or recipe.head != "cosine" or recipe.score_loss == "normalised":
+        return 1.0
+    return _output_scale(task, recipe)[1] ** 2
 
 
 def _predict_classes(outputs: Tensor) -> Prediction:
@@ -109,14 +132,15 @@ def _predict_cosine_classes(outputs: Tensor) -> Prediction:
     return Prediction((cosine > 0).astype(np.int64), np.stack([1 - positive, positive], axis=-1))
 
 
-def _squared(zero: float, unit: float, clamped: bool) -> Objective:
-    """Squared error against the score brought to ``(score - zero) / unit``.
+def _squared(zero: float, unit: float, clamped: bool, weight: float) -> Objective:
+    """``weight`` times the squared error against the score brought to ``(score - zero) / unit``.
 
     Outputs are clamped to 0 only when predicting: inside the loss a clamped cosine would have no gradient below 0.
     """
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
+        error = F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
+        return error if weight == 1 else weight * error
 
     def predict(outputs: Tensor) -> Prediction:
         values = outputs.squeeze(-1)

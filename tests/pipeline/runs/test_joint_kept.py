@@ -55,6 +55,8 @@ def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..
     [
         ({}, 1),
         ({"pooling": "cls"}, 1),
+        ({"pooling": "pooler"}, 1),
+        ({"split_layers": 1, "pooling": "pooler"}, 1),
         ({"trainable": "head"}, 1),
         ({"split_layers": 1}, 1),
         ({"split_layers": 2, "pooling": "cls"}, 1),
