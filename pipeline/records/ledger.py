@@ -36,7 +36,7 @@ unlike runs are not mixed. Records of earlier versions are read, but the runs th
 3: all tasks of a run are described alike.
 """
 
-Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask"]
+Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"]
 Reading = Literal["same", "probability", "middle"]
 """As it is; a probability as a score; a score as a class, above the middle of its range or not."""
 

@@ -193,6 +193,7 @@ class Joint(Part):
     mixing: Mixing = Field("simultaneous", description="which tasks' batches make up a step")
     temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")
     steps_per_epoch: Count | None = Field(None, ge=1, description="if not what the mixing rule implies")
+    max_steps_per_epoch: Count | None = Field(None, ge=1, description="where the mixing rule implies more")
     epoch_of: Name | None = Field(
         None, description="the task whose pass is an epoch of simultaneous and round-robin mixing; unset: the smallest"
     )

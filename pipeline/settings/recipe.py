@@ -372,10 +372,11 @@ class Recipe(Part):
         """Steps of an epoch of joint training, from the batches that a pass over each task has."""
         if self.joint.steps_per_epoch is not None:
             return self.joint.steps_per_epoch
+        most = self.joint.max_steps_per_epoch or sum(batches.values()) * len(batches)
         if self.joint.mixing in ("simultaneous", "round-robin"):
             passed = min(batches.values()) if self.joint.epoch_of is None else batches[self.joint.epoch_of]
-            return passed * (1 if self.joint.mixing == "simultaneous" else len(batches))
-        return sum(batches.values())
+            return min(passed * (1 if self.joint.mixing == "simultaneous" else len(batches)), most)
+        return min(sum(batches.values()), most)
 
     def steps_over(self, rows: int) -> int:
         """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""

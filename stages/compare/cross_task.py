@@ -30,7 +30,7 @@ def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspa
     tasks = [workspace.task(name) for name in targets]
     for name in dict.fromkeys(runs):
         record = on_main_process(partial(workspace.ledger.find, name))
-        if record is None or METHODS[record.kind].is_joint or METHODS[record.kind].by_source:
+        if record is None or METHODS[record.kind].answers_for_several:
             continue
         try:
             found = _missing_scores(record, tasks, workspace)

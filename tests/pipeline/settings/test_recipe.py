@@ -633,6 +633,7 @@ DEFAULTS = {
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
     "epoch_of": None,
+    "max_steps_per_epoch": None,
     "score_train": False,
 }
 

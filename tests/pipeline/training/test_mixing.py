@@ -202,3 +202,12 @@ def test_of_a_named_task_an_epoch_has_each_batch_once() -> None:
 def test_where_an_epoch_is_a_pass_over_all_tasks_no_task_counts_it(mixing: Any) -> None:
     with pytest.raises(ValueError, match="a pass over all tasks"):
         Recipe(mixing=mixing, epoch_of="sst")
+
+
+def test_an_epoch_may_have_a_most_of_steps() -> None:
+    """Liu & Shen 2023: 25 epochs of 2,400 steps are six passes over their rows; of few rows an epoch is a pass."""
+    recipe = Recipe(trainable="full", batch_size=16, epochs=25, mixing="annealed", max_steps_per_epoch=2400)
+    batches = {task: recipe.steps_over(count) for task, count in ROWS.items()}
+    assert recipe.joint_steps(batches) == 2400
+    assert recipe.epochs_of(2400) * 2400 / sum(batches.values()) == pytest.approx(6.15, abs=0.01)
+    assert recipe.joint_steps({"sst": 19, "sts": 19}) == 38
