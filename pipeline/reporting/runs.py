@@ -31,6 +31,15 @@ class AttentionMap:
     tokens: tuple[str, ...]
     layers: Mapping[int, np.ndarray]
     """By layer, counted from 1: (T, S), a row a token; S is T, or more where a prefix stands before the tokens."""
+    own_layers: int | None = None
+    """How many layers from the top are of the task alone, of a model whose tasks share the others; None: it shares
+    none, or all."""
+
+    def part(self, layer: int, depth: int) -> str:
+        """Whose a layer of ``depth`` is, where the model is split."""
+        if self.own_layers is None:
+            return ""
+        return "its own" if layer > depth - self.own_layers else "shared"
 
     def keys(self, layer: int) -> list[str]:
         """What is looked at: the tokens, after the places of a prefix."""

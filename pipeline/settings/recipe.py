@@ -374,7 +374,7 @@ class Recipe(Part):
             return self.joint.steps_per_epoch
         most = self.joint.max_steps_per_epoch or sum(batches.values()) * len(batches)
         if self.joint.mixing in ("simultaneous", "round-robin"):
-            passed = min(batches.values()) if self.joint.epoch_of is None else batches[self.joint.epoch_of]
+            passed = batches.get(self.joint.epoch_of or "", min(batches.values()))
             return min(passed * (1 if self.joint.mixing == "simultaneous" else len(batches)), most)
         return min(sum(batches.values()), most)
 
