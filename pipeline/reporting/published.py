@@ -1,6 +1,7 @@
 """Published numbers beside ours."""
 
 import csv
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -235,49 +236,62 @@ def _ours(runs: StudyRuns, line: Line, trained: str, column: Column, tasks: Sequ
     return scores_cell(found, used)
 
 
-def published_table(runs: StudyRuns) -> Table | None:
-    """The published tables beside ours; None where the study names none."""
+def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
+    """Each published table beside ours; none where the study names none."""
     source = runs.study.published
     if source is None:
-        return None
-    values, tasks = published_values(source), tasks_of(runs, source)
+        return ()
+    return tuple(_published_table(runs, source, table, len(source.tables) == 1) for table in source.tables)
+
+
+def _published_table(runs: StudyRuns, source: Published, name: str, alone: bool) -> Table:
+    values = published_values(source.model_copy(update={"table": name}))
+    tasks = tasks_of(runs, source)
     columns = _columns(source, values, tasks)
-    known = {(value.table, value.row, value.metric): value for value in values}
+    known = {(value.row, value.metric): value for value in values}
     rows = []
-    for table, name in dict.fromkeys((value.table, value.row) for value in values):
-        cells = [Cell(table), Cell(name)]
+    for row in dict.fromkeys(value.row for value in values):
+        cells = [Cell(row)]
         for column, metrics in columns.items():
-            theirs = next((known[table, name, each] for each in metrics if (table, name, each) in known), None)
-            value, flag = (theirs.value, theirs.flag) if theirs else (None, "")
+            theirs = next((known[row, each] for each in metrics if (row, each) in known), None)
             line, trained = next(
-                ((each, own) for each, own in lines_of(runs, name) if _has(runs, each, theirs)), (None, "")
+                ((each, own) for each, own in lines_of(runs, row) if _has(runs, each, theirs)), (None, "")
             )
-            of_table = any((table, name, each) in known for each in metrics)
-            ours = _ours(runs, line, trained, column, tasks) if line is not None and of_table else Cell(MISSING)
-            percent = column[1] != PARAMETERS
-            shown = Cell(number(value) if percent or value is None else f"{value:g}", value, detail=flag)
-            both = isinstance(ours.sort, float) and value is not None and percent
-            difference = ours.sort - value if both and isinstance(ours.sort, float) and value is not None else None
-            cells += [shown, ours, *([difference_cell(difference)] if percent else [])]
+            cells += _cells(
+                theirs, Cell(MISSING) if line is None else _ours(runs, line, trained, column, tasks), column
+            )
         rows.append(tuple(cells))
-    heads = ["table", "method"]
+    heads = ["method"]
     for task, statistic in columns:
         what = "parameters, millions" if statistic == PARAMETERS else statistic
         head = ", ".join(part for part in (task, what) if part)
         heads += [f"{head}, {source.report}", f"{head}, ours", *(["points"] if statistic != PARAMETERS else [])]
-    first = 0 if len(source.tables) > 1 else 1
-    shown_table = Table.named(
-        "published", heads[first:], [row[first:] for row in rows],
-        report=source.report, tables=", ".join(source.tables), split=source.split,
+    shown = Table.named(
+        "published", heads, rows,
+        report=source.report, tables=name, split=source.split,
         best=", ".join(dict.fromkeys(statistic for _, statistic in columns if "best" in statistic)),
     )  # fmt: skip
     flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
     why = (
-        f"{', '.join(filter(None, (each.table, each.row)))}: {each.why}"
+        f"{each.row or 'All rows'}: {each.why}."
         for each in absent_rows()
-        if (each.report, each.split) == (source.report, source.split) and each.table in source.tables
+        if (each.report, each.table, each.split) == (source.report, name, source.split)
     )
-    return replace(shown_table, notes=(*shown_table.notes, *flags, *why))
+    notes = (*shown.notes, *flags, *why)
+    if alone:
+        return replace(shown, notes=notes)
+    stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return replace(shown, name=f"published-{stem}", title=f"{shown.title}: {name}", notes=notes)
+
+
+def _cells(theirs: Value | None, ours: Cell, column: Column) -> list[Cell]:
+    """A published cell, ours, and the difference of scores."""
+    value, flag = (theirs.value, theirs.flag) if theirs else (None, "")
+    if column[1] == PARAMETERS:
+        return [Cell(MISSING if value is None else f"{value:g}", value, detail=flag), ours]
+    mine = ours.sort if isinstance(ours.sort, float) else None
+    difference = mine - value if mine is not None and value is not None else None
+    return [Cell(number(value), value, detail=flag), ours, difference_cell(difference)]
 
 
 def _has(runs: StudyRuns, line: Line, value: Value | None) -> bool:

@@ -105,17 +105,20 @@ def _text(value: Any) -> str:
 
 
 def published_differences_table(runs: StudyRuns) -> Table | None:
-    """A line a published row and setting that is not ours; None where the study names no published table."""
+    """A line a published row and setting that is not ours; None where there is none, or no published table."""
     source = runs.study.published
     if source is None or not any(setting.report == source.report for setting in all_settings()):
         return None
     rows: list[tuple[Cell, ...]] = []
+    of_table: dict[str, set[str]] = {}
+    for value in published_values(source):
+        of_table.setdefault(value.table, set()).add(source.tasks.get(value.metric, ""))
     unstated: dict[str, None] = {}
     for table, name in dict.fromkeys((value.table, value.row) for value in published_values(source)):
         found: dict[tuple[str, str, str], dict[str, None]] = {}
         used: dict[str, None] = {}
         for line, trained in lines_of(runs, name):
-            for task in [trained] if trained else tasks_of(runs, source):
+            for task in [trained] if trained else [task for task in tasks_of(runs, source) if task in of_table[table]]:
                 if not (group := runs.cell(line, task)):
                     continue
                 recipe = _recipe(runs, group[0].record, task)
@@ -129,7 +132,7 @@ def published_differences_table(runs: StudyRuns) -> Table | None:
             rows.append((*map(Cell, cells[:5]), Cell(our, our, tuple(used))))
     columns = ("table", "method", "setting", "tasks", source.report, "ours")
     said = f"The report does not say: {', '.join(key.replace('_', ' ') for key in unstated)}." if unstated else ""
-    return Table.named("published-differences", columns, rows, unstated=said)
+    return Table.named("published-differences", columns, rows, unstated=said) if rows else None
 
 
 def _recipe(runs: StudyRuns, record: RunRecord, task: str) -> Recipe:
