@@ -70,11 +70,11 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     runs = StudyRuns(result, ledger, maps)
     made: list[Table] = []
     for make in TABLES:
-        found = make(runs)
-        if isinstance(found, Table):
-            made.append(found)
-        elif found is not None:
-            made += found
+        computed = make(runs)
+        if isinstance(computed, Table):
+            made.append(computed)
+        elif computed is not None:
+            made += computed
     scoring = scoring_text(runs)
     tables = tuple(
         replace(table, notes=(scoring, *table.notes))
