@@ -76,6 +76,7 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
     sentences = parse_sentences(text)
     opened = cache(lambda backbone, store: Workspace(backbone, None, store, ledger.root.parent))
     maps: list[AttentionMap] = []
+    left_out: set[str] = set()
     for (run, task), title in (_named(runs, ledger) if runs is not None else _chosen(result, ledger)).items():
         record = ledger.find(run)
         if record is None:
@@ -83,7 +84,9 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
         try:
             maps += _maps(record, task, title, sentences, ledger, opened)
         except PipelineError as error:
-            print(f"note: no attention map of run {run} ({title}): {error}", file=sys.stderr)
+            if run not in left_out:
+                print(f"note: no attention map of run {run} ({title}): {error}", file=sys.stderr)
+            left_out.add(run)
     if not maps:
         raise PipelineError("--attention: no run here kept its model: name others with --runs")
     for tokens in (len(one.tokens) for one in maps):

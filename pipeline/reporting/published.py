@@ -133,7 +133,7 @@ def published_mistakes(study: Study) -> list[str]:
 
 def tasks_of(runs: StudyRuns, source: Published) -> list[str]:
     """The targets that a published table has columns of."""
-    return [task for task in dict.fromkeys(source.tasks.values()) if task in runs.study.targets]
+    return [task for task in runs.study.targets if task in source.tasks.values()]
 
 
 def lines_of(runs: StudyRuns, name: str) -> list[tuple[Line, str]]:

@@ -7,13 +7,16 @@ from functools import cache
 import pytest
 
 from pipeline.data.tasks import built_in_tasks
-from pipeline.reporting.published import absent_rows, published_epochs, tables
+from pipeline.reporting.entries import Entry
+from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
 from pipeline.reporting.published_settings import all_settings, differences, settings_of
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study, read_study, study_names
+from stages.compare.plan import job_of
 from tests.pipeline.settings.test_study import STUDIES
 
+OWN = ("", "-pal", "-prefix", "-adapter")
 REPORTS = ("Xu", "LiuShen", "Hayes", "Wang")
 Place = tuple[str, str, str, str]
 """Report, table, split and row."""
@@ -118,3 +121,42 @@ def test_settings_are_of_tables_rows_and_keys_that_there_are() -> None:
         )
         assert setting.key in keys
         assert setting.task in ("", *built_in_tasks())
+
+
+def test_rows_of_one_table_differ_in_what_the_table_is_about_alone() -> None:
+    """Heads beside PAL train at the rate of heads elsewhere; samplers read prefixes; the same model is one job."""
+    liu_shen = read_study("liu-shen-2023", STUDIES, {})
+    modules = [f"{mode}-{kind}{own}" for mode in ("pretrain", "finetune") for kind in ("base", "sbert") for own in OWN]
+    heads = {name: in_effect(recipe_of(liu_shen, name, "sst"))["head_learning_rate"] for name in modules}
+    assert set(heads.values()) == {1e-3}, heads
+    samplers = ("finetune-sbert-prefix", "round-robin", "proportional", "square-root")
+    assert {liu_shen.recipe_for(name, "sst").adapter.kind for name in samplers} == {"prefix"}
+    wang = read_study("wang-2024", STUDIES, {})
+    cells = (Entry(method=name, target="sst", seed=1) for name in ("pretrain-smart", "sweep-3"))
+    one, other = (job_of(wang, cell) for cell in cells)
+    assert one == other
+    (quora,) = one.needs
+    assert (quora.task, quora.parts[0].recipe.epochs) == ("quora", 1)
+    hayes = read_study("hayes-2024", STUDIES, {})
+    smart = [recipe_of(hayes, name, "sst") for name in ("multi-smart", "split-2-smart", "split-3-smart")]
+    assert {recipe.pretrained.embedding_learning_rate for recipe in smart} == {1e-5}  # layers alone are slowed
+
+
+def test_percentages_parameters_and_sizes_are_read_in_their_units() -> None:
+    values = {(v.table, v.row, v.metric): v.value for v in tables()["Hayes", "Table 7", "dev"]}
+    row = "CerBERTus k=2, lambda 15, decay .95"
+    assert values["Table 7", row, "params_M"] == 138
+    assert values["Table 7", row, "mean"] == pytest.approx(0.7730)
+    assert statistic_of("Hayes", "batch") == "setting"
+    assert FLAGS["max_steps_per_epoch"] == ("joint", "max_steps_per_epoch")
+
+
+def test_what_a_report_does_not_say_is_no_difference() -> None:
+    theirs = settings_of("Xu", "Table 1", "full FT, CLS", "sts")
+    assert theirs["batch_size"] == UNSTATED
+    assert theirs["pooling"] == "cls"
+    study = next(study for study in studies() if study.name == "xu-2024")
+    recipe = recipe_of(study, "full-cls", "sts")
+    assert differences(theirs, recipe, "full") == {}
+    changed = recipe.changed({"batch_size": 7, "learning_rate": 2e-5})
+    assert differences(theirs, changed, "full") == {"learning_rate": ("1e-05", "2e-05")}

@@ -254,3 +254,52 @@ def test_an_ensemble_fails_where_a_member_does(place: Workspace) -> None:
     del values["published"]
     found, _ = compare(Study.parse(values, "test"), replace(place))
     assert [bool(entry.error) for entry in found.entries] == [True] * 4
+
+
+EPOCHS: dict[str, Any] = {
+    "name": "epochs",
+    "methods": ["full", "multitask"],
+    "targets": ["films"],
+    "sources": ["meals", "pairs"],
+    "seeds": [1],
+    "recipe": {**TOGETHER, "epochs": 2, "score_train": True},
+    "published": {
+        "report": "Xu",
+        "table": "Table 1",
+        "tasks": {"sst": "films"},
+        "curves": {"Table 9 (mean, LMRD)": {"row": "full", "task": "films"}},
+    },
+}
+
+
+def test_published_epochs_and_every_task_of_joint_training_are_shown(place: Workspace, tmp_path: Path) -> None:
+    result, _ = compare(Study.parse(EPOCHS, "test"), place)
+    report = build_report(result, place.ledger, tmp_path)
+    curve = place.ledger.curve(run_of(result, "full", "films", 1)).set_index("epoch")
+    shown = rows(report, "published-epochs")
+    assert [row["epoch"].sort for row in shown] == [1, 2, 3, 4, 5]
+    for epoch in (1, 2):
+        row = shown[epoch - 1]
+        ours = {part: row[f"{part}, ours"].sort for part in ("training loss", "train", "dev")}
+        expected = {"training loss": "loss", "train": "train_films", "dev": "dev"}
+        assert ours == {part: pytest.approx(curve[name][epoch]) for part, name in expected.items()}
+    assert (shown[0]["training loss, Xu"].text, shown[1]["dev, Xu"].text) == ("0.791", "0.721")
+    assert shown[2]["dev, ours"].text == "-"
+    scored = [row["rows"].text for row in rows(report, "epochs")]
+    assert scored == ["dev", "train"] * 2
+    # meals and pairs are no targets, but the joint model was scored on them.
+    assert {"confusion-films", "confusion-meals", "scatter-pairs"} <= {figure.name for figure in report.figures}
+
+
+@pytest.mark.parametrize(
+    ("curves", "told"),
+    [
+        ({"Table 10 (none)": {"row": "full", "task": "films"}}, "no table of epochs 'Table 10 (none)' of 'Xu'"),
+        ({"Table 9 (mean, LMRD)": {"row": "adapter", "task": "films"}}, "the study has no row 'adapter' on films"),
+    ],
+)
+def test_curves_that_are_not_there_are_told_before_training(curves: Any, told: str, place: Workspace) -> None:
+    values = {**EPOCHS, "published": {**EPOCHS["published"], "curves": curves}}
+    with pytest.raises(PipelineError) as error:
+        compare(Study.parse(values, "test"), place)
+    assert told in str(error.value)
