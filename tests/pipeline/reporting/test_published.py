@@ -9,7 +9,7 @@ import pytest
 from pipeline.data.tasks import built_in_tasks
 from pipeline.reporting.entries import Entry
 from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
-from pipeline.reporting.published_settings import all_settings, differences, settings_of
+from pipeline.reporting.published_settings import UNSTATED, all_settings, differences, in_effect, settings_of
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study, read_study, study_names
