@@ -32,8 +32,8 @@ def test_every_table_and_figure_of_a_whole_study_is_there(report: Report, folder
     ]  # fmt: skip
     names = [figure.name for figure in report.figures]
     assert names == [
-        "forest", "pareto", "low-resource", "built-on", "forgetting", "learning-curves", "confusion-sst", "scatter-sts",
-        "fusion-attention",
+        "forest", "pareto", "low-resource", "built-on", "forgetting", "learning-curves", "confusion-sst",
+        "confusion-imdb", "scatter-sts", "fusion-attention",
     ]  # fmt: skip
     assert {file.name for file in (folder / "figures").iterdir()} == {
         f"{name}{suffix}" for name in names for suffix in (".svg", ".png", ".csv")

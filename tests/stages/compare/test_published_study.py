@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.records.ledger import Ledger
 from pipeline.reporting.build import build_report
+from pipeline.reporting.cost import stored
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.published import published_values
 from pipeline.reporting.report import Cell, Report
@@ -120,6 +121,7 @@ def test_an_ensemble_is_chosen_on_the_rows_that_choose_and_scored_on_the_others(
         assert score.dev >= max(ledger.find(run).score(target).dev for run in members) - 1e-12  # type: ignore[union-attr]
         assert record.cost.trainable_parameters == sum(ledger.find(run).cost.trainable_parameters for run in taken)  # type: ignore[union-attr]
         assert record.cost.seconds == 0
+        assert stored([record], ledger) == stored([ledger.find(run) for run in taken], ledger)  # type: ignore[misc]
 
 
 def test_a_vote_is_of_classes_or_a_median_and_one_member_is_the_best(result: StudyResult, place: Workspace) -> None:
