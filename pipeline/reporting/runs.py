@@ -78,7 +78,7 @@ class Scored:
     @property
     def epochs(self) -> int:
         """The planned epochs: for a model of several tasks over the smallest task, 0 where nothing trains."""
-        if self.record.cost.trainable_parameters == 0:
+        if self.record.cost.trainable_parameters == 0 or self.record.kind == "ensemble":
             return 0
         return self.record.recipe.epochs_over(min(score.train_rows for score in trained(self.record)))
 

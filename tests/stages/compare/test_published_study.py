@@ -201,6 +201,8 @@ def test_every_setting_that_is_not_the_reports_is_listed_and_no_other(report: Re
     assert ("Table 3", "wd 1e-3", "score loss") not in listed  # the report's
     assert {"method"} >= {key for _, name, key in listed if name.startswith("best ensemble")}
     assert {row["Hayes"].text == row["ours"].text for row in rows(report, "published-differences")} == {False}
+    trained = {row["method"].sort for row in rows(report, "settings")}
+    assert trained == {"full", "multi", "multi-split", "decay", "films-only"}  # what ensembles join has settings
 
 
 def test_models_that_read_their_tasks_apart_show_each(result: StudyResult, place: Workspace) -> None:
