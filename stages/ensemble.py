@@ -48,18 +48,18 @@ def ensemble(
     raise_all(f"ensemble '{name}'", _mistakes(task, name, rule, best, Ensembles(reports)))
     ledger = Ledger(reports)
     records = _named(runs, task, ledger) if runs is not None else _finished(task, ledger)
-    rows, predictions, is_dev = _predictions(records, task, ledger)
+    rows, predictions, is_dev = saved_predictions(records, task, ledger)
     labels = rows["label"].to_numpy()
     chosen_on = chosen_on if is_dev.all() else "dev"
     choosing = is_dev if chosen_on == "dev" else _rows_to_choose_on(labels, task, chosen_on, seed)
-    there = [_of(prediction, choosing) for prediction in predictions]
+    there = [part_of(prediction, choosing) for prediction in predictions]
     alone = [value_of(prediction, labels[choosing], task.metric) for prediction in there]
     single = int(np.argmax(alone))
     weights = choose(there, labels[choosing], task.metric, rule, best or (BEST if runs is None else len(records)))
     together = combine([predictions[index] for index in weights], list(weights.values()), rule)
 
     def scores(part: np.ndarray) -> Scores:
-        both = (value_of(_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
+        both = (value_of(part_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
         return Scores(rows=int(part.sum()), **dict(zip(("ensemble", "best"), both, strict=True)))
 
     names = list(records)
@@ -148,6 +148,8 @@ def _finished(task: Task, ledger: Ledger) -> dict[str, RunRecord]:
 
 def _misfits(record: RunRecord, task: Task) -> list[str]:
     """What keeps a run from taking part, or nothing."""
+    if record.kind == "ensemble":
+        return [f"run {record.run} is an ensemble itself"]
     if task.name not in record.trained_on:
         return [f"run {record.run} was trained for '{record.task}', not '{task.name}'"]
     data = record.described(task.name).get("data")
@@ -171,7 +173,7 @@ def _rows_of(record: RunRecord, task: Task) -> str:
     return "+".join(data[kind] for kind in ("dev", "test") if kind in data)
 
 
-def _predictions(
+def saved_predictions(
     records: dict[str, RunRecord], task: Task, ledger: Ledger
 ) -> tuple[pd.DataFrame, list[Prediction], np.ndarray]:
     """``id`` and ``label`` of the rows (n,) that the runs share, each run's saved predictions for them, and which of
@@ -194,7 +196,8 @@ def _prediction(table: pd.DataFrame) -> Prediction:
     return Prediction(table["prediction"].to_numpy(), None if probabilities.columns.empty else probabilities.to_numpy())
 
 
-def _of(prediction: Prediction, rows: np.ndarray) -> Prediction:
+def part_of(prediction: Prediction, rows: np.ndarray) -> Prediction:
+    """The predictions of some rows."""
     probabilities = prediction.probabilities
     return Prediction(prediction.values[rows], None if probabilities is None else probabilities[rows])
 

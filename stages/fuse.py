@@ -65,7 +65,7 @@ def _best(
     others = [artifact for artifact in fitting if artifact.manifest.task != task.name]
     rows = workspace.task_data(task, limit, seed).train
     recipe = workspace.resolve(fusion.recipe, task)
-    best = best_sources(count, others, task, recipe, rows, workspace.backbone, make_accelerator("fp32"))
+    best = best_sources(count, others, task, recipe, rows, workspace.backbone_for(recipe), make_accelerator("fp32"))
     return tuple(artifact for artifact in fitting if artifact.manifest.task == task.name or artifact in best)
 
 

@@ -68,21 +68,25 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
 def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: Ledger) -> list[AttentionMap]:
     """The maps of ``text`` in the models of ``runs``, one a task that each was trained on at once.
 
-    Without ``runs``, each row of the study shows its run of the first seed on its first target. A model reads the text
+    Without ``runs``, each row of the study shows its run of the first seed on its first target, or on all where the
+    tasks of one model have modules or layers of their own. A model reads the text
     as it reads that task: with its modules, in its layers, and a pair as one input, or apart with a map each. Runs
     that kept no model are named on stderr and left out. There must be something to read, not too much, and a model.
     """
     sentences = parse_sentences(text)
     opened = cache(lambda backbone, store: Workspace(backbone, None, store, ledger.root.parent))
     maps: list[AttentionMap] = []
-    for (run, task), title in (_named(runs, ledger) if runs is not None else _chosen(result)).items():
+    left_out: set[str] = set()
+    for (run, task), title in (_named(runs, ledger) if runs is not None else _chosen(result, ledger)).items():
         record = ledger.find(run)
         if record is None:
             raise PipelineError(f"run {run} ({title}) is no longer in {ledger.root}: run compare again")
         try:
             maps += _maps(record, task, title, sentences, ledger, opened)
         except PipelineError as error:
-            print(f"note: no attention map of run {run} ({title}): {error}", file=sys.stderr)
+            if run not in left_out:
+                print(f"note: no attention map of run {run} ({title}): {error}", file=sys.stderr)
+            left_out.add(run)
     if not maps:
         raise PipelineError("--attention: no run here kept its model: name others with --runs")
     for tokens in (len(one.tokens) for one in maps):
@@ -101,17 +105,27 @@ def parse_sentences(text: str) -> list[str]:
     return sentences
 
 
-def _chosen(result: StudyResult) -> Views:
-    """Of each row its first seed on the first target of the study that it has; what rows share is shown once."""
+def _chosen(result: StudyResult, ledger: Ledger) -> Views:
+    """Of each row its first seed on the first target of the study that it has; what rows share is shown once.
+
+    A model reads its tasks alike unless they have modules or layers of their own: then each is shown.
+    """
     study, views = result.study, Views()
     main = [entry for entry in result.entries if entry.run is not None and entry.rows is None]
     main.sort(key=lambda entry: (study.targets.index(entry.target), study.seeds.index(entry.seed)))
     for row in study.methods:
-        for entry in [entry for entry in main if entry.line.row == row][:1]:
+        own = [entry for entry in main if entry.line.row == row]
+        for entry in own[:1]:
             assert entry.run is not None
-            title = study.title(row, entry.line.source)
-            views.setdefault((entry.run, entry.target), f"{title} for {entry.target}")
+            record, title = ledger.find(entry.run), study.title(row, entry.line.source)
+            apart = record is not None and record.kind == "multitask" and _reads_apart(record)
+            for target in [each.target for each in own if each.run == entry.run] if apart else [entry.target]:
+                views.setdefault((entry.run, target), f"{title} for {target}")
     return views
+
+
+def _reads_apart(record: RunRecord) -> bool:
+    return record.recipe.has_modules or record.recipe.joint.split_layers > 0
 
 
 def _named(runs: Sequence[str], ledger: Ledger) -> Views:
@@ -146,5 +160,7 @@ def _maps(
     for texts in [[sentence] for sentence in sentences] if recipe.encoding == "siamese" else [sentences]:
         tensors, tokens = one_input(backbone.tokenizer, *texts, max_length=recipe.max_length)
         layers = attention_maps(model.backbone, tensors, shown_layers(backbone.layers))
-        maps.append(AttentionMap(record.run, title, f" {SEPARATOR} ".join(texts), tuple(tokens), layers))
+        text = f" {SEPARATOR} ".join(texts)
+        split = recipe.joint.split_layers or None
+        maps.append(AttentionMap(record.run, title, text, tuple(tokens), layers, split))
     return maps

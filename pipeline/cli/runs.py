@@ -25,7 +25,7 @@ Run = Annotated[str, Parameter(help="A run, as runs list shows it.")]
 def runs_list(
     *,
     task: str | None = None,
-    kind: Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask"] | None = None,
+    kind: Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"] | None = None,
     since: str | None = None,
     unused: Flag = False,
     sort: Literal["date", "task", "score", "size", "seconds"] = "date",

@@ -90,6 +90,10 @@ def _why_not(trained: Trained) -> str:
     recipe, artifact = trained.recipe, trained.artifact
     if trained.cuts_middle:
         return "transformers' tokenizers cannot keep the beginning and the end of a text (truncation = 'head-and-tail')"
+    if recipe.pooling == "pooler":
+        return "its head reads the backbone's own pooler, which AdapterHub leaves out"
+    if recipe.cosine_threshold == "tuned":
+        return "they have no cosine with a threshold (cosine_threshold = 'tuned')"
     if artifact is None:
         if recipe.trainable not in ("full", "head"):
             return "its modules stand in a backbone that was trained with them, which is no adapter of AdapterHub's"

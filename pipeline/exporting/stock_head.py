@@ -12,6 +12,7 @@ from transformers import AutoModelForSequenceClassification, PretrainedConfig, P
 
 from pipeline.exporting.trained import Trained
 from pipeline.models.heads import CosineHead
+from pipeline.training.objectives import output_scale
 
 # tanh(e x) / e is x up to (e x)^2 / 3: less than 1e-5 of it for |x| <= 20. A power of two, so that scaling is exact.
 _EPSILON = 2.0**-12
@@ -33,8 +34,7 @@ def layers_of_head(trained: Trained) -> dict[str, Tensor]:
     if trained.recipe.one_logit:
         weight, bias = (torch.cat([torch.zeros_like(each), each]) for each in (weight, bias))
     elif trained.task.range is not None:
-        low, high = trained.task.range
-        unit, zero = (high - low) / 2, (high + low) / 2
+        zero, unit = output_scale(trained.task, trained.recipe)
         weight, bias = unit * weight, unit * bias + zero
     return {**tensors, "out.weight": weight, "out.bias": bias}
 

@@ -54,7 +54,11 @@ class UnitReader:
 
     @torch.inference_mode()
     def read(self, inputs: dict[str, Tensor], pooling: Pooling) -> tuple[Tensor, list[Tensor]]:
-        """Sentence vectors (B, d) of the bare backbone, and the units of each adapter, (B, its units), pooled alike."""
+        """Sentence vectors (B, d) of the bare backbone, and the units of each adapter, (B, its units), pooled alike.
+
+        What a pooler reads is the first token.
+        """
+        pooling = "cls" if pooling == "pooler" else pooling
         with _recorded([joined.site for joined in self._sites]) as hidden:
             bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]

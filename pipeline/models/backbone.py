@@ -4,9 +4,9 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
@@ -43,6 +43,7 @@ _SENTENCEPIECE = ("spm.model", "spiece.model", "sentencepiece.bpe.model")
 _SAFE = ("model.safetensors", _INDEX)
 _PICKLED = "pytorch_model.bin"
 _CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
+_POOLER = 'pretrained pooler: use pooling = "cls", or another backbone'
 _OTHER_CONFIG = "use the config.json that the weights were saved with"
 _WEIGHTS: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
 
@@ -68,7 +69,9 @@ class Backbone:
     max_length: int
     layers: int
     tensor_names: tuple[str, ...]
-    parameters: int  # their number, without the pooler
+    parameters: int  # their number
+    pooler: str = ""
+    """sha256 over the pretrained pooler's tensors; empty: the encoder is read without it."""
 
     @property
     def is_folder(self) -> bool:
@@ -82,15 +85,27 @@ class Backbone:
 
     @property
     def identity(self) -> dict[str, str]:
-        return {"weights": self.weights_hash, "config": self.config_hash, "tokenizer": self.tokenizer.hash}
+        whole = {"weights": self.weights_hash, "config": self.config_hash, "tokenizer": self.tokenizer.hash}
+        return {**whole, "pooler": self.pooler} if self.pooler else whole
+
+    def with_pooler(self) -> Self:
+        """The same with its pretrained pooler; a :class:`PipelineError` if it has none."""
+        state = _load_encoder(self.name, pooler=True).state_dict()
+        own = {name: tensor for name, tensor in state.items() if name not in self.tensor_names}
+        return replace(
+            self,
+            tensor_names=(*self.tensor_names, *own),
+            parameters=self.parameters + sum(tensor.numel() for tensor in own.values()),
+            pooler=hash_tensors(own),
+        )
 
     def load(self, hidden_dropout: float | None = None) -> PreTrainedModel:
-        """A fresh fp32 copy of the encoder, without its pooler: the project pools by itself.
+        """A fresh fp32 copy of the encoder, with its pooler where that is asked for (:meth:`with_pooler`).
 
         ``hidden_dropout`` is that on embeddings and on what each sub-layer adds; None is the backbone's own. Dropout on
         attention weights stays as it is.
         """
-        encoder = _load_encoder(self.name)
+        encoder = _load_encoder(self.name, bool(self.pooler))
         _set_dropout(encoder, hidden_dropout)
         # AdapterHub writes this name into an artifact's configuration. The path it was read from would make equal
         # artifacts differ.
@@ -100,8 +115,9 @@ class Backbone:
     def check_unchanged(self, encoder: torch.nn.Module) -> str:
         """The hash of the backbone's tensors in ``encoder``; raise if one differs in any bit from its file."""
         state = encoder.state_dict()
-        digest = hash_tensors({name: state[name] for name in self.tensor_names})
-        if digest != self.weights_hash:
+        digest = hash_tensors({name: state[name] for name in self.tensor_names if not _is_pooler(name)})
+        pooler = {name: state[name] for name in self.tensor_names if _is_pooler(name)}
+        if digest != self.weights_hash or (pooler and hash_tensors(pooler) != self.pooler):
             raise RuntimeError(f"frozen weights of '{self.name}' changed during training: this is a bug")
         return digest
 
@@ -110,7 +126,7 @@ class Backbone:
 
         For BERT-base, reading the file again takes less than half the time of :meth:`check_unchanged`.
         """
-        state, pretrained = encoder.state_dict(), _load_encoder(self.name).state_dict()
+        state, pretrained = encoder.state_dict(), _load_encoder(self.name, bool(self.pooler)).state_dict()
         for name in set(self.tensor_names) - set(trained):
             if not torch.equal(state[name].cpu().view(torch.int32), pretrained[name].view(torch.int32)):
                 raise RuntimeError(f"'{name}' of '{self.name}' changed while modules were loaded: this is a bug")
@@ -235,12 +251,21 @@ def _keywords(config: PretrainedConfig) -> dict[str, Any]:
     return {"config": config, **_WEIGHTS, "attn_implementation": "sdpa"}
 
 
-def _load_encoder(name: str) -> PreTrainedModel:
+def _is_pooler(name: str) -> bool:
+    return name.startswith("pooler.")
+
+
+def _load_encoder(name: str, pooler: bool = False) -> PreTrainedModel:
     config = _configuration(name)
-    pooler: dict[str, Any] = {"add_pooling_layer": False} if config.model_type in HAS_POOLER else {}
-    encoder, info = _read_pretrained(name, _ENCODER, AutoModel, **_keywords(config), **pooler)
+    if pooler and config.model_type not in HAS_POOLER:
+        raise _refused(name, f"{config.model_type} has no {_POOLER}")
+    layer: dict[str, Any] = {"add_pooling_layer": pooler} if config.model_type in HAS_POOLER else {}
+    encoder, info = _read_pretrained(name, _ENCODER, AutoModel, **_keywords(config), **layer)
     # from_pretrained fills what a file lacks with random numbers and goes on; nobody wants that backbone.
-    if missing := sorted(info["missing_keys"]):
+    missing = sorted(info["missing_keys"])
+    if missing and all(map(_is_pooler, missing)):
+        raise _refused(name, f"its file has no {_POOLER}")
+    if missing:
         problem = f"{len(missing)} weights are missing from its file, the first is {missing[0]}"
         raise _refused(name, f"{problem}: give the folder of a complete encoder")
     return encoder

@@ -48,17 +48,29 @@ class Head(nn.Module):
 
 
 class CosineHead(nn.Module):
+    """The cosine; in evaluation mode what it exceeds ``threshold`` by, so that 0 tells two classes apart.
+
+    The threshold, where there is one, is no weight: it is chosen after training, and kept with the head.
+    """
+
+    def __init__(self, tuned_threshold: bool = False) -> None:
+        super().__init__()
+        self.threshold = nn.Parameter(torch.zeros(()), requires_grad=False) if tuned_threshold else None
+
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        return F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)
+        cosine = F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)
+        return cosine if self.threshold is None or self.training else cosine - self.threshold
 
 
-def build_head(kind: HeadKind, width: int, outputs: int, vectors: int, dropout: float) -> nn.Module:
+def build_head(
+    kind: HeadKind, width: int, outputs: int, vectors: int, dropout: float, tuned_threshold: bool = False
+) -> nn.Module:
     """A fresh head for examples of ``vectors`` sentence vectors (1, or 2 for a siamese pair) of size ``width``.
 
     ``outputs`` is one a class, or 1 for a score and for two classes by one logit. Dropout is on the features.
     """
     if kind == "cosine":
-        return CosineHead()
+        return CosineHead(tuned_threshold)
     is_difference = kind.startswith("difference")
     features, inputs = (pair_features, 3 * width) if is_difference else (joined, vectors * width)
     return Head(features, inputs, outputs, dropout, hidden=width if kind.endswith("mlp") else 0)

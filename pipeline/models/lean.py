@@ -1,7 +1,7 @@
 """make_lean: an encoder that computes the same function with less work.
 
-With CLS pooling the last layer is computed for the first token alone, since nothing reads the others. Attention with
-dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
+With CLS pooling, or the pooler, the last layer is computed for the first token alone, since nothing reads the others.
+Attention with dropout is written out on a CPU, where torch's fused attention has none and takes a slower path.
 
 No parameter, name or random number changes: dropout draws the same masks from the same generator, also for tokens that
 nothing reads, so a seed trains the same model. For the backward pass it keeps one byte per number instead of four.
@@ -23,8 +23,8 @@ from pipeline.data.tasks import Pooling
 def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
     """Patch ``encoder`` in place, after its adapters were added; call again to change it for another ``pooling``.
 
-    With pooling "cls" its ``last_hidden_state`` is then (B, 1, d). Families whose layers differ from BERT's keep their
-    own attention and last layer.
+    With pooling "cls" or "pooler" its ``last_hidden_state`` is then (B, 1, d). Families whose layers differ
+    from BERT's keep their own attention and last layer.
     """
     for module in encoder.modules():
         if type(module) is nn.Dropout:
@@ -36,7 +36,7 @@ def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
         attention = layer.attention
         if getattr(attention.self, "position_embedding_type", None) != "absolute":
             continue
-        first_only = pooling == "cls" and index == len(layers) - 1
+        first_only = pooling in ("cls", "pooler") and index == len(layers) - 1
         dropouts = [each for each in layer.modules() if isinstance(each, Dropout)] if first_only else []
         attention.self.forward = partial(_lean_attention, attention.self, first_only, dropouts)
         if not hasattr(attention, "narrows"):

@@ -15,8 +15,11 @@ from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, layers
 from pipeline.models.switching import activate
 
 
-def pool(hidden: Tensor, mask: Tensor, pooling: Pooling) -> Tensor:
-    """Sentence vectors (B, d) from hidden states (B, T, d): the first token, or the mean over unmasked tokens."""
+def pool(hidden: Tensor, mask: Tensor, pooling: Pooling, encoder: Any = None) -> Tensor:
+    """Sentence vectors (B, d) from hidden states (B, T, d): the first token, what the pooler of the ``encoder`` makes
+    of it, or the mean over unmasked tokens."""
+    if pooling == "pooler":
+        return encoder.pooler(hidden)
     if pooling == "cls":
         return hidden[:, 0]
     weights = mask.unsqueeze(-1).to(hidden.dtype)  # (B, T, 1)
@@ -81,7 +84,7 @@ class TransferModel(nn.Module):
             activate(self.backbone, self.task)
         if known is None:
             encoders = (self.backbone, *self.second.values())
-            vectors = [pool(e(**inputs).last_hidden_state, attention_mask, self.pooling) for e in encoders]
+            vectors = [pool(e(**inputs).last_hidden_state, attention_mask, self.pooling, e) for e in encoders]
             return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
         if absent is not None:
             computed = self.prefix_output({name: tensor[absent] for name, tensor in inputs.items()})
@@ -89,7 +92,7 @@ class TransferModel(nn.Module):
         if known.ndim == 2:
             return known
         hidden = upper_states(self.backbone, frozen_depth(self.backbone), known, inputs)
-        return pool(hidden, attention_mask, self.pooling)
+        return pool(hidden, attention_mask, self.pooling, self.backbone)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.
@@ -126,7 +129,8 @@ class JointModel(nn.Module):
         """Sentence vectors (B, N, d) of inputs (B, T)."""
         streams = self._streams(backbone_inputs(input_ids, attention_mask, token_type_ids))
         each = zip(self._each, streams, strict=True)
-        return torch.stack([pool(stream, attention_mask, model.pooling) for model, stream in each], dim=1)
+        vectors = [pool(stream, attention_mask, model.pooling, model.backbone) for model, stream in each]
+        return torch.stack(vectors, dim=1)
 
     def _streams(self, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
         """The last hidden states (B, T, d) of each task."""

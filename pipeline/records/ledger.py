@@ -36,9 +36,10 @@ unlike runs are not mixed. Records of earlier versions are read, but the runs th
 3: all tasks of a run are described alike.
 """
 
-Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask"]
-Reading = Literal["same", "probability", "middle"]
-"""As it is; a probability as a score; a score as a class, above the middle of its range or not."""
+Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"]
+Reading = Literal["same", "probability", "middle", "cosine"]
+"""As it is; a probability as a score; a score as a class, above the middle of its range or not; by the other task's own
+head, which is a cosine and has no weights."""
 
 
 class RunBusy(PipelineError):

@@ -18,14 +18,15 @@ from pipeline.reporting.low_resource import low_resource_sentences, low_resource
 from pipeline.reporting.main_table import cost_sentences, main_sentences, main_table, main_verdict
 from pipeline.reporting.notes import failure_sentences, missing, notes, scoring_text
 from pipeline.reporting.opponents import opponents_sentences, opponents_table
-from pipeline.reporting.published import published_settings_table, published_table
+from pipeline.reporting.published import published_epochs_table, published_tables
+from pipeline.reporting.published_settings import published_data_table, published_differences_table
 from pipeline.reporting.report import Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
 from pipeline.reporting.settings import settings_table
 from pipeline.reporting.tables import results_table
 from pipeline.reporting.text import backbone_text
 
-TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
+TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     main_table,
     choices_table,
     opponents_table,
@@ -35,15 +36,18 @@ TABLES: tuple[Callable[[StudyRuns], Table | None], ...] = (
     built_on_table,
     forgetting_table,
     cross_task_table,
-    published_table,
-    published_settings_table,
+    published_tables,
+    published_epochs_table,
+    published_differences_table,
+    published_data_table,
     settings_table,
     epoch_table,
 )
-"""In the order of the report; one returns None where the study has nothing for it."""
+"""In the order of the report; one returns None, or no table, where the study has nothing for it."""
 
 _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
-"""The tables of scores on the scored rows, each of which says which rows these are."""
+_TABLE = "published-table-"
+"""The tables of scores on the scored rows, each of which says which rows these are; the published tables do too."""
 
 VERDICT = (opponents_sentences, main_verdict, cost_sentences)
 """Each says one sentence at most."""
@@ -64,9 +68,20 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
         PipelineError: a run is no longer in the ledger, or was scored on other rows than its partners.
     """
     runs = StudyRuns(result, ledger, maps)
-    made = (table for make in TABLES if (table := make(runs)) is not None)
+    made: list[Table] = []
+    for make in TABLES:
+        computed = make(runs)
+        if isinstance(computed, Table):
+            made.append(computed)
+        elif computed is not None:
+            made += computed
     scoring = scoring_text(runs)
-    tables = tuple(replace(table, notes=(scoring, *table.notes)) if table.name in _SCORED else table for table in made)
+    tables = tuple(
+        replace(table, notes=(scoring, *table.notes))
+        if table.name in _SCORED or table.name.startswith(_TABLE)
+        else table
+        for table in made
+    )
     # The study's runs, and those that cells name beside them: adapters of sources, first steps.
     named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
     found = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))

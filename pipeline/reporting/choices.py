@@ -11,6 +11,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, continued
 from pipeline.reporting.text import MISSING
+from pipeline.stats.metrics import THRESHOLDS
 
 
 def choices_table(runs: StudyRuns) -> Table | None:
@@ -44,7 +45,11 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
     sizes["own adapter's settings"] = max((len(runs.study.row(base).trials) for base in bases), default=0)
     sizes["own adapter"] = len(asked.own)
     sizes["anchor"] = len(record.anchor_candidates)
-    if target in record.trained_on:
+    if record.kind == "ensemble":
+        sizes["members"] = len(record.identity["members"])
+    elif target in record.trained_on:
+        if record.recipe_of(target).cosine_threshold == "tuned":
+            sizes["threshold"] = min(record.score(target).rows, THRESHOLDS)
         epochs = runs.curve(record.run)["epoch"]
         what = "epoch for all its tasks" if record.kind == "multitask" else "epoch"
         sizes[f"{what} or start" if (epochs == 0).any() else what] = len(epochs)

@@ -16,10 +16,19 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     """What the model of a run consists of; None where its record, or one that it is built on, does not say.
 
     Where the backbone trains, or was trained before, the model is the run's own; the others share the pretrained one,
-    as does a static second encoder, and fusions share adapters.
+    as does a static second encoder, and fusions share adapters. An ensemble consists of its members.
     """
     if record.parameters is None:
         return None
+    if record.kind == "ensemble":
+        whole = Parts()
+        for source in record.sources:
+            member = ledger.find(source.run)
+            own_parts = stored_parts(member, ledger) if member is not None else None
+            if own_parts is None:
+                return None
+            whole |= own_parts
+        return whole
     backbone, trained, recipe = record.parameters.backbone, record.cost.trainable_parameters, record.recipe
     own, parts = f"run {record.run}", Parts()
     if recipe.trainable in ("full", "full+adapter"):

@@ -11,6 +11,7 @@ _READINGS = {
     "same": "read as it is",
     "probability": "its probability of class 1, rescaled to the range of the score",
     "middle": "its score, class 1 above the middle of its range",
+    "cosine": "the cosine of its sentence vectors, by which the row scores that task",
 }
 
 

@@ -1,5 +1,6 @@
-"""Dev scores epoch by epoch."""
+"""Dev scores epoch by epoch, and those on training rows where they were asked for."""
 
+import numpy as np
 import pandas as pd
 
 from pipeline.reporting.cells import line_cell
@@ -13,30 +14,46 @@ MOST_COLUMNS = 20
 
 @once
 def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
-    """``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``dev``: every score of the main table's runs."""
+    """Every score of the main table's runs: ``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``loss``,
+    ``dev``, ``train``; the last is NaN where training rows were not scored."""
     parts = []
     for line, target, group in runs.cells():
         for scored in group:
             curve = runs.curve(scored.record.run)
             # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
-            scores = {"epoch": curve["epoch"].astype(int), "dev": curve.get(f"dev_{target}", curve["dev"])}
+            scores = {
+                "epoch": curve["epoch"].astype(int),
+                "loss": curve.get("loss", np.nan),
+                "dev": curve.get(f"dev_{target}", curve["dev"]),
+                "train": curve.get(f"train_{target}", np.nan),
+            }
             parts.append(pd.DataFrame({"method": line, "target": target, "seed": scored.entry.seed, **scores}))
-    columns = ["method", "target", "seed", "epoch", "dev"]
+    columns = ["method", "target", "seed", "epoch", "loss", "dev", "train"]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
 
 def epoch_table(runs: StudyRuns) -> Table | None:
-    """One line a line of the main table and target, means over seeds; None without any run."""
+    """One line a line of the main table and target, means over seeds, and one more where training rows were scored.
+
+    None without any run.
+    """
     scores = epoch_scores(runs)
     if scores.empty:
         return None
-    means = scores.groupby(["method", "target", "epoch"])["dev"].mean()
+    means = scores.groupby(["method", "target", "epoch"])[["dev", "train"]].mean()
+    trained = scores["train"].notna().any()
     epochs = sorted(scores["epoch"].unique())
     step = -(-len(epochs) // MOST_COLUMNS)
     shown = [epoch for epoch in epochs if epoch % step == 0 or epoch == epochs[-1]]
     rows = []
     for line, target, group in runs.cells():
-        values = {f"epoch {epoch}": means.get((line, target, epoch)) for epoch in shown}
-        cells = {name: Cell(number(value), value) for name, value in values.items()}
-        rows.append({"method": line_cell(runs, line), "task": Cell(target, target, runs_of(group)), **cells})
+        for part in ("dev", "train") if trained else ("dev",):
+            own = means[part].dropna()
+            values = {f"epoch {epoch}": own.get((line, target, epoch)) for epoch in shown}
+            if not any(value is not None for value in values.values()):
+                continue
+            cells = {name: Cell(number(value), value) for name, value in values.items()}
+            where = {"rows": Cell(part)} if trained else {}
+            task = Cell(target, target, runs_of(group))
+            rows.append({"method": line_cell(runs, line), "task": task, **where, **cells})
     return Table.of("epochs", rows)

@@ -1,23 +1,31 @@
-"""Published numbers beside ours, and what differs between the two settings."""
+"""Published numbers beside ours."""
 
 import csv
+import re
 import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.reporting.cells import difference_cell, group_cell
+from pipeline.reporting.cells import difference_cell, scores_cell
+from pipeline.reporting.entries import Line
+from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns
-from pipeline.reporting.text import MISSING, backbone_text, count, number
-from pipeline.settings.rows import Published
+from pipeline.reporting.runs import Scored, StudyRuns, runs_of
+from pipeline.reporting.text import MISSING, number
+from pipeline.settings.rows import METHODS, Published
 from pipeline.settings.study import Study
+from pipeline.stats.metrics import overall
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
 
 FILE = Path(__file__).with_name("published.csv")
 SETTINGS = read_toml(FILE.with_suffix(".toml"))
+ABSENT = FILE.with_name("published_absent.csv")
+
+KEPT, PARAMETERS, SETTING = "", "parameters", "setting"
 
 
 class Value(NamedTuple):
@@ -31,15 +39,40 @@ class Value(NamedTuple):
     flag: str
 
 
+class Absent(NamedTuple):
+    """A row of a published table that no study has, or that it has otherwise, and why."""
+
+    report: str
+    table: str
+    split: str
+    row: str
+    """Empty: all rows of the table."""
+    why: str
+
+
 @cache
-def _tables() -> dict[tuple[str, str, str], list[Value]]:
+def tables() -> dict[tuple[str, str, str], list[Value]]:
     """The cells of every table by report, table and split, in their order."""
-    tables: dict[tuple[str, str, str], list[Value]] = {}
+    found: dict[tuple[str, str, str], list[Value]] = {}
     with FILE.open(encoding="utf-8", newline="") as file:
         for report, table, split, row, metric, value, flag in list(csv.reader(file))[1:]:
-            known = float(value) / (100 if SETTINGS[report]["percent"] else 1) if value else None
-            tables.setdefault((report, table, split), []).append(Value(table, row, metric, known, flag))
-    return tables
+            whole = statistic_of(report, metric) in (PARAMETERS, SETTING) or metric == "train_loss"
+            scale = 100 if SETTINGS[report]["percent"] and not whole else 1
+            cell = Value(table, row, metric, float(value) / scale if value else None, flag)
+            found.setdefault((report, table, split), []).append(cell)
+    return found
+
+
+@cache
+def absent_rows() -> tuple[Absent, ...]:
+    """What the studies leave out, with the reasons."""
+    with ABSENT.open(encoding="utf-8", newline="") as file:
+        return tuple(Absent(*line) for line in list(csv.reader(file))[1:])
+
+
+def statistic_of(report: str, metric: str) -> str:
+    """What a column holds; empty: the score of a task at the kept epoch, the mean over seeds."""
+    return SETTINGS[report].get("columns", {}).get(metric, KEPT)
 
 
 def published_values(source: Published) -> list[Value]:
@@ -48,13 +81,21 @@ def published_values(source: Published) -> list[Value]:
     Raises:
         PipelineError: there is no such table.
     """
-    tables, places = _tables(), [(source.report, table, source.split) for table in source.tables]
+    there, places = tables(), [(source.report, table, source.split) for table in source.tables]
     for place in places:
-        if place not in tables:
-            known = "; ".join(sorted(f"{report}, {table} ({split})" for report, table, split in tables))
+        if place not in there:
+            known = "; ".join(sorted(f"{report}, {table} ({split})" for report, table, split in there))
             wanted = f"'{place[1]}' ({source.split}) of '{source.report}'"
             raise PipelineError(f"published: no table {wanted}: there are {known}")
-    return [value for place in places for value in tables[place]]
+    return [value for place in places for value in there[place]]
+
+
+def published_epochs(report: str, table: str) -> dict[str, dict[str, float | None]]:
+    """The rows of a published table of epochs by column; none where there is no such table."""
+    epochs: dict[str, dict[str, float | None]] = {}
+    for value in tables().get((report, table, "train/dev"), []):
+        epochs.setdefault(value.row, {})[value.metric] = value.value
+    return epochs
 
 
 def published_mistakes(study: Study) -> list[str]:
@@ -68,72 +109,214 @@ def published_mistakes(study: Study) -> list[str]:
         return [str(error)]
     rows, columns = sorted({v.row for v in values}), sorted({v.metric for v in values})
     named: dict[str, None] = {}
+    asked = dict.fromkeys(source.tasks)
     for name in study.methods:
         own = study.row(name).published
         named |= dict.fromkeys(own.values() if isinstance(own, dict) else study.published_names(name))
+        asked |= dict.fromkeys(study.row(name).published_columns or ())
     where = f"in {source.report}, {', '.join(source.tables)} ({source.split}): there are"
     return [
         *(f"published: no row '{row}' {where} {', '.join(rows)}" for row in named if row not in rows),
-        *(f"published.tasks: no column '{c}' {where} {', '.join(columns)}" for c in source.tasks if c not in columns),
+        *(f"published.tasks: no column '{c}' {where} {', '.join(columns)}" for c in asked if c not in columns),
+        *(
+            f"published.curves: no table of epochs '{table}' of '{source.report}'"
+            for table in source.curves
+            if not published_epochs(source.report, table)
+        ),
+        *(
+            f"published.curves.{table}: the study has no row '{curve.row}' on {curve.task}"
+            for table, curve in source.curves.items()
+            if curve.row not in study.methods or curve.task not in study.targets_of(curve.row)
+        ),
     ]
 
 
-def _tasks(runs: StudyRuns, source: Published) -> dict[str, list[str]]:
-    """The published columns of each target: tables of one report may call a task's column by several names."""
-    return {
-        task: [metric for metric, named in source.tasks.items() if named == task]
-        for task in dict.fromkeys(source.tasks.values())
-        if task in runs.study.targets
-    }
+def tasks_of(runs: StudyRuns, source: Published) -> list[str]:
+    """The targets that a published table has columns of."""
+    return [task for task in runs.study.targets if task in source.tasks.values()]
 
 
-def published_table(runs: StudyRuns) -> Table | None:
-    """The published tables beside ours; None where the study names none."""
+def lines_of(runs: StudyRuns, name: str) -> list[tuple[Line, str]]:
+    """The lines that a published table calls ``name``, several where each has some of its columns.
+
+    With each the task that its model was trained on, where the name is that of one task's model; else empty.
+    """
+    found = [(line, "") for line in runs.lines if name in runs.study.published_names(line.row, line.source)]
+    for line in runs.lines:
+        own = runs.study.row(line.row)
+        by_task = own.published if isinstance(own.published, dict) and not METHODS[own.method].by_source else {}
+        found += [(line, task) for task, called in by_task.items() if called == name]
+    return found
+
+
+Groups = Mapping[str, Sequence[Scored]]
+"""The runs of a line by task."""
+
+
+def _curve(runs: StudyRuns, scored: Scored, task: str) -> list[float]:
+    """The scores on the rows that choose, epoch by epoch."""
+    curve = runs.curve(scored.record.run)
+    if f"dev_{task}" in curve:
+        return curve[f"dev_{task}"].tolist()
+    # Of sequential tuning the last task alone has a curve; a task before it has its score at the end.
+    return curve["dev"].tolist() if scored.record.trained_on == (task,) else [scored.score.dev]
+
+
+def _best(runs: StudyRuns, groups: Groups, task: str) -> list[float]:
+    return [max(_curve(runs, scored, task)) for scored in groups[task]]
+
+
+def _means(groups: Groups) -> dict[str, float]:
+    return {task: statistics.mean(scored.value for scored in group) for task, group in groups.items()}
+
+
+def _overall(groups: Groups, which: int) -> list[float]:
+    metrics = {task: group[0].score.metric for task, group in groups.items()}
+    return [overall(_means(groups), metrics)[which]]
+
+
+def _best_mean(runs: StudyRuns, groups: Groups) -> list[float]:
+    """Of one model for all tasks the best mean at one epoch; None of several models."""
+    first = next(iter(groups.values()))
+    if any(set(scored.record.trained_on) != set(groups) for scored in first):
+        return []
+    return [max(runs.curve(scored.record.run)["dev"]) for scored in first]
+
+
+def _parameters(groups: Groups) -> list[float]:
+    models = {scored.record.run: scored.record for group in groups.values() for scored in group[:1]}
+    return [sum(record.cost.trainable_parameters for record in models.values()) / 1e6]
+
+
+_OF_A_TASK: dict[str, Callable[[StudyRuns, Groups, str], list[float]]] = {
+    KEPT: lambda runs, groups, task: [scored.record.score(task).value for scored in groups[task]],
+    "best epoch": _best,
+    "best epoch and seed": lambda runs, groups, task: [max(_best(runs, groups, task))],
+}
+_OF_ALL_TASKS: dict[str, Callable[[StudyRuns, Groups], list[float]]] = {
+    "mean": lambda runs, groups: _overall(groups, 0),
+    "normalised mean": lambda runs, groups: _overall(groups, 1),
+    "mean of best epochs": lambda runs, groups: [
+        statistics.mean(statistics.mean(_best(runs, groups, task)) for task in groups)
+    ],
+    "best mean": _best_mean,
+    PARAMETERS: lambda runs, groups: _parameters(groups),
+}
+
+Column = tuple[str, str]
+"""Task, empty for all of them, and statistic."""
+
+
+def _columns(source: Published, values: Sequence[Value], tasks: Sequence[str]) -> dict[Column, list[str]]:
+    """The columns of a study's table, those of tasks first, each with what the published tables call it."""
+    columns: dict[Column, list[str]] = {}
+    for metric in dict.fromkeys(value.metric for value in values):
+        task, statistic = source.tasks.get(metric, ""), statistic_of(source.report, metric)
+        if (task in tasks and statistic in _OF_A_TASK) or (not task and statistic in _OF_ALL_TASKS):
+            columns.setdefault((task, statistic), []).append(metric)
+    of_tasks = [(task, statistic) for task in tasks for statistic in _OF_A_TASK]
+    order = [*of_tasks, *(("", statistic) for statistic in _OF_ALL_TASKS)]
+    return {column: columns[column] for column in order if column in columns}
+
+
+def _ours(runs: StudyRuns, line: Line, trained: str, column: Column, tasks: Sequence[str]) -> Cell:
+    task, statistic = column
+    groups = {name: group for name in tasks if (group := runs.cell(line, name))}
+    if trained:  # one task's model, on each task that it was read on
+        own = runs.cell(line, trained)
+        groups = {name: own for name in tasks if own and all(name in scored.record.scores for scored in own)}
+    if task not in groups if task else set(groups) != set(tasks):
+        return Cell(MISSING)
+    found = _OF_A_TASK[statistic](runs, groups, task) if task else _OF_ALL_TASKS[statistic](runs, groups)
+    if not found:
+        return Cell(MISSING)
+    used = runs_of(scored for name, group in groups.items() if task in ("", name) for scored in group)
+    if statistic == PARAMETERS:
+        return Cell(f"{found[0]:.1f}", found[0], used)
+    return scores_cell(found, used)
+
+
+def published_tables(runs: StudyRuns) -> tuple[Table, ...]:
+    """Each published table beside ours; none where the study names none."""
     source = runs.study.published
     if source is None:
-        return None
-    values, tasks = published_values(source), _tasks(runs, source)
-    lines = {name: line for line in runs.lines for name in runs.study.published_names(line.row, line.source)}
+        return ()
+    return tuple(_published_table(runs, source, table, len(source.tables) == 1) for table in source.tables)
+
+
+def _published_table(runs: StudyRuns, source: Published, name: str, alone: bool) -> Table:
+    values = published_values(source.model_copy(update={"table": name}))
+    tasks = tasks_of(runs, source)
+    columns = _columns(source, values, tasks)
+    known = {(value.row, value.metric): value for value in values}
     rows = []
-    for table, name in dict.fromkeys((value.table, value.row) for value in values):
-        cells = [Cell(table), Cell(name)]
-        for task, metrics in tasks.items():
-            theirs = next((v for v in values if (v.table, v.row) == (table, name) and v.metric in metrics), None)
-            known, flag = (theirs.value, theirs.flag) if theirs else (None, "")
-            group = runs.cell(lines[name], task) if name in lines else []
-            difference = statistics.mean(s.value for s in group) - known if group and known is not None else None
-            cells += [Cell(number(known), known, detail=flag), group_cell(group), difference_cell(difference)]
+    for row in dict.fromkeys(value.row for value in values):
+        cells = [Cell(row)]
+        for column, metrics in columns.items():
+            theirs = next((known[row, each] for each in metrics if (row, each) in known), None)
+            line, trained = next(
+                ((each, own) for each, own in lines_of(runs, row) if _has(runs, each, theirs)), (None, "")
+            )
+            cells += _cells(
+                theirs, Cell(MISSING) if line is None else _ours(runs, line, trained, column, tasks), column
+            )
         rows.append(tuple(cells))
-    columns = ["table", "method"]
-    for task in tasks:
-        columns += [f"{task}, {source.report}", f"{task}, ours", "points"]
-    first = 0 if len(source.tables) > 1 else 1
+    heads = ["method"]
+    for task, statistic in columns:
+        what = "parameters, millions" if statistic == PARAMETERS else statistic
+        head = ", ".join(part for part in (task, what) if part)
+        heads += [f"{head}, {source.report}", f"{head}, ours", *(["points"] if statistic != PARAMETERS else [])]
     shown = Table.named(
-        "published", columns[first:], [row[first:] for row in rows],
-        report=source.report, tables=", ".join(source.tables), split=source.split,
+        "published", heads, rows,
+        report=source.report, tables=name, split=source.split,
+        best=", ".join(dict.fromkeys(statistic for _, statistic in columns if "best" in statistic)),
     )  # fmt: skip
     flags = dict.fromkeys(f"{value.row}: {value.flag}" for value in values if value.flag)
-    return replace(shown, notes=(*shown.notes, *flags))
+    why = (
+        f"{each.row or 'All rows'}: {each.why}."
+        for each in absent_rows()
+        if (each.report, each.table, each.split) == (source.report, name, source.split)
+    )
+    notes = (*shown.notes, *flags, *why)
+    if alone:
+        return replace(shown, notes=notes)
+    stem = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return replace(shown, name=f"published-{stem}", title=f"{shown.title}: {name}", notes=notes)
 
 
-def published_settings_table(runs: StudyRuns) -> Table | None:
-    """The published setting beside ours; None where the study names no published table."""
+def _cells(theirs: Value | None, ours: Cell, column: Column) -> list[Cell]:
+    """A published cell, ours, and the difference of scores."""
+    value, flag = (theirs.value, theirs.flag) if theirs else (None, "")
+    if column[1] == PARAMETERS:
+        return [Cell(MISSING if value is None else f"{value:g}", value, detail=flag), ours]
+    mine = ours.sort if isinstance(ours.sort, float) else None
+    difference = mine - value if mine is not None and value is not None else None
+    return [Cell(number(value), value, detail=flag), ours, difference_cell(difference)]
+
+
+def _has(runs: StudyRuns, line: Line, value: Value | None) -> bool:
+    only = runs.study.row(line.row).published_columns
+    return only is None or (value is not None and value.metric in only)
+
+
+_OF_EPOCHS = (("training loss", ("train_loss",)), ("train", ("train_acc", "train_r")), ("dev", ("dev_acc", "dev_r")))
+
+
+def published_epochs_table(runs: StudyRuns) -> Table | None:
+    """The published scores of each epoch beside ours; None where the study names no table of them."""
     source = runs.study.published
-    if source is None:
-        return None
-    setting = SETTINGS[source.report]
-    rows = [
-        ("backbone", setting["backbone"], backbone_text(runs.result.backbone)),
-        ("seeds", setting["seeds"], str(len(runs.study.seeds))),
-    ]
-    for task in _tasks(runs, source):
-        scores = [scored.score for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
-        theirs = setting["rows"].get(task, (None, None))
-        for part, known, ours in (
-            ("training", theirs[0], {score.train_rows for score in scores}),
-            ("scored", theirs[1], {score.scored_rows for score in scores}),
-        ):
-            shown = " / ".join(map(count, sorted(ours))) or MISSING
-            rows.append((f"{task}, {part} rows", count(known), shown))
-    columns = ("setting", source.report, "ours")
-    return Table.named("published-setting", columns, (tuple(map(Cell, row)) for row in rows))
+    rows = []
+    for table, curve in source.curves.items() if source is not None else ():
+        assert source is not None
+        scores, group = epoch_scores(runs), runs.cell(Line(curve.row), curve.task)
+        own = scores[(scores["method"] == Line(curve.row)) & (scores["target"] == curve.task)]
+        for epoch, theirs in enumerate(published_epochs(source.report, table).values(), start=1):
+            there = own[own["epoch"] == epoch]
+            row = {"table": Cell(table), "epoch": Cell(str(epoch), epoch)}
+            for part, names in _OF_EPOCHS:
+                known = next((theirs[name] for name in names if name in theirs), None)
+                mine = there[names[0].partition("_")[2] if part == "training loss" else part].dropna().tolist()
+                row[f"{part}, {source.report}"] = Cell(number(known), known)
+                row[f"{part}, ours"] = scores_cell(mine, runs_of(group)) if mine else Cell(MISSING)
+            rows.append(row)
+    return Table.of("published-epochs", rows)

@@ -31,6 +31,15 @@ class AttentionMap:
     tokens: tuple[str, ...]
     layers: Mapping[int, np.ndarray]
     """By layer, counted from 1: (T, S), a row a token; S is T, or more where a prefix stands before the tokens."""
+    own_layers: int | None = None
+    """How many layers from the top are of the task alone, of a model whose tasks share the others; None: it shares
+    none, or all."""
+
+    def part(self, layer: int, depth: int) -> str:
+        """Whose a layer of ``depth`` is, where the model is split."""
+        if self.own_layers is None:
+            return ""
+        return "its own" if layer > depth - self.own_layers else "shared"
 
     def keys(self, layer: int) -> list[str]:
         """What is looked at: the tokens, after the places of a prefix."""
@@ -69,7 +78,7 @@ class Scored:
     @property
     def epochs(self) -> int:
         """The planned epochs: for a model of several tasks over the smallest task, 0 where nothing trains."""
-        if self.record.cost.trainable_parameters == 0:
+        if self.record.cost.trainable_parameters == 0 or self.record.kind == "ensemble":
             return 0
         return self.record.recipe.epochs_over(min(score.train_rows for score in trained(self.record)))
 
@@ -179,8 +188,9 @@ class StudyRuns:
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
         epochs = int(self.curve(record.run)["epoch"].max())
-        batches = [record.recipe_of(task).steps_over(record.score(task).train_rows) for task in record.trained_on]
-        return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[0])
+        tasks = record.trained_on
+        batches = {task: record.recipe_of(task).steps_over(record.score(task).train_rows) for task in tasks}
+        return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[tasks[0]])
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:
         """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it continues.

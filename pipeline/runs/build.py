@@ -28,7 +28,7 @@ from pipeline.training.fit import Penalty
 Parts = Mapping[str, Part[Task]]
 """By task. In what concerns the encoder, their recipes agree."""
 
-_HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale")
+_HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale", "cosine_threshold", "score_loss")
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,7 @@ def assemble(
         outputs=outputs_of(recipe, task),
         vectors=2 if recipe.encoding == "siamese" else 1,
         dropout=recipe.head_dropout,
+        tuned_threshold=recipe.cosine_threshold == "tuned",
     )
     for each in (encoder, second):
         if each is not None:
@@ -224,6 +225,11 @@ def _load_start(encoder: PreTrainedModel, start: RunRecord, ledger: Ledger) -> N
             f"run {start.run} trained '{start.recipe.trainable}', second_encoder"
             f" '{start.recipe.pretrained.second_encoder}': only full fine-tuning of one"
             " encoder without modules can be tuned further"
+        )
+    if (start.recipe.pooling == "pooler") != (getattr(encoder, "pooler", None) is not None):
+        raise PipelineError(
+            f"run {start.run} has pooling '{start.recipe.pooling}', and only one of the two trains the pooler: give"
+            " both rows pooling = 'pooler', or neither"
         )
     _set_up(encoder, [start.task], start.recipe)
     load_weights(encoder, start, ledger, part="backbone.")

@@ -17,7 +17,19 @@ Key = TypeVar("Key", str, Task)
 
 # The settings that each task has of its own; the others concern the one model and its training.
 _OWN = frozenset(
-    {"encoding", "pooling", "head", "cosine_scale", "one_logit", "extra", "head_dropout", "max_length", "batch_size"}
+    {
+        "encoding",
+        "pooling",
+        "head",
+        "cosine_scale",
+        "cosine_threshold",
+        "score_loss",
+        "one_logit",
+        "extra",
+        "head_dropout",
+        "max_length",
+        "batch_size",
+    }
     | {"class_weights", "label_smoothing", "loss_weight", "pair_order", "average_orders", "truncation"}
 )
 
@@ -73,7 +85,14 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part[T
     if joint:
         if len(parts) == 1:
             # There is nothing to mix, to combine or to split.
-            inert = parts[0].recipe.changed({"mixing": "simultaneous", "gradient_surgery": "none", "split_layers": 0})
+            inert = parts[0].recipe.changed(
+                {
+                    "mixing": "simultaneous",
+                    "epoch_of": None,
+                    "gradient_surgery": "none",
+                    "split_layers": 0,
+                }
+            )
             parts = [parts[0]._replace(recipe=inert)]
         raise_all("multitask", list(_joint_problems(parts)) if parts else ["no task to train on"])
     return {part.task.name: part for part in parts}
@@ -87,6 +106,9 @@ def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
     for trainable in sorted({recipe.trainable for recipe in recipes} - set(METHODS["multitask"].trains)):
         allowed = ", ".join(f"'{name}'" for name in METHODS["multitask"].trains)
         yield f"joint training cannot have trainable = '{trainable}': use one of {allowed}"
+    for counted in sorted({recipe.joint.epoch_of for recipe in recipes if recipe.joint.epoch_of is not None}):
+        if counted not in names:
+            yield f"epoch_of: '{counted}' is none of the tasks ({', '.join(names)})"
     if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
         yield "gradient_surgery works in one process only: launch one, or leave it out"
     flat = {name: recipe.flat() for name, recipe in zip(names, recipes, strict=True)}

@@ -37,7 +37,7 @@ def restore(
     """
     if isinstance(trained, RunRecord):
         return restore_weights(trained, [task], workspace).of(task.name)
-    manifest, backbone = trained.manifest, workspace.backbone
+    manifest, backbone = trained.manifest, workspace.backbone_for(trained.manifest.recipe)
     dropped = _checked(trained, task, backbone, drop_layers)
     encoder = backbone.load()
     own: Collection[str] = ()
@@ -87,8 +87,8 @@ def restore_together(
     if isinstance(first, RunRecord):
         whole = restore_weights(first, tasks, workspace)
         return SplitModel([whole.of(task.name) for task in tasks], first.recipe.joint.split_layers)
-    backbone = workspace.backbone
     pairs = [(each, task) for each, task in zip(trained, tasks, strict=True) if isinstance(each, Artifact)]
+    backbone = workspace.backbone_for(*(artifact.manifest.recipe for artifact, _ in pairs))
     dropped = [_checked(artifact, task, backbone, drop_layers) for artifact, task in pairs]
     encoder = backbone.load()
     for (artifact, task), layers in zip(pairs, dropped, strict=True):
@@ -108,7 +108,8 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
     Args:
         tasks: those of its tasks that it is wanted for, as they are now.
     """
-    _check_backbone(record.identity["backbone"]["weights"], record.backbone, workspace.backbone, record.run)
+    backbone = workspace.backbone_for(*map(record.recipe_of, record.trained_on))
+    _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
     wanted = {task.name: task for task in tasks}
     parts = {}
     for name in record.trained_on:
@@ -117,7 +118,7 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
         task = wanted.get(name, then)
         check_meaning(then.meaning, task.is_pair, task, record.run)
         parts[name] = Part(task, record.recipe_of(name))
-    model = assemble_all(workspace.backbone.load(), parts, workspace.backbone)
+    model = assemble_all(backbone.load(), parts, backbone)
     load_weights(model, record, workspace.ledger)
     return model.requires_grad_(False).eval()
 

@@ -11,17 +11,21 @@ from pipeline.data.batches import BACKBONE_INPUTS, collate, evaluation_order
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
+from pipeline.models.heads import CosineHead
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger, RunRecord, TaskScore
 from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import Prediction, score
+from pipeline.stats.metrics import Prediction, best_threshold, score
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
+
+TRAIN_ROWS = 1000
+"""Most training rows of a task that are scored."""
 
 
 class Scoring:
@@ -45,12 +49,27 @@ class Scoring:
         self.task, self.rows, self.accelerator = task, rows, accelerator
         self.splits = splits_of(rows, recipe, backbone.tokenizer, recipe.pairs.average_orders)
         self.objective = objective_of(task, recipe)
+        self.tunes = recipe.cosine_threshold == "tuned"
         self._batch_size, self._pad_token_id = 2 * recipe.batch_size, backbone.tokenizer.pad_token_id
         self.test = None if test is None else Scoring(task, test, recipe, backbone, accelerator)
 
     def predict(self, model: TransferModel) -> Prediction:
         """Predictions for every row; all processes take part and have them."""
-        outputs = mean_outputs(
+        return self.objective.predict(self._outputs(model))
+
+    def predict_choosing(self, model: TransferModel) -> Prediction:
+        """The same; a head whose threshold is tuned first gets the one that does best on these rows."""
+        head = model.head
+        if not isinstance(head, CosineHead) or head.threshold is None:
+            return self.predict(model)
+        head.threshold.zero_()
+        outputs = self._outputs(model)
+        chosen = best_threshold(outputs.squeeze(-1).numpy(), self.rows["label"].to_numpy(), self.task.metric)
+        head.threshold.fill_(chosen)
+        return self.objective.predict(outputs - head.threshold.item())
+
+    def _outputs(self, model: TransferModel) -> Tensor:
+        return mean_outputs(
             model,
             self.splits,
             batch_size=self._batch_size,
@@ -58,7 +77,6 @@ class Scoring:
             accelerator=self.accelerator,
             extend=self.extend,
         )
-        return self.objective.predict(outputs)
 
     def value(self, prediction: Prediction) -> float:
         """The task's metric."""
@@ -100,12 +118,39 @@ class Evaluations:
 
     def best(self, fitted: Progress) -> dict[str, Prediction]:
         """Predictions at the kept epoch, by the model that holds its weights if that epoch was of another process."""
+        if any(scoring.tunes for scoring in self._scorings.values()):
+            return self._predict()  # the thresholds are those of the last epoch, not of the kept one
         number = [point["epoch"] for point in fitted.curve].index(fitted.best_epoch)
         number -= len(fitted.curve) - len(self._kept)
         return self._kept[number] if number >= 0 else self._predict()
 
     def _predict(self) -> dict[str, Prediction]:
-        return {name: scoring.predict(self._model.of(name)) for name, scoring in self._scorings.items()}
+        return {name: scoring.predict_choosing(self._model.of(name)) for name, scoring in self._scorings.items()}
+
+
+class TrainScores:
+    """A companion of training that scores the model on training rows where dev is scored.
+
+    Of a task with more than ``TRAIN_ROWS`` it is a sample, the same for all runs on the same rows.
+    """
+
+    def __init__(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> None:
+        """Args: scorings: of training rows, by task."""
+        self._model, self._scorings = model, scorings
+
+    def start(self, kept: Mapping[str, Tensor]) -> None:
+        pass
+
+    def after_step(self, step: int, total: int) -> None:
+        pass
+
+    def measured(self) -> dict[str, float | None]:
+        """``train_<task>`` for each."""
+        scores = {name: each.value(each.predict(self._model.of(name))) for name, each in self._scorings.items()}
+        return {f"train_{name}": value for name, value in scores.items()}
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
 
 
 def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:

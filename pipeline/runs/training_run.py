@@ -23,7 +23,7 @@ from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.build import build_for_training
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
-from pipeline.runs.scoring import Evaluations, Scoring, lineage, score_again, splits_of
+from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, lineage, score_again, splits_of
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
@@ -59,7 +59,7 @@ class TrainingRun:
     def __init__(self, request: RunRequest, workspace: Workspace) -> None:
         self.request, self.workspace = request, workspace
         self.parts = resolve_parts(request, workspace)
-        self.backbone = workspace.backbone
+        self.backbone = workspace.backbone_for(*(part.recipe for part in self.parts.values()))
         self.task, self.recipe, _ = next(iter(self.parts.values()))
 
     @cached_property
@@ -174,7 +174,7 @@ class TrainingRun:
             without_decay=built.without_decay,
             pretrained=self.backbone.tensor_names,
             combine=combine,
-            companions=terms.of_outputs,
+            companions=(*terms.of_outputs, *self._train_scores(model, accelerator)),
             checkpoint_file=ledger.checkpoint_file(self.name),
             checkpoint_seconds=self.workspace.checkpoint_seconds,
         )
@@ -191,6 +191,21 @@ class TrainingRun:
             }
             self._finish(model, fitted, scored, scorings[self.task.name], initial, candidates, adapters, unchanged)
         accelerator.wait_for_everyone()
+
+    def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
+        """What scores training rows, if that is asked for."""
+        if not self.recipe.score_train:
+            return []
+        train = {name: rows.train for name, rows in self.data.items()}
+        shown = {
+            name: rows.sample(TRAIN_ROWS, random_state=0).reset_index(drop=True) if len(rows) > TRAIN_ROWS else rows
+            for name, rows in train.items()
+        }
+        scorings = {
+            name: Scoring(part.task, shown[name], part.recipe, self.backbone, accelerator)
+            for name, part in self.parts.items()
+        }
+        return [TrainScores(model, scorings)]
 
     def _loss(self, model: MultitaskModel, device: torch.device) -> tuple[Loss, Terms]:
         """The loss of a piece, weighted by its task, and the terms in it."""

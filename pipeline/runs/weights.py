@@ -89,7 +89,11 @@ def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str 
 def _trained(model: nn.Module, from_pretrained: bool) -> dict[str, nn.Parameter]:
     if isinstance(model, MultitaskModel) and len(model.models) == 1:
         model = model.models[0]  # in files, the parameters of one task's model have its own names
-    return {name: p for name, p in model.named_parameters() if p.requires_grad or not from_pretrained}
+    return {
+        name: p
+        for name, p in model.named_parameters()
+        if p.requires_grad or not from_pretrained or f".{name}".endswith(".head.threshold")
+    }
 
 
 def _save(tensors: Mapping[str, Tensor], file: Path) -> None:

@@ -70,6 +70,12 @@ class Workspace:
         announce(f"reading backbone {self.backbone_name}")
         return open_backbone(self.backbone_name)
 
+    def backbone_for(self, *recipes: Recipe) -> Backbone:
+        """The backbone as models of ``recipes`` read it: with its pooler if one of them pools by it."""
+        if not any(recipe.pooling == "pooler" for recipe in recipes):
+            return self.backbone
+        return self._once("pooler", self.backbone.with_pooler)
+
     @cached_property
     def store(self) -> Store:
         return Store(self.store_root)

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from pipeline.data.tasks import Name
 from pipeline.settings.layers import parse_layers
 
 # No use comes near these bounds, and nothing computed from numbers within them overflows.
@@ -196,9 +197,24 @@ class Joint(Part):
     mixing: Mixing = Field("simultaneous", description="which tasks' batches make up a step")
     temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")
     steps_per_epoch: Count | None = Field(None, ge=1, description="if not what the mixing rule implies")
+    max_steps_per_epoch: Count | None = Field(None, ge=1, description="where the mixing rule implies more")
+    epoch_of: Name | None = Field(
+        None, description="the task whose pass is an epoch of simultaneous and round-robin mixing; unset: the smallest"
+    )
     loss_weight: Number = Field(1.0, gt=0, description="weight of this task's loss")
     split_layers: Count = Field(0, ge=0, description="top layers that each task has for itself")
     gradient_surgery: GradientSurgery = Field("none", description="how tasks' gradients are combined")
+
+    @field_validator("epoch_of")
+    @classmethod
+    def _ends_with_a_task(cls, task: str | None, info: ValidationInfo) -> str | None:
+        mixing = info.data.get("mixing", "simultaneous")
+        if task is not None and mixing not in ("simultaneous", "round-robin"):
+            raise ValueError(
+                f"with mixing = '{mixing}' an epoch is a pass over all tasks: use mixing = 'simultaneous' or"
+                " 'round-robin'"
+            )
+        return task
 
     @field_validator("gradient_surgery")
     @classmethod

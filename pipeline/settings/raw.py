@@ -12,7 +12,7 @@ from pipeline.system.errors import shortened
 
 Table = dict[str, Any]
 
-_NOT_COPIED = ("title", "published")
+_NOT_COPIED = ("title", "published", "published_columns", "keep_weights")
 _MOST_CELLS = 1000
 _TASK_LISTS = ("targets", "sources", "order", "after")
 
@@ -25,8 +25,8 @@ def listed(value: Any) -> list[Any]:
 def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list[str]]:
     """The values with every row written out; the row that each row is like; and what is wrong.
 
-    ``like = "ROW"`` copies another row but for its title and its published names, and the row's own keys go over it. A
-    row that is called like a method is one of that method.
+    ``like = "ROW"`` copies another row but for its title, its published names and whether it keeps its weights, and the
+    row's own keys go over it. A row that is called like a method is one of that method.
     """
     rows = values.get("rows")
     if not isinstance(rows, dict):
@@ -98,6 +98,10 @@ def expand_grids(values: Table) -> tuple[Table, list[str]]:
         cells = [list(cells_of.get(name, [name])) if isinstance(name, str) else [name] for name in part["methods"]]
         return {**part, "methods": list(itertools.chain(*cells))}
 
+    for name, own in expanded.items():
+        if isinstance(own, dict) and isinstance(own.get("of"), list | tuple):
+            members = [list(cells_of.get(one, [one])) if isinstance(one, str) else [one] for one in own["of"]]
+            expanded[name] = {**own, "of": list(itertools.chain(*members))}
     return {**with_cells(values), "rows": expanded, "curve": with_cells(values.get("curve"))}, problems
 
 

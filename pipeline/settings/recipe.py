@@ -1,6 +1,6 @@
 """Recipe: everything that determines a training run except its task, seed, data and backbone."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,9 @@ from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Schedule = Literal["linear", "noam"]
+Schedule = Literal["linear", "noam", "constant"]
+ScoreLoss = Literal["normalised", "raw"]
+CosineThreshold = Literal["zero", "tuned"]
 ClassWeights = Literal["none", "balanced"]
 Extras = Annotated[
     tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
@@ -35,8 +37,8 @@ STANDARD_FUSION_LEARNING_RATE, STANDARD_FUSION_EPOCHS = 5e-4, 2  # many weights,
 
 # All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
 _SCORING = frozenset(
-    {"trainable", "encoding", "pooling", "head", "cosine_scale", "one_logit", "max_length", "truncation", "pairs"}
-    | {"batch_size", "precision"}
+    {"trainable", "encoding", "pooling", "head", "cosine_scale", "cosine_threshold", "score_loss", "one_logit"}
+    | {"max_length", "truncation", "pairs", "batch_size", "precision"}
 )
 _MERGED = frozenset({"adapter", "bottleneck", "merge"})
 
@@ -56,9 +58,17 @@ class Recipe(Part):
 
     trainable: Trainable = Field("adapter", description="what is trained")
     encoding: Encoding | None = Field(None, description="pairs as one input (cross) or two (siamese)")
-    pooling: Pooling | None = Field(None, description="sentence vector: first token, or mean over tokens")
+    pooling: Pooling | None = Field(
+        None, description="sentence vector: first token, mean over tokens, or BERT's pretrained pooler"
+    )
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
     cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
+    cosine_threshold: CosineThreshold = Field(
+        "zero", description="classes by a cosine: the second above 0, or above what does best on the rows that choose"
+    )
+    score_loss: ScoreLoss = Field(
+        "normalised", description="squared error of a score brought to -1..1 (clamped cosine: 0..1), or as it is"
+    )
     one_logit: bool = Field(False, description="two classes by one logit and the Bernoulli loss, not by two")
     class_weights: ClassWeights = Field(
         "none", description="balanced: all classes count alike in the loss, however many training rows each has"
@@ -93,12 +103,18 @@ class Recipe(Part):
     batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
     weight_decay: Number = Field(0.01, ge=0, description="AdamW's, not of biases and LayerNorms")
-    schedule: Schedule = Field("linear", description="how rates fall after warm-up; noam: inverse square root of steps")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the mean squared gradient")
+    adam_epsilon: Number = Field(1e-8, gt=0, description="AdamW's, added to the root of the mean squared gradient")
+    schedule: Schedule = Field(
+        "linear", description="rates after warm-up: linear to zero; noam: inverse square root of steps; constant"
+    )
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
     max_grad_norm: Number = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: Count | None = Field(None, ge=1, description="stop after so many epochs without gain")
     evaluations: Count | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
     score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
+    score_train: bool = Field(False, description="score training rows too where dev is scored, at most 1,000 of a task")
     precision: Precision = Field("auto", description="auto: bf16 if it is clearly faster here, else fp32")
 
     smart: parts.Smart = parts.Smart()
@@ -252,6 +268,8 @@ class Recipe(Part):
             "truncation": not task.is_pair,
             "head_dropout": head != "cosine",
             "cosine_scale": head == "cosine" and task.kind == "score",
+            "cosine_threshold": head == "cosine" and task.kind == "classes",
+            "score_loss": task.kind == "score" and not (self.trainable == "head" and head == "cosine" and not joint),
             "class_weights": task.kind == "classes",
             "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
             "hidden_dropout": self.trainable != "head",  # what is frozen runs without
@@ -350,13 +368,15 @@ class Recipe(Part):
         count = min(self.evaluations or epochs, epochs)
         return epoch * count // epochs > (epoch - 1) * count // epochs
 
-    def joint_steps(self, batches: Collection[int]) -> int:
+    def joint_steps(self, batches: Mapping[str, int]) -> int:
         """Steps of an epoch of joint training, from the batches that a pass over each task has."""
         if self.joint.steps_per_epoch is not None:
             return self.joint.steps_per_epoch
+        most = self.joint.max_steps_per_epoch or sum(batches.values()) * len(batches)
         if self.joint.mixing in ("simultaneous", "round-robin"):
-            return min(batches) * (1 if self.joint.mixing == "simultaneous" else len(batches))
-        return sum(batches)
+            passed = batches.get(self.joint.epoch_of or "", min(batches.values()))
+            return min(passed * (1 if self.joint.mixing == "simultaneous" else len(batches)), most)
+        return min(sum(batches.values()), most)
 
     def steps_over(self, rows: int) -> int:
         """Optimiser steps of one pass over ``rows`` training rows; the last may be of fewer rows."""

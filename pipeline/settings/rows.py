@@ -23,7 +23,8 @@ from pipeline.data.tasks import Name
 from pipeline.settings.recipe import Recipe, Trainable, has_key, layered
 from pipeline.system.errors import shortened
 
-Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion"]
+Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion", "ensemble"]
+JoinedBy = Literal["mean", "weighted", "vote"]
 RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
 Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
@@ -86,6 +87,12 @@ class Traits:
     is_joint: bool = False  # it trains on a target and its sources at once
     takes_adapters: bool = False  # its runs take the adapters of those they are built on; others continue the weights
     fuses: bool = False  # it takes an adapter of each of its tasks
+    is_ensemble: bool = False  # it joins the predictions of other rows' runs and trains nothing
+
+    @property
+    def answers_for_several(self) -> bool:
+        """Whether one of its runs is of several tasks, or of several models."""
+        return self.is_joint or self.by_source or self.is_ensemble
 
 
 METHODS: dict[Method, Traits] = {
@@ -100,11 +107,14 @@ METHODS: dict[Method, Traits] = {
         ("adapter",), "merged adapters", built_on="adapter", joins="merging", takes_adapters=True, fuses=True
     ),
     "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
+    "ensemble": Traits(("full",), "ensemble", is_ensemble=True),
 }
 _ONLY: dict[str, tuple[Method, str]] = {
     "order": ("sequential", "only sequential tuning goes through tasks in turn"),
     "own": ("fusion", "only a fusion has an adapter of its own target"),
     "after": ("multitask", "only joint training (multitask) can come after other tasks"),
+    "members": ("ensemble", "only an ensemble has members: of names one row"),
+    "most": ("ensemble", "only an ensemble has members"),
 }
 """The keys of a row that one method has, and why no other does."""
 
@@ -120,6 +130,17 @@ class Row(BaseModel):
         None,
         description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters;"
         " full: its head starts as that of a row of frozen (LP-FT)",
+    )
+    members: tuple[RowName, ...] = Field(
+        (), description="ensemble: the rows whose runs of the same seed it joins; written as a list in `of`"
+    )
+    rule: JoinedBy = Field(
+        "mean",
+        description="ensemble: mean of predictions, best first, while dev does not fall; weighted: the same with"
+        " repetition; vote: most frequent class, or median score, of the best",
+    )
+    most: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        None, description="ensemble: members at most; unset: 5 for vote, else all"
     )
     own: tuple[RowName, ...] = Field(
         (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
@@ -138,12 +159,25 @@ class Row(BaseModel):
         None, description="a run for every combination of these values of recipe keys: the best on dev is the row's"
     )
     published: str | tuple[str, ...] | dict[TaskName, str] | None = Field(
-        None, description="its name or names in the published tables; sequential tuning: one name for each source"
+        None,
+        description="its name or names in the published tables; sequential tuning: one name for each source; full"
+        " fine-tuning, with cross_task: may have one for the model of each task",
+    )
+    published_columns: tuple[str, ...] | None = Field(
+        None, min_length=1, description="only these columns of the published tables are of this row"
     )
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
 
-    _no_repeats = field_validator("own", "targets", "sources", "order", "after")(no_repeats)
+    _no_repeats = field_validator("members", "own", "targets", "sources", "order", "after")(no_repeats)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _members_from_of(cls, values: Any) -> Any:
+        """``of = ["ROW", ...]`` of an ensemble is what ``members`` holds."""
+        if isinstance(values, Mapping) and isinstance(values.get("of"), list | tuple) and "members" not in values:
+            return {**{key: value for key, value in values.items() if key != "of"}, "members": values["of"]}
+        return values
 
     @field_validator("published", mode="wrap")
     @classmethod
@@ -177,6 +211,8 @@ class Row(BaseModel):
                 yield f"{key}: {why}, not {self.method}"
         if self.order is not None and self.sources is not None:
             yield "sources: order says what comes before each task: leave sources out"
+        if self.method == "ensemble":
+            yield from self._member_mistakes(rows)
         trains = METHODS[self.method].trains
         if self.recipe.get("trainable", trains[0]) not in trains:
             yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
@@ -196,6 +232,21 @@ class Row(BaseModel):
             if self.built_on and name in rows and rows[name].backbone != self.backbone:
                 mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
                 yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
+
+    def _member_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        if not self.members:
+            yield 'of: name the rows whose runs it joins, such as of = ["full", "multitask"]'
+        for name in self.members:
+            row = rows.get(name)
+            if row is None:
+                yield f"of: there is no row '{name}'"
+            elif row.method == "ensemble":
+                yield f"of: '{name}' is an ensemble itself"
+            elif METHODS[row.method].by_source and row.order is None:
+                yield f"of: '{name}' has a run for each source: name rows with one, such as those with an order"
+        for key in ("recipe", "tasks", "tune"):
+            if getattr(self, key):
+                yield f"{key}: an ensemble trains nothing"
 
     def tune_mistakes(self, shared: Mapping[str, Any]) -> Iterator[str]:
         """Tuned keys that the row has a value for, and values that its recipe, over the ``shared`` one, cannot have."""
@@ -252,6 +303,15 @@ class Scoring(BaseModel):
         return next((self.tasks[name] for name in names if name in self.tasks), self.rows)
 
 
+class PublishedCurve(BaseModel):
+    """Whose epochs a published table of epochs is printed beside."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    row: RowName
+    task: TaskName
+
+
 class Published(BaseModel):
     """Tables of a report, from ``reporting/published.csv``, to print beside the study's own."""
 
@@ -260,6 +320,7 @@ class Published(BaseModel):
     report: str
     table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
     split: str = "dev"
+    curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> the row and target it is of")
     tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
 
     @property

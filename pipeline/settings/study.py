@@ -107,6 +107,16 @@ class Study(BaseModel):
             problems += [f"rows.{name}.{mistake}" for mistake in rows[name].mistakes(rows)]
         for name, row in rows.items():
             problems += [f"rows.{name}.tune.{mistake}" for mistake in row.tune_mistakes(self.recipe)]
+        for name in known:
+            for member in rows[name].members if rows[name].method == "ensemble" else ():
+                if member in rows and not set(self.targets_of(name)) & set(self.targets_of(member)):
+                    problems.append(f"rows.{name}.of: '{member}' has none of its targets")
+            chosen_on = [t for t in self.targets_of(name) if self.scoring.of(t) == "dev"]
+            if rows[name].method == "ensemble" and chosen_on:
+                problems.append(
+                    f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half',"
+                    " 'test' or 'train' into the study"
+                )
         sequential = [name for name in known if METHODS[rows[name].method].by_source]
         if self.reference not in self.methods or self.reference in sequential:
             problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")

@@ -53,11 +53,17 @@ def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
 
 
 def choose(
-    predictions: Sequence[Prediction], labels: np.ndarray, metric: Metric, rule: Rule, best: int = BEST
+    predictions: Sequence[Prediction],
+    labels: np.ndarray,
+    metric: Metric,
+    rule: Rule,
+    best: int = BEST,
+    most: int | None = None,
 ) -> dict[int, float]:
     """The weight of each model that takes part, by its place in ``predictions``; they add up to one.
 
-    The choice is made on the rows of ``labels``; ``best`` models take part under ``mode`` and ``median``.
+    The choice is made on the rows of ``labels``; ``best`` models take part under ``mode`` and ``median``,
+    and under ``mean`` and ``weighted`` at most ``most``.
     """
 
     def value(weights: dict[int, float]) -> float:
@@ -67,8 +73,8 @@ def choose(
     # Ties go to the first.
     order = sorted(range(len(predictions)), key=lambda index: -value({index: 1.0}))
     if rule == "mean":
-        return _forward(order, value)
-    return _added(order, value) if rule == "weighted" else _shares(dict.fromkeys(order[:best], 1))
+        return _forward(order[: most or len(order)], value)
+    return _added(order[: most or len(order)], value) if rule == "weighted" else _shares(dict.fromkeys(order[:best], 1))
 
 
 def _shares(counts: dict[int, int]) -> dict[int, float]:

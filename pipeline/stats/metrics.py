@@ -201,6 +201,23 @@ def score(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(load_metric(metric).compute(predictions=predictions, references=labels)[metric])
 
 
+THRESHOLDS = 512
+"""Most thresholds that :func:`best_threshold` tries."""
+
+
+def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
+    """The threshold above which ``values`` (B,) are class 1 that scores best against ``labels`` (B,) of 0 and 1.
+
+    0, and what lies half-way between neighbouring values, are tried; of many values, evenly spaced ones. Of equally
+    good thresholds it is the one nearest to 0.
+    """
+    ordered = np.unique(values.astype(np.float64))
+    between = (ordered[1:] + ordered[:-1]) / 2
+    places = np.linspace(0, len(between) - 1, min(len(between), THRESHOLDS)).round().astype(int)
+    tried = sorted([0.0, *between[places].tolist()], key=lambda threshold: (abs(threshold), threshold))
+    return max(tried, key=lambda threshold: METRICS[metric].score((values > threshold).astype(np.int64), labels))
+
+
 def overall(scores: Mapping[str, float], metrics: Mapping[str, Metric]) -> tuple[float, float]:
     """The two overall scores in use: the plain mean, and the mean of scores brought to 0..1, (r + 1) / 2 for r."""
     normalised = [METRICS[metrics[target]].normalised(value) for target, value in scores.items()]

@@ -98,7 +98,9 @@ def fit(
         score(model.to(accelerator.device), progress, 0, None, 0.0)
         return progress
     rates = peak_rates(model, recipe, pretrained)
-    optimizer = AdamW(parameter_groups(model, recipe.weight_decay, without_decay, rates), fused=True)
+    groups = parameter_groups(model, recipe.weight_decay, without_decay, rates)
+    betas = (recipe.adam_beta1, recipe.adam_beta2)
+    optimizer = AdamW(groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
     plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, plain, optimizer, accelerator, companions)
     progress = state.progress

@@ -42,13 +42,14 @@ Rule = Callable[[Joint], Iterable[Sequence[str]]]
 def simultaneous(joint: Joint) -> Iterable[Sequence[str]]:
     """One batch of every task in each step, their losses added up (Wang 2024).
 
-    The smallest task's pass is the epoch; the others go on where they were.
+    The smallest task's pass, or that of ``epoch_of``, is the epoch; the others go on where they were.
     """
     return [tuple(joint.batches)] * joint.total
 
 
 def round_robin(joint: Joint) -> Iterable[Sequence[str]]:
-    """One task a step, in turn. The epoch is as many rounds as the smallest task's pass has batches."""
+    """One task a step, in turn. The epoch is as many rounds as the smallest task's pass, or that of ``epoch_of``,
+    has batches."""
     tasks = tuple(joint.batches)
     return [(tasks[step % len(tasks)],) for step in range(joint.total)]
 
@@ -118,7 +119,7 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
         recipe: resolved; its mixing rule, steps an epoch and epochs hold for all tasks together.
     """
     each = {task: part.batches_per_epoch for task, part in parts.items()}
-    steps = recipe.joint_steps(each.values())
+    steps = recipe.joint_steps(each)
     epochs = recipe.epochs_of(steps)
     order = list(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)))
 

@@ -46,14 +46,37 @@ def objective_of(task: Task, recipe: Recipe, weights: Tensor | None = None) -> O
         else:
             loss, predict, read = _class_loss, _predict_classes, partial(torch.softmax, dim=-1)
         return Objective(partial(loss, weights=weights, smoothing=recipe.label_smoothing), predict, read)
+    zero, unit = output_scale(task, recipe)
+    # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
+    clamped = recipe.head == "cosine" and recipe.cosine_scale == "clamped"
+    return _squared(zero, unit, clamped, weight=loss_scale(task, recipe))
+
+
+def output_scale(task: Task, recipe: Recipe) -> tuple[float, float]:
+    """The score that an output of 0 stands for, and the scores that an output of 1 adds to it.
+
+    Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output: ``low +
+    (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023). With ``score_loss`` "raw" a head with
+    weights gives the score itself, as in the four reports.
+    """
     assert task.range is not None
     low, high = task.range
+    if recipe.head != "cosine" and recipe.score_loss == "raw":
+        return 0.0, 1.0
     if recipe.head == "cosine" and recipe.cosine_scale == "clamped":
-        # ``low + (high - low) max(0, cos)``, 5 max(0, cos) for sts (Xu 2024).
-        return _squared(low, high - low, clamped=True)
-    # Scores are brought to -1..1, so that one learning rate fits any range. A shifted cosine is such an output:
-    # ``low + (high - low) (cos + 1) / 2``, 5 (cos + 1) / 2 for sts (Liu & Shen 2023).
-    return _squared((low + high) / 2, (high - low) / 2, clamped=False)
+        return low, high - low
+    return (low + high) / 2, (high - low) / 2
+
+
+def loss_scale(task: Task, recipe: Recipe) -> float:
+    """What a squared difference of two outputs of a task of scores counts in the loss.
+
+    1, but for a cosine with ``score_loss`` "raw" the square of what it is multiplied by: 25 for 5 cos, 6.25 for
+    5 (cos + 1) / 2.
+    """
+    if task.kind == "classes" or recipe.head != "cosine" or recipe.score_loss == "normalised":
+        return 1.0
+    return output_scale(task, recipe)[1] ** 2
 
 
 def _predict_classes(outputs: Tensor) -> Prediction:
@@ -122,14 +145,15 @@ def _read_cosine(outputs: Tensor) -> Tensor:
     return torch.stack([1 - positive, positive], dim=-1)
 
 
-def _squared(zero: float, unit: float, clamped: bool) -> Objective:
-    """Squared error against the score brought to ``(score - zero) / unit``.
+def _squared(zero: float, unit: float, clamped: bool, weight: float) -> Objective:
+    """``weight`` times the squared error against the score brought to ``(score - zero) / unit``.
 
     Outputs are clamped to 0 only when predicting: inside the loss a clamped cosine would have no gradient below 0.
     """
 
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
+        error = F.mse_loss(outputs.squeeze(-1), ((labels - zero) / unit).to(outputs.dtype))
+        return error if weight == 1 else weight * error
 
     def read(outputs: Tensor) -> Tensor:
         values = outputs.squeeze(-1)

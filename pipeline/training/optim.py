@@ -103,4 +103,14 @@ def noam_schedule(step: int, total: int, warmup_ratio: float) -> float:
     return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
 
 
-SCHEDULES: dict[Schedule, Callable[[int, int, float], float]] = {"linear": linear_schedule, "noam": noam_schedule}
+def constant_schedule(step: int, total: int, warmup_ratio: float) -> float:
+    """Factor 1 after a linear warm-up."""
+    warmup = round(total * warmup_ratio)
+    return min(1.0, (step + 1) / max(1, warmup))
+
+
+SCHEDULES: dict[Schedule, Callable[[int, int, float], float]] = {
+    "linear": linear_schedule,
+    "noam": noam_schedule,
+    "constant": constant_schedule,
+}

@@ -14,7 +14,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.training.devices import is_main_process
 from stages.compare.check import checked, shared_texts
-from stages.compare.cross_task import score_across
+from stages.compare.cross_task import Cosines, score_across
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.jobs import Jobs
 from stages.compare.plan import Job, in_order, jobs_of, plan
@@ -82,11 +82,12 @@ def compare(study: Study, workspace: Workspace, keep_weights: bool = False) -> t
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
-    by_backbone: dict[str | None, list[str]] = {}
+    by_backbone: dict[str | None, dict[str, Cosines]] = {}
     for job, entry in zip(wanted.values(), entries, strict=True):
-        if entry.run is not None and entry.rows is None:
-            by_backbone.setdefault(job.backbone, []).append(entry.run)
-    for backbone, finished in by_backbone.items() if study.cross_task else ():
+        if study.cross_task and entry.run is not None and entry.rows is None:
+            cosines = _cosines(study, entry.line.row, jobs.workspace.on(job.backbone))
+            by_backbone.setdefault(job.backbone, {}).setdefault(entry.run, cosines)
+    for backbone, finished in by_backbone.items():
         score_across(finished, study.targets, jobs.workspace.on(backbone))
     folder = workspace.reports / study.name
     if is_main_process():
@@ -94,6 +95,13 @@ def compare(study: Study, workspace: Workspace, keep_weights: bool = False) -> t
             write_json(folder / "study.json", result.model_dump(mode="json"))
             write_report(result, jobs.workspace.ledger, folder)
     return result, folder
+
+
+def _cosines(study: Study, row: str, workspace: Workspace) -> Cosines:
+    recipes = {
+        task: workspace.resolve(study.recipe_for(row, task), workspace.task(task)) for task in study.targets_of(row)
+    }
+    return {task: recipe for task, recipe in recipes.items() if recipe.head == "cosine"}
 
 
 def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[Study, dict[Entry, Job], Jobs]:

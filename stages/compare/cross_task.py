@@ -1,39 +1,47 @@
 """Models trained on one task, scored on the other targets of a study as far as their outputs allow.
 
 Liu & Shen 2023, table 7. What a model says of another task is read without training anything: as it is where both
-tasks mean the same, and for pairs by two readings, of a probability as a score and of a score as a class.
+tasks mean the same, by the other task's head where the row scores that task by a cosine, which has no weights, and for
+pairs by two readings, of a probability as a score and of a score as a class.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 import pandas as pd
 
 from pipeline.data.tasks import Task
+from pipeline.models.lean import make_lean
 from pipeline.records.ledger import Reading, RunRecord, TaskScore
+from pipeline.runs.build import assemble
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, make_accelerator, on_main_process, wait_for_everyone
 from pipeline.training.objectives import objective_of
 
+Cosines = Mapping[str, Recipe]
+"""The resolved recipes of the targets that a row scores by a cosine."""
 
-def score_across(runs: Iterable[str], targets: Iterable[str], workspace: Workspace) -> None:
+
+def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace: Workspace) -> None:
     """Score the model of each run on every other target that it can be read on; what was scored before stays.
 
-    Scores and predictions are kept with the run. A model that cannot be had is told on stderr and left out.
+    ``runs`` are given with the cosines of their rows. Scores and predictions are kept with the run. A model that cannot
+    be had is told on stderr and left out.
     """
     tasks = [workspace.task(name) for name in targets]
-    for name in dict.fromkeys(runs):
+    for name, cosines in runs.items():
         record = on_main_process(partial(workspace.ledger.find, name))
-        if record is None or METHODS[record.kind].is_joint or METHODS[record.kind].by_source:
+        if record is None or METHODS[record.kind].answers_for_several:
             continue
         try:
-            found = _missing_scores(record, tasks, workspace)
+            found = _missing_scores(record, tasks, cosines, workspace)
         except PipelineError as error:
             if is_main_process():
                 print(f"note: run {name} is not scored on other tasks: {error}", file=sys.stderr)
@@ -74,14 +82,18 @@ def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
 
 
 def _missing_scores(
-    record: RunRecord, targets: Iterable[Task], workspace: Workspace
+    record: RunRecord, targets: Iterable[Task], cosines: Cosines, workspace: Workspace
 ) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
     """Scores and predictions on the targets that the run has none of, or none of these scored rows."""
     trained = workspace.task(record.task)
-    readable = [task for task in targets if task.name != trained.name and reading_of(trained, task)]
+    readings: dict[str, Reading | None] = {
+        task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets
+    }
+    readable = [task for task in targets if task.name != trained.name and readings[task.name]]
     data = {task.name: workspace.task_data(task, None, 0) for task in readable}
-    scored = {name: score.dev_rows for name, score in record.scores.items()}
-    missing = [task for task in readable if scored.get(task.name) != data[task.name].scored_fingerprint]
+    scored = {name: (score.dev_rows, score.reading) for name, score in record.scores.items()}
+    wanted = {name: (rows.scored_fingerprint, readings[name]) for name, rows in data.items()}
+    missing = [task for task in readable if scored.get(task.name) != wanted[task.name]]
     if not missing:
         return {}
     accelerator = make_accelerator(record.recipe.precision)
@@ -90,12 +102,18 @@ def _missing_scores(
     found = {}
     for task in missing:
         rows = data[task.name]
-        scoring = Scoring(task, rows.dev, record.recipe, workspace.backbone, accelerator, rows.test)
-        predictions = []
-        for each in filter(None, (scoring, scoring.test)):
-            each.objective = own
-            predictions.append(read_on(task, trained, each.predict(model)))
+        recipe = cosines.get(task.name, record.recipe)
+        scoring = Scoring(task, rows.dev, recipe, workspace.backbone, accelerator, rows.test)
+        parts = [each for each in (scoring, scoring.test) if each is not None]
+        if task.name in cosines:
+            by_cosine = assemble(model.backbone, recipe, task).to(accelerator.device)
+            predictions = [each.predict(by_cosine) for each in parts]
+            make_lean(model.backbone, model.pooling)
+        else:
+            for each in parts:
+                each.objective = own
+            predictions = [read_on(task, trained, each.predict(model)) for each in parts]
         score, table = scoring.scored(*predictions)
-        read = {"reading": reading_of(trained, task), "dev_rows": rows.scored_fingerprint}
+        read = {"reading": readings[task.name], "dev_rows": rows.scored_fingerprint}
         found[task.name] = score.model_copy(update=read), table
     return found

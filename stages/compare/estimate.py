@@ -1,7 +1,7 @@
 """How long a study will take, from the runs that are finished: of the same method, on the same backbone."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.records.ledger import Kind, RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
 from pipeline.training.terms import extra_passes
 from stages.compare.plan import Job
@@ -62,11 +63,12 @@ class Estimate:
     def learn(self, record: RunRecord) -> None:
         """Count a finished run in."""
         here = record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash
-        if not here or record.run in self.runs:
+        if not here or record.run in self.runs or METHODS[record.kind].is_ensemble:
             return
         self.runs.add(record.run)
         scores, cost = [record.scores[task] for task in record.trained_on], record.cost
-        work = _work(record.recipe, [score.train_rows for score in scores], [score.rows for score in scores])
+        train = {task: record.scores[task].train_rows for task in record.trained_on}
+        work = _work(record.recipe, train, [score.rows for score in scores])
         training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
         for tasks in (None, frozenset(record.trained_on)):
             self._spent[record.kind, tasks] += [[work.training, work.scored], [training, cost.seconds - training]]
@@ -78,6 +80,8 @@ class Estimate:
 
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on this backbone."""
+        if METHODS[job.kind].is_ensemble:
+            return 0.0
         tasks = frozenset(part.task for part in job.parts)
         known = [key for key in ((job.kind, tasks), (job.kind, None)) if key in self._spent]
         if not known:
@@ -90,18 +94,22 @@ class Estimate:
 
     def _work_of(self, job: Job) -> _Work:
         workspace, recipe = self.workspace, job.parts[0].recipe
-        data = [workspace.task_data(task, limit, job.seed, own.extra) for task, own, limit in job.parts_in(workspace)]
+        data = {
+            task.name: workspace.task_data(task, limit, job.seed, own.extra)
+            for task, own, limit in job.parts_in(workspace)
+        }
         recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
-        return _work(recipe, [len(rows.train) for rows in data], [len(rows.dev) for rows in data])
+        train = {task: len(rows.train) for task, rows in data.items()}
+        return _work(recipe, train, [len(rows.dev) for rows in data.values()])
 
 
-def _work(recipe: Recipe, train: list[int], dev: list[int]) -> _Work:
-    steps = recipe.joint_steps([recipe.steps_over(rows) for rows in train])
+def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> _Work:
+    steps = recipe.joint_steps({task: recipe.steps_over(rows) for task, rows in train.items()})
     batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
     epochs = 0 if recipe.is_merged_only else recipe.epochs_of(steps)
     scores_start = recipe.score_start or recipe.is_merged_only
     scorings = sum(recipe.scored(epoch, epochs) for epoch in range(1, epochs + 1)) + bool(scores_start)
     # Batches are full but for a pass's last one.
-    share = sum(train) / sum(recipe.steps_over(rows) for rows in train)
+    share = sum(train.values()) / sum(map(recipe.steps_over, train.values()))
     trained = batches * share * epochs
     return _Work(trained, scorings * sum(dev), trained * (3 + extra_passes(recipe)))

@@ -14,6 +14,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import is_main_process, on_main_process
+from stages.compare.ensembles import EnsembleRun
 from stages.compare.estimate import Estimate
 from stages.compare.plan import Job
 from stages.pretrain import pretraining_seconds
@@ -29,7 +30,8 @@ class Jobs:
 
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
-        kept = kept | {need for job in jobs if not METHODS[job.kind].takes_adapters for need in job.needs}
+        continued = (job for job in jobs if not (METHODS[job.kind].takes_adapters or METHODS[job.kind].is_ensemble))
+        kept = kept | {need for job in continued for need in job.needs}
         # The best trial is the run of its job, which must not be trained again to have its weights.
         self._kept = kept | {trial for job in kept for trial in job.trials}
         self._outcomes: dict[Job, RunRecord | PipelineError] = {}
@@ -87,11 +89,11 @@ class Jobs:
             raise outcome
         return outcome
 
-    def _try(self, job: Job) -> TrainingRun | None:
+    def _try(self, job: Job) -> TrainingRun | EnsembleRun | None:
         """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
         if not self._can_run(job):
             return None
-        run: TrainingRun | None = None
+        run: TrainingRun | EnsembleRun | None = None
         try:
             run = self._run(job)
             self._outcomes[job] = record = run.get()
@@ -103,7 +105,7 @@ class Jobs:
         self._tell(job)
         return None
 
-    def _wait_for_any(self, runs: Sequence[TrainingRun]) -> None:
+    def _wait_for_any(self, runs: Sequence[TrainingRun | EnsembleRun]) -> None:
         """Return when one of ``runs``, which other commands are training, is no longer being trained."""
         if is_main_process():
             more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
@@ -123,7 +125,7 @@ class Jobs:
     def _can_run(self, job: Job) -> bool:
         return all(other in self._outcomes for other in (*job.needs, *job.trials))
 
-    def _run(self, job: Job) -> TrainingRun:
+    def _run(self, job: Job) -> TrainingRun | EnsembleRun:
         keep_weights = job in self._kept
         if job.trials:
             outcomes = {trial: self._outcomes[trial] for trial in job.trials}
@@ -132,6 +134,8 @@ class Jobs:
             job = job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
         traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
         sources = [self.get(need) for need in job.needs]
+        if traits.is_ensemble:
+            return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
         parts, adapters = job.parts_in(workspace), self._adapters(sources) if traits.takes_adapters else ()
         if job.kind == "fusion":
             ((task, recipe, limit),) = parts

@@ -33,6 +33,9 @@ class Job:
     """Another than the study's."""
     trials: tuple[Job, ...] = ()
     """Of which the best on dev gives this job its recipes, those of ``parts`` standing in until that is known."""
+    rule: str = ""
+    """Of an ensemble, how it joins what it needs."""
+    most: int | None = None
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
     tuned: str = field(default="", compare=False)
@@ -44,7 +47,7 @@ class Job:
     @cached_property
     def _hash(self) -> int:
         # Jobs are looked up over and over, and a recipe has dozens of settings.
-        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone, self.trials))
+        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone, self.trials, self.rule, self.most))
 
     def __getstate__(self) -> dict[str, Any]:
         # Texts have another hash in another process.
@@ -65,8 +68,8 @@ class Job:
 
     @property
     def is_choice(self) -> bool:
-        """Whether one of its trials is its run, so that it trains nothing itself."""
-        return any(trial.seed == self.seed for trial in self.trials)
+        """Whether one of its trials is its run, or it joins other runs, so that it trains nothing itself."""
+        return METHODS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
 
     def with_best(self, dev: Mapping[Job, float]) -> Job:
         """The job with the recipes of its best trial by the ``dev`` scores of those that finished, of equal ones the
@@ -163,6 +166,11 @@ def job_of(study: Study, cell: Entry) -> Job:
             tuned = job(name, [task], [tuned], "sequential")
         return tuned
 
+    if traits.is_ensemble:
+        members = [name for name in row.members if target in study.targets_of(name)]
+        needs = tuple(job_of(study, cell.model_copy(update={"method": name})) for name in members)
+        (first, *_) = (part for part in needs[0].parts if part.task == target)
+        return Job("ensemble", (first,), cell.seed, needs, row.backbone, row=line.row, rule=row.rule, most=row.most)
     if traits.by_source:
         return in_turn(row.order or (line.source, target), line.row)
     tasks = sorted({target, *study.partners(line.row, target)})

@@ -12,12 +12,9 @@ from pipeline.system.errors import PipelineError, raise_all, shortened, validati
 from pipeline.system.reading import present, read_toml, reading
 
 Encoding = Literal["cross", "siamese"]
-Pooling = Literal["cls", "mean"]
-"""The first token's state or the mean over tokens.
-
-BERT's pooler, ``tanh(W cls + b)``, is not offered: it is trained for next-sentence prediction, later families have
-none, and a frozen one would not be part of the backbone's identity. An ``mlp`` head on "cls" trains such a layer.
-"""
+Pooling = Literal["cls", "mean", "pooler"]
+"""The first token's state, the mean over tokens, or what BERT's pretrained pooler makes of the first token's state,
+``tanh(W cls + b)`` (Devlin et al. 2019, trained for next-sentence prediction; other families have none)."""
 HeadKind = Literal["linear", "mlp", "cosine", "difference", "difference-mlp"]
 CosineScale = Literal["clamped", "shifted"]
 Truncation = Literal["head", "head-and-tail"]

@@ -12,7 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
-from pipeline.reporting.runs import StudyRuns
+from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.stats.names import METRICS_OF
 
 MOST_CLASSES = 12
@@ -22,8 +22,8 @@ LONGEST_ID = 10
 
 
 def confusions(runs: StudyRuns) -> Iterator[Drawing]:
-    """For every target with classes: the reference and the line with the best mean, over all seeds."""
-    for target in runs.study.targets:
+    """For every task with classes: the reference and the line with the best mean, over all seeds."""
+    for target in _tasks(runs):
         lines, classes = _shown(runs, target), _classes(runs, target)
         if not lines or not 2 <= len(classes) <= MOST_CLASSES:
             continue
@@ -31,7 +31,7 @@ def confusions(runs: StudyRuns) -> Iterator[Drawing]:
         numbers = []
         for axis, line in zip(axes, lines, strict=True):
             counts = np.zeros((len(classes), len(classes)))
-            for scored in runs.cell(line, target):
+            for scored in _group(runs, line, target):
                 table = runs.predictions(scored.record.run, target)
                 np.add.at(counts, (table["label"].to_numpy(int), table["prediction"].to_numpy(int)), 1)
             shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -47,15 +47,15 @@ def confusions(runs: StudyRuns) -> Iterator[Drawing]:
 
 
 def scatters(runs: StudyRuns) -> Iterator[Drawing]:
-    """For every target with scores: the same two, their first seed, the worst example marked."""
-    for target in runs.study.targets:
+    """For every task with scores: the same two, their first seed, the worst example marked."""
+    for target in _tasks(runs):
         lines = _shown(runs, target)
-        if not lines or runs.metrics[target] not in METRICS_OF["score"]:
+        if not lines or _group(runs, lines[0], target)[0].record.score(target).metric not in METRICS_OF["score"]:
             continue
         canvas, axes = panels(len(lines), height=2.9, sharex=True, sharey=True)
         parts, worst = [], []
         for axis, line in zip(axes, lines, strict=True):
-            scored = runs.cell(line, target)[0]
+            scored = _group(runs, line, target)[0]
             table = runs.predictions(scored.record.run, target)[["id", "label", "prediction"]]
             labels, predictions = table["label"], table["prediction"]
             bins = axis.hexbin(
@@ -95,10 +95,28 @@ def _ring(axis: Axes, name: str, label: float, prediction: float, on_left: bool)
     note.set_in_layout(False)
 
 
+def _tasks(runs: StudyRuns) -> list[str]:
+    """The targets, and the other tasks that joint training was scored on."""
+    joint = (scored.record for scored in runs.scored if scored.record.kind == "multitask" and scored.entry.rows is None)
+    return list(dict.fromkeys([*runs.study.targets, *(task for record in joint for task in record.trained_on)]))
+
+
+def _group(runs: StudyRuns, line: Line, task: str) -> list[Scored]:
+    """The runs of a line on a target; on another task the models that were trained on it and the targets at once."""
+    if task in runs.study.targets:
+        return runs.cell(line, task)
+    joint = (scored for scored in runs.all(line) if scored.record.kind == "multitask")
+    return list({each.record.run: each for each in joint if task in each.record.trained_on}.values())
+
+
 def _shown(runs: StudyRuns, target: str) -> list[Line]:
     """The reference and the line with the best mean score, once if they are one."""
-    groups = {line: runs.cell(line, target) for line in runs.lines}
-    means = {line: statistics.mean(scored.value for scored in group) for line, group in groups.items() if group}
+    groups = {line: _group(runs, line, target) for line in runs.lines}
+    means = {
+        line: statistics.mean(scored.record.score(target).value for scored in group)
+        for line, group in groups.items()
+        if group
+    }
     if not means:
         return []
     best = max(means, key=lambda line: means[line])

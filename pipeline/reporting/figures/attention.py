@@ -61,7 +61,8 @@ def attention_drawing(maps: Sequence[AttentionMap]) -> Drawing:
             axis.set_xticks(range(len(shown.keys(layer))), shown.keys(layer), rotation=90, fontsize=6)
             axis.set_yticks(range(len(shown.tokens)), shown.tokens, fontsize=6)
             axis.tick_params(length=0)
-            axis.set_title(f"{shown.title}\nlayer {layer}", fontsize=8)
+            part = shown.part(layer, max(shown.layers))
+            axis.set_title(f"{shown.title}\nlayer {layer}{f', {part}' if part else ''}", fontsize=8)
     for axis in axes:
         if not axis.has_data():
             axis.remove()

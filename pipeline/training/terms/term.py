@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from pipeline.data.batches import Piece
 from pipeline.data.tasks import Task
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Companion
+from pipeline.training.objectives import loss_scale
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
 """How far apart two outputs (B, k) of a head are, as the mean over the batch; zero where they are equal."""
@@ -40,7 +42,10 @@ class Regularised:
 
 def divergence_of(task: Task, recipe: Recipe) -> Divergence:
     """The divergence for a task under a resolved recipe (Jiang et al. 2020, section 2)."""
-    return class_divergence if task.kind == "classes" and recipe.head != "cosine" else squared_error
+    if task.kind == "classes" and recipe.head != "cosine":
+        return class_divergence
+    weight = loss_scale(task, recipe)
+    return squared_error if weight == 1 else partial(squared_error, weight=weight)
 
 
 def class_divergence(one: Tensor, other: Tensor) -> Tensor:
@@ -55,6 +60,6 @@ def class_divergence(one: Tensor, other: Tensor) -> Tensor:
     return (apart * (one - other)).sum(dim=-1).mean()
 
 
-def squared_error(one: Tensor, other: Tensor) -> Tensor:
-    """For scores and cosines, on the head's own scale, which is also that of the loss."""
-    return (one - other).square().sum(dim=-1).mean()
+def squared_error(one: Tensor, other: Tensor, weight: float = 1.0) -> Tensor:
+    """For scores and cosines, on the scale of the loss: ``weight`` is :func:`loss_scale`."""
+    return weight * (one - other).square().sum(dim=-1).mean()

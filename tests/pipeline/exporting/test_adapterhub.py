@@ -105,6 +105,7 @@ def test_a_trained_encoder_is_a_text_classification_pipeline_of_transformers(
         ("films", {**ADAPTER, "truncation": "head-and-tail"}, "beginning and the end"),
         ("films", {**FULL, "second_encoder": "static"}, "two encoders"),
         ("films", {**FUSION, "fusion": "anchored", "width": 16}, "a bias for each adapter"),
+        ("pairs", {**FULL, "pooling": "pooler"}, "the backbone's own pooler"),
         ("films", {"trainable": "full+adapter"}, "stand in a backbone that was trained with them"),
     ],
     ids=str,

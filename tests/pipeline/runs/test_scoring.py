@@ -10,20 +10,26 @@ from pipeline.training.checkpoint import Progress
 
 
 @pytest.mark.parametrize(("best", "expected"), [(0, "now"), (2, "now"), (3, "said 0"), (4, "said 1"), (5, "said 2")])
-def test_the_best_epochs_predictions_are_made_again_only_if_another_process_made_them(best: int, expected: str) -> None:
-    """The curve has epochs 0 and 2 of a process that was stopped, and three of this one."""
+@pytest.mark.parametrize("tunes", [False, True])
+def test_the_best_epochs_predictions_are_made_again_only_if_another_process_made_them(
+    best: int, expected: str, tunes: bool
+) -> None:
+    """The curve has epochs 0 and 2 of a process that was stopped, and three of this one.
+
+    A threshold that is tuned is the last epoch's, so it is tuned again.
+    """
     fitted = Progress(curve=[{"epoch": float(epoch)} for epoch in (0, 2, 3, 4, 5)], best_epoch=best)
     says = iter(["said 0", "said 1", "said 2", "now"])
-    scoring: Any = SimpleNamespace(predict=lambda _: next(says), value=len)
+    scoring: Any = SimpleNamespace(predict_choosing=lambda _: next(says), value=len, tunes=tunes)
     model: Any = SimpleNamespace(of=lambda _: None)
     evaluations = Evaluations(model, {"films": scoring})
     assert [evaluations(None) for _ in range(3)] == [6.0] * 3
-    assert evaluations.best(fitted) == {"films": expected}
+    assert evaluations.best(fitted) == {"films": "now" if tunes else expected}
 
 
 def test_several_tasks_are_scored_one_by_one() -> None:
     scorings: Any = {
-        task: SimpleNamespace(predict=lambda model: model, value=lambda said: float(said))
+        task: SimpleNamespace(predict_choosing=lambda model: model, value=lambda said: float(said), tunes=False)
         for task in ("films", "meals")
     }
     model: Any = SimpleNamespace(of={"films": "0.5", "meals": "0.25"}.get)

@@ -627,6 +627,14 @@ DEFAULTS = {
     "ties_density": 0.2,
     "ties_scale": 1.0,
     "train_merged": False,
+    "score_loss": "normalised",
+    "cosine_threshold": "zero",
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "epoch_of": None,
+    "max_steps_per_epoch": None,
+    "score_train": False,
 }
 
 

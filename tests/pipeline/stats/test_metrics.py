@@ -1,11 +1,14 @@
 """Scores agree with scikit-learn and SciPy."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.metrics import accuracy_score
 
-from pipeline.stats.metrics import Metric, load_metric, overall, pearson, score
+from pipeline.stats.metrics import METRICS as MEASURES
+from pipeline.stats.metrics import Metric, best_threshold, load_metric, overall, pearson, score
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -77,3 +80,22 @@ def test_both_overall_scores_are_those_that_the_papers_print() -> None:
 def test_both_overall_scores_agree_where_nothing_is_a_correlation() -> None:
     assert overall({"sst": 0.5, "quora": 0.7}, METRICS) == pytest.approx((0.6, 0.6))
     assert overall({"sts": -1.0}, METRICS) == (-1.0, 0.0)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "macro-f1", "matthews"])
+def test_no_threshold_scores_better_than_the_best(metric: Any) -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, 60)
+    values = 0.3 * labels + generator.normal(0.6, 0.2, 60)
+    best = best_threshold(values, labels, metric)
+
+    def reached(threshold: float) -> float:
+        return MEASURES[metric].score((values > threshold).astype(int), labels)
+
+    assert reached(best) == max(map(reached, np.linspace(values.min() - 1, values.max() + 1, 401)))
+    assert reached(best) > reached(0.0)
+
+
+def test_a_threshold_is_moved_only_for_a_better_score() -> None:
+    assert best_threshold(np.array([-0.5, 0.5, 0.9]), np.array([0, 1, 1]), "accuracy") == 0.0
+    assert best_threshold(np.full(4, 0.5), np.array([0, 1, 1, 1]), "accuracy") == 0.0

@@ -805,3 +805,42 @@ def test_companions_are_told_of_each_step_and_what_they_measure_is_in_the_curve(
     again = [Counting("one"), Counting("other")]
     train(make_model(), companions=again, checkpoint_file=tmp_path / "state.safetensors")
     assert [companion.began for companion in again] == [[total], [total]]
+
+
+ONCE = {"schedule": "constant", "warmup_ratio": 0.0, "learning_rate": 1e-3, "weight_decay": 0.01, "max_grad_norm": 1e6}
+
+
+def stepped(slopes: list[float], **settings: Any) -> float:
+    """The weight, 1 at the start, after a step on a loss of each slope."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.ones_(model.weight)
+    pieces = [[Piece({"rows": torch.tensor([0]), "slope": torch.tensor([slope])})] for slope in slopes]
+    fit(
+        model,
+        recipe=Recipe.model_validate({"trainable": "full", "epochs": 1, "batch_size": 1} | ONCE | settings),
+        seed=1,
+        data=TrainingData(lambda epoch, first: iter(pieces[first:]), len(slopes), 1),
+        loss=lambda model, piece: (piece.batch["slope"] * model(torch.ones(1, 1).double())).sum(),
+        evaluate=lambda model: 0.0,
+        metric="score",
+        accelerator=Accelerator(cpu=True),
+        title="test",
+    )
+    return model.weight.item()
+
+
+def test_the_first_step_of_adamw_is_the_one_worked_out_by_hand() -> None:
+    """Decay before the step, epsilon after bias correction: 1 - 1e-5 - 1e-3 * 0.5 / (0.5 + epsilon)."""
+    assert stepped([0.5], adam_epsilon=1e-6) == pytest.approx(0.99899000, abs=5e-9)
+    assert stepped([0.5], adam_epsilon=0.5) == pytest.approx(0.99949, abs=5e-9)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.999), (0.9, 0.6), (0.0, 0.0)])
+def test_betas_and_epsilon_are_those_of_the_recipe(betas: tuple[float, float]) -> None:
+    weight, slopes = nn.Parameter(torch.ones(1, 1).double()), [0.5, -0.25, 2.0]
+    stock = torch.optim.AdamW([weight], lr=1e-3, betas=betas, eps=1e-3, weight_decay=0.01)
+    for slope in slopes:
+        weight.grad = torch.full((1, 1), slope).double()
+        stock.step()
+    ours = stepped(slopes, adam_beta1=betas[0], adam_beta2=betas[1], adam_epsilon=1e-3)
+    assert ours == pytest.approx(weight.item(), abs=1e-12)

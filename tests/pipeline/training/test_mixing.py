@@ -177,3 +177,37 @@ def test_each_sampling_rule_has_its_alpha() -> None:
     assert share("square-root", 6) == pytest.approx(1 / 11, abs=0.03)
     assert share("annealed", 1) == pytest.approx(1 / 101, abs=0.01)
     assert share("annealed", 6) == pytest.approx(1 / (1 + 100**0.2), abs=0.045)
+
+
+@pytest.mark.parametrize(("mixing", "steps"), [("simultaneous", 1068), ("round-robin", 3 * 1068)])
+def test_the_steps_of_an_epoch_can_be_a_named_tasks(mixing: Any, steps: int) -> None:
+    """Wang 2024: an epoch is a pass over SST, 1,068 steps of 8 rows; ten of them read 30.2 % of Quora's rows."""
+    rows = {"quora": 283_010, "sst": 8_544, "sts": 6_040}
+    recipe = Recipe(trainable="full", batch_size=8, epochs=10, mixing=mixing, epoch_of="sst")
+    batches = {task: recipe.steps_over(count) for task, count in rows.items()}
+    assert recipe.joint_steps(batches) == steps
+    assert recipe.changed({"epoch_of": None}).joint_steps(batches) == steps * 755 / 1068
+    assert 10 * 1068 * 8 / rows["quora"] == pytest.approx(0.302, abs=5e-4)
+
+
+def test_of_a_named_task_an_epoch_has_each_batch_once() -> None:
+    data = joint(epoch_of="middle")
+    assert data.batches_per_epoch == COUNTS["middle"]
+    for epoch in (1, 2, 3):
+        seen = [rows[1] for step in steps(data, epoch) for task, rows in step[::2] if task == "middle"]
+        assert seen == list(range(COUNTS["middle"]))
+
+
+@pytest.mark.parametrize("mixing", ["shuffled", "annealed", "proportional"])
+def test_where_an_epoch_is_a_pass_over_all_tasks_no_task_counts_it(mixing: Any) -> None:
+    with pytest.raises(ValueError, match="a pass over all tasks"):
+        Recipe(mixing=mixing, epoch_of="sst")
+
+
+def test_an_epoch_may_have_a_most_of_steps() -> None:
+    """Liu & Shen 2023: 25 epochs of 2,400 steps are six passes over their rows; of few rows an epoch is a pass."""
+    recipe = Recipe(trainable="full", batch_size=16, epochs=25, mixing="annealed", max_steps_per_epoch=2400)
+    batches = {task: recipe.steps_over(count) for task, count in ROWS.items()}
+    assert recipe.joint_steps(batches) == 2400
+    assert recipe.epochs_of(2400) * 2400 / sum(batches.values()) == pytest.approx(6.15, abs=0.01)
+    assert recipe.joint_steps({"sst": 19, "sts": 19}) == 38

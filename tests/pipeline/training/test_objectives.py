@@ -12,6 +12,7 @@ from pipeline.data.tasks import Task, find_task
 from pipeline.models.heads import build_head
 from pipeline.settings.recipe import Recipe
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
+from pipeline.training.terms.term import divergence_of
 
 
 def objective_for(task: Task, head: Any, cosine_scale: Any = "clamped", one_logit: bool = False) -> Objective:
@@ -255,3 +256,34 @@ def test_one_logit_is_weighted_and_smoothed_as_two_are(weights: Tensor | None, s
     logits = torch.linspace(-4, 4, 9)[:, None]
     both, labels = torch.cat([torch.zeros_like(logits), logits], dim=-1), torch.arange(9) % 2
     torch.testing.assert_close(one.loss(logits, labels), two.loss(both, labels))
+
+
+@pytest.mark.parametrize(
+    ("head", "scale", "ratio", "score_of"),
+    [
+        ("linear", "clamped", 6.25, lambda outputs: 2.5 + 2.5 * outputs),
+        ("cosine", "clamped", 25.0, lambda outputs: 5 * outputs),
+        ("cosine", "shifted", 6.25, lambda outputs: 2.5 * (outputs + 1)),
+    ],
+)
+def test_a_raw_loss_on_0_to_5_is_that_of_the_same_predictions_brought_to_its_range_times_a_square(
+    head: Any, scale: Any, ratio: float, score_of: Any
+) -> None:
+    """The reports' squared errors are of scores from 0 to 5: 6.25 times those from -1 to 1, 25 times those to 1."""
+    recipe = Recipe(head=head, cosine_scale=scale)
+    normalised, raw = (objective_of(STS, recipe.changed({"score_loss": loss})) for loss in ("normalised", "raw"))
+    outputs, labels = torch.rand(7, 1, dtype=torch.float64), 5 * torch.rand(7, dtype=torch.float64)
+    scores = score_of(outputs)
+    own = scores if head == "linear" else outputs  # a head with weights gives the score itself
+    torch.testing.assert_close(raw.loss(own, labels), ratio * normalised.loss(outputs, labels))
+    torch.testing.assert_close(raw.loss(own, labels), F.mse_loss(scores.squeeze(-1), labels))
+    np.testing.assert_allclose(raw.predict(own).values, scores.squeeze(-1).numpy())
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+def test_smoothness_counts_in_the_units_of_the_loss(head: Any) -> None:
+    recipe = Recipe(head=head, cosine_scale="shifted")
+    one, other = torch.tensor([[0.2], [0.4]]), torch.tensor([[0.1], [0.8]])
+    unit = 1.0 if head == "linear" else 6.25
+    raw = divergence_of(STS, recipe.changed({"score_loss": "raw"}))(one, other)
+    torch.testing.assert_close(raw, unit * divergence_of(STS, recipe)(one, other))

@@ -7,7 +7,7 @@ from torch import nn
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.settings.recipe import Recipe
-from pipeline.training.optim import linear_schedule, noam_schedule, parameter_groups, peak_rates
+from pipeline.training.optim import constant_schedule, linear_schedule, noam_schedule, parameter_groups, peak_rates
 
 
 class Model(nn.Module):
@@ -198,3 +198,8 @@ def test_a_task_called_head_is_not_a_head() -> None:
     model.backbone.adapters = nn.ModuleDict({"head": nn.Linear(4, 2)})  # type: ignore[union-attr]
     rates = peak_rates(model, recipe(learning_rate=3e-4, head_learning_rate=1e-3), OWN)
     assert rates["backbone.adapters.head.weight"] == 3e-4
+
+
+@pytest.mark.parametrize(("warmup", "factors"), [(0.0, [1, 1, 1, 1]), (0.5, [0.5, 1, 1, 1])])
+def test_a_constant_schedule_stays_where_its_warm_up_ends(warmup: float, factors: list[float]) -> None:
+    assert [constant_schedule(step, 4, warmup) for step in range(4)] == factors

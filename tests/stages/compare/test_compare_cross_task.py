@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from pipeline.data.tasks import Task
+from pipeline.models.transfer_model import pool
 from pipeline.records.ledger import RunRecord
+from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -94,7 +97,7 @@ def test_models_of_every_kept_kind_are_scored_and_their_predictions_kept(place: 
         ("frozen", "alike"): trained(place, "frozen", "alike", quick("head", one_logit=True)),
         ("full", "pairs"): trained(place, "full", "pairs", quick("full", encoding="siamese", head="cosine")),
     }
-    score_across((record.run for record in runs.values()), ["films", "meals", "alike", "pairs"], place)
+    score_across({record.run: {} for record in runs.values()}, ["films", "meals", "alike", "pairs"], place)
     readings = {}
     for (kind, name), before in runs.items():
         record = place.ledger.find(before.run)
@@ -120,7 +123,7 @@ def test_a_model_read_as_it_is_answers_what_predict_answers(place: Workspace, qu
     twin = place.data / "twin" if place.data else tmp_path
     shutil.copytree(twin.parent / "films", twin)
     (twin / "task.toml").write_text((twin / "task.toml").read_text().replace('"films"', '"twin"'))
-    score_across([record.run], ["twin"], place)
+    score_across({record.run: {}}, ["twin"], place)
     found = place.ledger.find(record.run)
     assert found is not None
     assert found.scores["twin"].dev == record.dev
@@ -129,15 +132,15 @@ def test_a_model_read_as_it_is_answers_what_predict_answers(place: Workspace, qu
 
 def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     record = trained(place, "full", "films", quick("full"))
-    score_across([record.run], ["films", "meals"], place)
+    score_across({record.run: {}}, ["films", "meals"], place)
     first = place.ledger.find(record.run)
     monkeypatch.setattr("stages.compare.cross_task.restore_run", lambda *_: pytest.fail("built again"))
-    score_across([record.run], ["films", "meals"], dataclasses.replace(place))
+    score_across({record.run: {}}, ["films", "meals"], dataclasses.replace(place))
     assert place.ledger.find(record.run) == first
     monkeypatch.undo()
     dev = place.data / "meals" / "dev.csv"
     pd.read_csv(dev)[:30].to_csv(dev, index=False)
-    score_across([record.run], ["films", "meals"], dataclasses.replace(place))
+    score_across({record.run: {}}, ["films", "meals"], dataclasses.replace(place))
     again = place.ledger.find(record.run)
     assert again is not None
     assert again.scores["meals"].rows == 30
@@ -146,7 +149,7 @@ def test_what_was_scored_is_not_scored_again_unless_the_rows_changed(place, quic
 def test_a_model_that_is_gone_is_told_and_left_out(place, quick, capsys) -> None:  # type: ignore[no-untyped-def]
     record = trained(place, "full", "films", quick("full"))
     place.ledger.weights_file(record.run).unlink()
-    score_across([record.run], ["meals"], place)
+    score_across({record.run: {}}, ["meals"], place)
     assert f"run {record.run} is not scored on other tasks" in capsys.readouterr().err
     assert place.ledger.find(record.run) == record
 
@@ -187,3 +190,36 @@ def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -
     assert not (folder / "tables" / "cross-task.csv").exists()
     records = map(place.ledger.find, (folder.name for folder in place.ledger.root.iterdir()))
     assert all(len(record.scores) == len(record.trained_on) for record in records if record)
+
+
+def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(place: Workspace, quick: Quick) -> None:
+    """A cosine has no weights (Liu & Shen 2023, table 7): sentence vectors tuned on anything have one."""
+    recipe = {"encoding": "siamese", "epochs": 2, "batch_size": 16, "learning_rate": 5e-3}
+    rows = {"single": {"method": "full", "tasks": {"pairs": {"head": "cosine", "cosine_scale": "shifted"}}}}
+    study = Study.parse(
+        {"name": "read", "methods": ["single"], "targets": ["films", "alike", "pairs"], "seeds": [1]}
+        | {"cross_task": True, "recipe": recipe, "rows": rows},
+        "test",
+    )
+    result, _ = compare(study, place)
+    for entry in result.entries:
+        record = place.ledger.find(entry.run or "")
+        assert record is not None
+        if entry.target == "pairs":
+            assert record.scores["alike"].reading == "middle"
+            continue
+        found = record.scores["pairs"]
+        assert found.reading == "cosine"
+        model = restore_run(record, place.task(entry.target), place)
+        table = pd.read_csv((place.data or Path()) / "pairs" / "dev.csv")
+        vectors = []
+        for column in ("sentence1", "sentence2"):
+            encoded = place.backbone.tokenizer.fast(
+                table[column].tolist(), padding=True, truncation=True, max_length=24, return_tensors="pt"
+            )
+            with torch.inference_mode():
+                states = model.backbone(**encoded).last_hidden_state
+            vectors.append(pool(states, encoded["attention_mask"], "mean"))
+        cosines = torch.nn.functional.cosine_similarity(*vectors)
+        saved = place.ledger.predictions(record.run, "pairs")["prediction"]
+        np.testing.assert_allclose(saved, 2.5 * (cosines + 1), rtol=2e-2, atol=2e-2)

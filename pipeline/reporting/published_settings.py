@@ -1,0 +1,166 @@
+"""The settings of published rows, and what of ours is not the same: computed from the recipes of the runs."""
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from pipeline.data.tasks.extra import Extra, parse_extra
+from pipeline.records.ledger import RunRecord
+from pipeline.reporting.published import FILE, SETTINGS, lines_of, published_values, tasks_of
+from pipeline.reporting.report import Cell, Table
+from pipeline.reporting.runs import StudyRuns, runs_of
+from pipeline.reporting.text import MISSING, backbone_text, count
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import Method
+
+SETTINGS_FILE = FILE.with_name("published_settings.csv")
+
+UNSTATED = "?"
+"""The report does not say."""
+
+
+class Setting(NamedTuple):
+    """A setting of published rows. A later line of the file overrides an earlier one that holds for the same row."""
+
+    report: str
+    table: str
+    """Empty: all tables of the report."""
+    row: str
+    """Empty: all rows of the table."""
+    task: str
+    """Empty: all tasks."""
+    key: str
+    """A flat key of a recipe, ``method``, or ``optimizer``."""
+    value: str
+    """As JSON, or a word; ``?`` where the report does not say."""
+
+    def holds(self, report: str, table: str, row: str, task: str) -> bool:
+        return self.report == report and all(
+            own in ("", asked) for own, asked in ((self.table, table), (self.row, row), (self.task, task))
+        )
+
+
+@cache
+def all_settings() -> tuple[Setting, ...]:
+    with SETTINGS_FILE.open(encoding="utf-8", newline="") as file:
+        return tuple(Setting(*line) for line in list(csv.reader(file))[1:])
+
+
+def settings_of(report: str, table: str, row: str, task: str) -> dict[str, Any]:
+    """What a report says of one of its rows on one of our tasks, by key."""
+    return {
+        setting.key: setting.value if setting.value == UNSTATED else _parsed(setting.value)
+        for setting in all_settings()
+        if setting.holds(report, table, row, task)
+    }
+
+
+def _parsed(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def in_effect(recipe: Recipe) -> dict[str, Any]:
+    """The flat values of a resolved recipe, each rate that follows another with its value."""
+    values = recipe.flat()
+    for key in ("backbone_learning_rate", "head_learning_rate"):
+        values[key] = values[key] or values["learning_rate"]
+    if values["embedding_learning_rate"] is None and values["layer_decay"] == 1:
+        values["embedding_learning_rate"] = values["backbone_learning_rate"]
+    values["steps_per_epoch"] = values["steps_per_epoch"] or values["max_steps_per_epoch"]
+    values["extra"] = [str(Extra.model_validate(source)) for source in parse_extra(values["extra"])]
+    return values
+
+
+def differences(theirs: Mapping[str, Any], recipe: Recipe, method: Method) -> dict[str, tuple[str, str]]:
+    """The settings that are stated and not ours, by key: theirs and ours as text.
+
+    A setting without effect on our recipe, whose part is at its default there, still differs: the report had it.
+    """
+    ours = {"method": method, "optimizer": "AdamW", **in_effect(recipe)}
+    if method == "ensemble":  # it trains nothing itself
+        theirs = {key: value for key, value in theirs.items() if key == "method"}
+    return {
+        key: (_text(value), _text(ours[key]))
+        for key, value in theirs.items()
+        if value != UNSTATED and not _same(value, ours[key])
+    }
+
+
+def _same(theirs: Any, ours: Any) -> bool:
+    if isinstance(theirs, float | int) and isinstance(ours, float | int):
+        return math.isclose(theirs, ours)
+    return bool(theirs == ours)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value)) or MISSING
+    return MISSING if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def published_differences_table(runs: StudyRuns) -> Table | None:
+    """A line a published row and setting that is not ours; None where there is none, or no published table."""
+    source = runs.study.published
+    if source is None or not any(setting.report == source.report for setting in all_settings()):
+        return None
+    rows: list[tuple[Cell, ...]] = []
+    of_table: dict[str, set[str]] = {}
+    for value in published_values(source):
+        of_table.setdefault(value.table, set()).add(source.tasks.get(value.metric, ""))
+    unstated: dict[str, None] = {}
+    for table, name in dict.fromkeys((value.table, value.row) for value in published_values(source)):
+        found: dict[tuple[str, str, str], dict[str, None]] = {}
+        used: dict[str, None] = {}
+        for line, trained in lines_of(runs, name):
+            for task in [trained] if trained else [task for task in tasks_of(runs, source) if task in of_table[table]]:
+                if not (group := runs.cell(line, task)):
+                    continue
+                recipe = _recipe(runs, group[0].record, task)
+                theirs = settings_of(source.report, table, name, task)
+                unstated |= dict.fromkeys(key for key, value in theirs.items() if value == UNSTATED)
+                used |= dict.fromkeys(runs_of(group))
+                for key, both in differences(theirs, recipe, runs.study.row(line.row).method).items():
+                    found.setdefault((key, *both), {})[task] = None
+        for (key, their, our), tasks in found.items():
+            cells = (table, name, key.replace("_", " "), ", ".join(tasks), their, our)
+            rows.append((*map(Cell, cells[:5]), Cell(our, our, tuple(used))))
+    columns = ("table", "method", "setting", "tasks", source.report, "ours")
+    said = f"The report does not say: {', '.join(key.replace('_', ' ') for key in unstated)}." if unstated else ""
+    return Table.named("published-differences", columns, rows, unstated=said) if rows else None
+
+
+def _recipe(runs: StudyRuns, record: RunRecord, task: str) -> Recipe:
+    """How a task was trained: of sequential tuning by the run before, or one before that."""
+    step: RunRecord | None = record
+    while step is not None and task not in step.trained_on:
+        step = runs.ledger.find(step.sources[0].run) if step.sources else None
+    return record.recipe if step is None else step.recipe_of(task)
+
+
+def published_data_table(runs: StudyRuns) -> Table | None:
+    """The published data and backbone beside ours; None where the study names no published table."""
+    source = runs.study.published
+    if source is None:
+        return None
+    setting = SETTINGS[source.report]
+    rows = [
+        ("backbone", setting["backbone"], backbone_text(runs.result.backbone)),
+        ("seeds", setting["seeds"], str(len(runs.study.seeds))),
+    ]
+    for task in tasks_of(runs, source):
+        scores = [scored.score for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
+        theirs = setting["rows"].get(task, (None, None))
+        for part, known, ours in (
+            ("training", theirs[0], {score.train_rows for score in scores}),
+            ("scored", theirs[1], {score.scored_rows for score in scores}),
+        ):
+            shown = " / ".join(map(count, sorted(ours))) or MISSING
+            rows.append((f"{task}, {part} rows", count(known), shown))
+    columns = ("setting", source.report, "ours")
+    return Table.named("published-setting", columns, (tuple(map(Cell, row)) for row in rows))

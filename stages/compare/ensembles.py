@@ -1,0 +1,124 @@
+"""The run of a row of method ``ensemble``: it joins the saved predictions of finished runs and trains nothing.
+
+Members and weights are chosen on the rows that choose, and the ensemble is scored on the others, as every row is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipeline.data.tasks import Task
+from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
+from pipeline.runs.once import get_or_train
+from pipeline.runs.scoring import prediction_table
+from pipeline.runs.workspace import Workspace, provenance
+from pipeline.stats.ensembling import BEST, Rule, choose, combine, value_of
+from pipeline.system.errors import PipelineError
+from pipeline.training.devices import on_main_process
+from stages.ensemble import part_of, saved_predictions
+
+
+class EnsembleRun:
+    """What finished runs say together of one task.
+
+    Args:
+        members: what may take part; one that stands twice counts once.
+        rule: ``mean``, ``weighted`` or ``vote``, which is ``mode`` for classes and ``median`` for scores.
+        most: how many take part at most.
+    """
+
+    def __init__(
+        self, task: Task, members: Sequence[RunRecord], rule: str, most: int | None, seed: int, workspace: Workspace
+    ) -> None:
+        self.task, self.seed, self.workspace = task, seed, workspace
+        self.members = {record.run: record for record in members}
+        self.most = most
+        votes: Rule = "mode" if task.kind == "classes" else "median"
+        self.rule: Rule = votes if rule == "vote" else "weighted" if rule == "weighted" else "mean"
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        return {
+            "kind": "ensemble",
+            "tasks": {self.task.name: {"meaning": self.task.meaning}},
+            "seed": self.seed,
+            "rule": self.rule,
+            "most": self.most,
+            "members": list(self.members),  # whose names are hashes of all that determines them
+        }
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.identity)
+
+    @property
+    def title(self) -> str:
+        return f"ensemble {self.task.name} seed {self.seed}"
+
+    def finished(self) -> RunRecord | None:
+        return self.workspace.finished(self.name)
+
+    def get(self, force: bool = False) -> RunRecord:
+        """The finished record; its predictions are made in a moment."""
+        return get_or_train(self, force)
+
+    def train(self) -> RunRecord:
+        """Choose, score and write; a :class:`PipelineError` if no row is scored that chose nothing."""
+        return on_main_process(self._join)
+
+    def _join(self) -> RunRecord:
+        ledger, task, metric = self.workspace.ledger, self.task, self.task.metric
+        rows, predictions, chooses = saved_predictions(self.members, task, ledger)
+        if chooses.all():
+            raise PipelineError(f"{self.title}: all rows of '{task.name}' choose: none is left to score it on")
+        labels = rows["label"].to_numpy()
+        dev = [part_of(prediction, chooses) for prediction in predictions]
+        weights = choose(dev, labels[chooses], metric, self.rule, self.most or BEST, self.most)
+        together = combine([predictions[index] for index in weights], list(weights.values()), self.rule)
+        values = [value_of(part_of(together, part), labels[part], metric) for part in (chooses, ~chooses)]
+        names = list(self.members)
+        taken = [self.members[names[index]] for index in weights]
+        first = next(iter(self.members.values()))
+        score = first.score(task.name)
+        known = [record.parameters for record in taken if record.parameters is not None]
+        record = RunRecord(
+            run=self.name,
+            kind="ensemble",
+            seed=self.seed,
+            identity=self.identity,
+            sources=tuple(SourceRun(task=task.name, run=each.run, digest=each.run) for each in taken),
+            backbone=first.backbone,
+            best_epoch=0,
+            scores={
+                task.name: TaskScore(
+                    metric=metric,
+                    dev=values[0],
+                    rows=int(chooses.sum()),
+                    test=values[1],
+                    test_rows=int((~chooses).sum()),
+                    recipe=score.recipe or first.recipe,
+                    train_rows=score.train_rows,
+                    limit=score.limit,
+                    dev_in_train=score.dev_in_train,
+                    test_in_train=score.test_in_train,
+                    added=score.added,
+                )
+            },
+            cost=Cost(
+                trainable_parameters=sum(each.cost.trainable_parameters for each in taken),
+                seconds=0.0,
+                examples_per_second=0.0,
+                peak_memory_mb=0.0,
+            ),
+            parameters=Parameters(backbone=sum(each.backbone for each in known), head=sum(each.head for each in known)),
+            provenance=provenance(),
+        )
+        table = prediction_table(rows, together)
+        table["split"] = np.where(chooses, "dev", "test")
+        curve = [{"epoch": 0, "loss": None, "dev": values[0], "learning_rate": 0.0, "examples": 0, "seconds": 0.0}]
+        ledger.finish(record, curve, {task.name: table})
+        return record

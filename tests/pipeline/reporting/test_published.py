@@ -1,0 +1,162 @@
+"""Every row of the four reports is a row of a shipped study with the report's settings, or it is said why not."""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from pipeline.data.tasks import built_in_tasks
+from pipeline.reporting.entries import Entry
+from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
+from pipeline.reporting.published_settings import UNSTATED, all_settings, differences, in_effect, settings_of
+from pipeline.settings.recipe import FLAGS, Recipe
+from pipeline.settings.rows import METHODS
+from pipeline.settings.study import Study, read_study, study_names
+from stages.compare.plan import job_of
+from tests.pipeline.settings.test_study import STUDIES
+
+OWN = ("", "-pal", "-prefix", "-adapter")
+REPORTS = ("Xu", "LiuShen", "Hayes", "Wang")
+Place = tuple[str, str, str, str]
+"""Report, table, split and row."""
+
+
+@cache
+def studies() -> list[Study]:
+    every = (read_study(name, STUDIES, {}) for name in study_names(STUDIES))
+    return [study for study in every if study.published is not None and study.published.report in REPORTS]
+
+
+def recipe_of(study: Study, row: str, task: str) -> Recipe:
+    """As it is resolved on a backbone of BERT's size; sequential tuning begins with the recipe of another row."""
+    own = study.row(row)
+    if own.order is not None and task == own.order[0] and own.of is not None:
+        row = own.of
+    joint = METHODS[own.method].is_joint
+    return study.recipe_for(row, task).resolve(built_in_tasks()[task], "fp32", longest=512, depth=12, joint=joint)
+
+
+def rows_of(study: Study) -> Iterator[tuple[str, str, str, dict[str, tuple[str, str]]]]:
+    """Of each row of a study: table and name in its report, task, and the settings that are not the report's."""
+    source = study.published
+    assert source is not None
+    tasks = [task for task in dict.fromkeys(source.tasks.values()) if task in study.targets]
+    names = {
+        (table, value.row)
+        for (report, table, split), values in tables().items()
+        if report == source.report and table in source.tables and split == source.split
+        for value in values
+    }
+    for row in study.methods:
+        own = study.row(row)
+        called = (
+            own.published.items() if isinstance(own.published, dict) else [("", n) for n in study.published_names(row)]
+        )
+        for trained, name in called:
+            by_task = trained and not METHODS[own.method].by_source
+            for table in (table for table, known in names if known == name):
+                for task in [trained] if by_task else tasks:
+                    if task in study.targets_of(row) and (METHODS[own.method].by_source <= (task != trained)):
+                        theirs = settings_of(source.report, table, name, task)
+                        yield table, name, task, differences(theirs, recipe_of(study, row, task), own.method)
+    for table, curve in source.curves.items():
+        method = study.row(curve.row).method
+        for name in published_epochs(source.report, table):
+            theirs = settings_of(source.report, table, name, curve.task)
+            yield table, name, curve.task, differences(theirs, recipe_of(study, curve.row, curve.task), method)
+
+
+@cache
+def found() -> dict[Place, dict[str, tuple[str, str]]]:
+    """The rows that shipped studies have, each with all its differences."""
+    places: dict[Place, dict[str, tuple[str, str]]] = {}
+    for study in studies():
+        source = study.published
+        assert source is not None
+        for table, name, _, different in rows_of(study):
+            split = "train/dev" if table in source.curves else source.split
+            places.setdefault((source.report, table, split, name), {}).update(different)
+    return places
+
+
+def counted(report: str) -> tuple[Counter[str], list[str]]:
+    """How many rows of a report are exact, differ with a reason, or are absent with one; and those without either."""
+    counts, unexplained = Counter[str](), list[str]()
+    for (name, table, split), values in tables().items():
+        for row in dict.fromkeys(value.row for value in values) if name == report else ():
+            place = (report, table, split, row)
+            reason = any((r, t, s) == place[:3] and n in ("", row) for r, t, s, n, _ in absent_rows())
+            different = found().get(place)
+            kind = "exact" if different == {} else "explained" if reason else "unexplained"
+            counts[kind] += 1
+            if kind == "unexplained":
+                unexplained.append(f"{table}, {row} ({split}): {different}")
+    return counts, unexplained
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_every_published_row_is_a_studys_or_it_is_said_why_not(report: str) -> None:
+    counts, unexplained = counted(report)
+    print(report, dict(counts))
+    assert not unexplained, "\n".join(unexplained)
+    assert counts["exact"] > 0
+
+
+def test_every_reason_is_of_a_row_that_needs_it() -> None:
+    for report, table, split, row, why in absent_rows():
+        rows = {value.row for value in tables()[report, table, split]}
+        assert why
+        assert row in ("", *rows)
+        named = [row] if row else rows
+        assert any(found().get((report, table, split, each)) != {} for each in named), (table, row)
+
+
+def test_settings_are_of_tables_rows_and_keys_that_there_are() -> None:
+    there = {(report, table, value.row) for (report, table, _), values in tables().items() for value in values}
+    keys = {*Recipe().flat(), "method", "optimizer"}
+    for setting in all_settings():
+        assert any(setting.report == r and setting.table in ("", t) and setting.row in ("", n) for r, t, n in there), (
+            setting
+        )
+        assert setting.key in keys
+        assert setting.task in ("", *built_in_tasks())
+
+
+def test_rows_of_one_table_differ_in_what_the_table_is_about_alone() -> None:
+    """Heads beside PAL train at the rate of heads elsewhere; samplers read prefixes; the same model is one job."""
+    liu_shen = read_study("liu-shen-2023", STUDIES, {})
+    modules = [f"{mode}-{kind}{own}" for mode in ("pretrain", "finetune") for kind in ("base", "sbert") for own in OWN]
+    heads = {name: in_effect(recipe_of(liu_shen, name, "sst"))["head_learning_rate"] for name in modules}
+    assert set(heads.values()) == {1e-3}, heads
+    samplers = ("finetune-sbert-prefix", "round-robin", "proportional", "square-root")
+    assert {liu_shen.recipe_for(name, "sst").adapter.kind for name in samplers} == {"prefix"}
+    wang = read_study("wang-2024", STUDIES, {})
+    cells = (Entry(method=name, target="sst", seed=1) for name in ("pretrain-smart", "sweep-3"))
+    one, other = (job_of(wang, cell) for cell in cells)
+    assert one == other
+    (quora,) = one.needs
+    assert (quora.task, quora.parts[0].recipe.epochs) == ("quora", 1)
+    hayes = read_study("hayes-2024", STUDIES, {})
+    smart = [recipe_of(hayes, name, "sst") for name in ("multi-smart", "split-2-smart", "split-3-smart")]
+    assert {recipe.pretrained.embedding_learning_rate for recipe in smart} == {1e-5}  # layers alone are slowed
+
+
+def test_percentages_parameters_and_sizes_are_read_in_their_units() -> None:
+    values = {(v.table, v.row, v.metric): v.value for v in tables()["Hayes", "Table 7", "dev"]}
+    row = "CerBERTus k=2, lambda 15, decay .95"
+    assert values["Table 7", row, "params_M"] == 138
+    assert values["Table 7", row, "mean"] == pytest.approx(0.7730)
+    assert statistic_of("Hayes", "batch") == "setting"
+    assert FLAGS["max_steps_per_epoch"] == ("joint", "max_steps_per_epoch")
+
+
+def test_what_a_report_does_not_say_is_no_difference() -> None:
+    theirs = settings_of("Xu", "Table 1", "full FT, CLS", "sts")
+    assert theirs["batch_size"] == UNSTATED
+    assert theirs["pooling"] == "cls"
+    study = next(study for study in studies() if study.name == "xu-2024")
+    recipe = recipe_of(study, "full-cls", "sts")
+    assert differences(theirs, recipe, "full") == {}
+    changed = recipe.changed({"batch_size": 7, "learning_rate": 2e-5})
+    assert differences(theirs, changed, "full") == {"learning_rate": ("1e-05", "2e-05")}
