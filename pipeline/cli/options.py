@@ -81,7 +81,7 @@ class Training:
     encoding: Encoding | None = None
     "How pairs are read: cross, as one input; siamese, as two (from the task)."
     pooling: Pooling | None = None
-    "Sentence vector: cls, the first token; mean, the mean over tokens (from the task)."
+    "Sentence vector: cls, the first token; mean, the mean over tokens; pooler, BERT's own (from the task)."
     head: HeadKind | None = None
     "How a prediction is made from sentence vectors (from the task; cosine and difference imply siamese)."
     class_weights: ClassWeights | None = None

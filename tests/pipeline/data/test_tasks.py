@@ -208,7 +208,11 @@ BAD = {
     ),
     "a label that is a text, and a range upside down": (
         LIKENESS | {"label": "second", "range": [5.0, 0.0], "pooling": "max"},
-        ["pooling: Input should be 'cls' or 'mean'", "range: the first number must be below", "label: column 'second'"],
+        [
+            "pooling: Input should be 'cls', 'mean' or 'pooler'",
+            "range: the first number must be below",
+            "label: column 'second'",
+        ],
     ),
     "an empty range and a head of one sentence": (
         LIKENESS | {"range": [2.0, 2.0], "head": "cosine", "encoding": "cross"},
