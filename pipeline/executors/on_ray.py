@@ -76,7 +76,10 @@ class _Ray:
     @property
     def places(self) -> str:
         rooms = [self._room(node) for node in ray.nodes() if node["Alive"]]
-        return f"{len(rooms)} {'node' if len(rooms) == 1 else 'nodes'} with room for {sum(rooms)} cells"
+        nodes, cells = (
+            f"{n} {what}{'' if n == 1 else 's'}" for n, what in ((len(rooms), "node"), (sum(rooms), "cell"))
+        )
+        return f"{nodes} with room for {cells}"
 
     @property
     def at_once(self) -> int:
