@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 from pipeline.system.errors import PipelineError
@@ -25,3 +26,13 @@ def once_killed(mark: Path) -> str:
 
 def printing() -> None:
     print("a line for people")
+
+
+def once_preempted(mark: Path) -> str:
+    """Told as Slurm tells a job that has to make room, it has not finished; run again, it has."""
+    if mark.exists():
+        return "done"
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    time.sleep(60)
+    raise AssertionError

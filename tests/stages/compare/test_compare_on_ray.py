@@ -13,13 +13,12 @@ from tests.stages.compare.commands import arguments, start, wait_for_a_checkpoin
 pytest.importorskip("ray", reason="ray is not installed")
 
 SHORT = """
-methods = ["full", "adapter"]
+methods = ["full"]
 targets = ["films", "meals"]
 seeds = [1]
 limit = 64
 [recipe]
-bottleneck = 8
-epochs = 30
+epochs = 10
 batch_size = 8
 """
 WHOLE = """
