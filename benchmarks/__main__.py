@@ -16,6 +16,7 @@ NAMES = (
     "fusion_block",
     "stage_two",
     "growth",
+    "jobs",
     "store",
     "prediction",
     "serve",
@@ -48,8 +49,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, store, prediction, serve, adapter_drop, full_tuning, regularised,
-        gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, jobs, store, prediction, serve, adapter_drop, full_tuning,
+        regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output
