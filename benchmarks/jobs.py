@@ -37,7 +37,8 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"{runs} runs of 2 epochs on {limit} rows; seconds of the whole command, start and report included: in one"
-            f" process with {jobs} threads, and in {jobs} processes (--jobs {jobs}) with one thread each, on {cores()} cores.",
+            f" process with {jobs} threads, and in {jobs} processes (--jobs {jobs}) with one thread each, on {cores()}"
+            " cores.",
             "Medians (lowest to highest); peers of a row ran in turn.",
         ),
         ([_row(setting, method, tasks, runs, limit, jobs, data, backbone) for method in methods],),

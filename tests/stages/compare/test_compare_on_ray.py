@@ -1,6 +1,8 @@
 """compare --executor ray on two nodes of this machine: one of them ends, then the driver; nothing is lost."""
 
+import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,12 @@ def finished(folder: Path) -> int:
 
 
 def compare_on(
-    cluster: TwoNodes, text: str, workspace: Workspace, folder: Path, losses: tuple[float, ...] = ()
+    cluster: TwoNodes, text: str, workspace: Workspace, folder: Path, losses: Mapping[float, signal.Signals]
 ) -> None:
-    """Compare here and on the cluster. A node ends in the middle, and the driver once for each of ``losses``."""
+    """Compare here and on the cluster. A node ends in the middle.
+
+    Before that the driver gets each of the signals ``losses``, when so large a share of the runs has finished.
+    """
     study = folder / "cluster.toml"
     study.write_text(text)
     one, several = folder / "one", folder / "several"
@@ -51,13 +56,16 @@ def compare_on(
         _, error = main.communicate(timeout=900)
     assert main.returncode == 0, error
     command = [*arguments(study, workspace, several), "--executor=ray", f"--address={cluster.address}"]
-    for share in losses:
+    for share, number in losses.items():
         with start(*command, "--checkpoint-seconds=0") as driver:
             while driver.poll() is None and finished(several) < share * finished(one):
                 time.sleep(0.05)
             wait_for_a_checkpoint(driver, several)
-            driver.kill()
+            driver.send_signal(number)
+            _, error = driver.communicate(timeout=100)
         assert finished(several) < finished(one)
+        assert driver.returncode == (-number if number == signal.SIGKILL else 128 + number)
+        assert "Traceback" not in error
     with start(*command, "--checkpoint-seconds=0") as driver:
         wait_for_a_checkpoint(driver, several)
         cluster.end_a_node()
@@ -73,7 +81,7 @@ def compare_on(
 @pytest.mark.slow
 def test_a_study_on_two_nodes_of_which_one_ends(workspace: Workspace, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as cluster:
-        compare_on(cluster, SHORT, workspace, tmp_path)
+        compare_on(cluster, SHORT, workspace, tmp_path, {})
 
 
 @pytest.mark.slow
@@ -81,4 +89,4 @@ def test_a_study_on_two_nodes_of_which_one_ends(workspace: Workspace, tmp_path: 
 @pytest.mark.timeout(2400)
 def test_24_cells_on_two_nodes_while_the_driver_is_killed_and_a_node_ends(workspace: Workspace, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as cluster:
-        compare_on(cluster, WHOLE, workspace, tmp_path, losses=(0.2, 0.4))
+        compare_on(cluster, WHOLE, workspace, tmp_path, {0.2: signal.SIGKILL, 0.4: signal.SIGTERM})
