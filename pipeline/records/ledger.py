@@ -297,7 +297,7 @@ class Ledger:
         """
         folder = make_folder(self.folder(run))
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
-        with locked(folder / ".lock", if_held=None if wait else busy):
+        with locked(folder / ".lock", if_held=None if wait else busy, renewed=True):
             clear_leftovers(folder)
             clear_leftovers(self.checkpoint_file(run).parent)
             yield
