@@ -8,12 +8,17 @@ from subprocess import Popen
 from tests.processes import in_a_process, line_of
 
 _CLUSTER = """
+import psutil
 from ray.cluster_utils import Cluster
 ray = {"object_store_memory": 80 * 2**20, "num_cpus": 1, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args=ray)
 other = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
 print(cluster.address, flush=True)
 for line in sys.stdin:
+    # The workers too, as on a machine without power: else they would finish what they are at.
+    for each in other.all_processes["raylet"]:
+        for worker in psutil.Process(each.process.pid).children(recursive=True):
+            worker.kill()
     cluster.remove_node(other, allow_graceful=False)
     print("removed", flush=True)
 cluster.shutdown()

@@ -19,16 +19,17 @@ def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
     """Carry out a cell in this process, or in several where there are several GPUs for it.
 
     Args:
-        threads: of torch, all processes together; the environment's number wins.
+        threads: of torch, all processes together; of a single one the environment's number wins.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, threads // processes)))
     if processes == 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         process.set_up()
         return carried_out(work)
     with tempfile.TemporaryDirectory(prefix="cell-") as folder:
         task, outcome = Path(folder, "work"), Path(folder, "outcome")
         task.write_bytes(work)
-        status = subprocess.run(launch_command(processes, task, outcome)).returncode
+        environment = os.environ | {"OMP_NUM_THREADS": str(max(1, threads // processes))}
+        status = subprocess.run(launch_command(processes, task, outcome), env=environment).returncode
         if not outcome.exists():
             return Outcome(error=PipelineError(f"accelerate launch ended with status {status}; see its output"))
         ended: Outcome = pickle.loads(outcome.read_bytes())

@@ -1,6 +1,7 @@
 """A cell that several processes train together: the command that starts them, and that it works."""
 
 import math
+import os
 import pickle
 import sys
 from functools import partial
@@ -33,6 +34,8 @@ def test_the_main_process_of_a_group_answers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(launched, "launch_command", on_cpus)
     assert carried_out_here(pickle.dumps(partial(math.sqrt, 4)), threads=2, processes=2).value == 2
     assert str(carried_out_here(pickle.dumps(refuse), threads=2, processes=2).error) == "mend this"
+    asked = pickle.dumps(partial(os.getenv, "OMP_NUM_THREADS"))
+    assert carried_out_here(asked, threads=4, processes=2).value == "2"
 
 
 def test_a_launcher_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
