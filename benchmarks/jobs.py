@@ -23,6 +23,7 @@ seeds = {seeds}
 limit = {limit}
 [recipe]
 epochs = 2
+bottleneck = {bottleneck}
 precision = "fp32"
 """
 
@@ -50,18 +51,22 @@ def _row(
 ) -> Row:
     study = setting.scratch / f"jobs-{method}.toml"
     targets, seeds = ", ".join(f'"{task}"' for task in tasks), list(range(1, runs // len(tasks) + 1))
-    study.write_text(_STUDY.format(method=method, targets=targets, seeds=seeds, limit=limit))
+    study.write_text(
+        _STUDY.format(method=method, targets=targets, seeds=seeds, limit=limit, bottleneck=setting.bottleneck)
+    )
 
     def seconds(threads: int, *options: str) -> float:
         folder = setting.scratch / "jobs"
         command = ["compare", f"--study={study}", f"--backbone={backbone}", f"--data={data}"]
         places = [f"--store={folder / 'store'}", f"--reports={folder / 'reports'}"]
         started = time.perf_counter()
-        subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "pipeline", *command, *places, *options],
-            cwd=_ROOT, env=os.environ | {"OMP_NUM_THREADS": str(threads)}, capture_output=True, check=True,
+            cwd=_ROOT, env=os.environ | {"OMP_NUM_THREADS": str(threads)}, capture_output=True, text=True,
         )  # fmt: skip
         taken = time.perf_counter() - started
+        if done.returncode:
+            raise SystemExit(done.stderr)
         shutil.rmtree(folder)
         return taken
 
