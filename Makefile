@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test fuzz mutants bench audit docs lint format clean
+.PHONY: demo test test-slow fuzz mutants bench audit docs lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -25,6 +25,10 @@ demo: $(INSTALLED)
 # would make the file's costly fixtures for itself; files with long ones begin first.
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+# What takes minutes on end: a study of 24 cells on a Ray cluster of two nodes, of which one ends.
+test-slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 
 # The fuzz at random, so many cases over all its properties; FUZZ="tests/fuzz/test_fuzz_zips.py" for some. What fails is
 # printed with its input; the same FUZZ_SEED draws the same cases.

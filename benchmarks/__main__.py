@@ -16,6 +16,7 @@ NAMES = (
     "fusion_block",
     "stage_two",
     "growth",
+    "jobs",
     "store",
     "choosing",
     "prediction",
@@ -49,7 +50,7 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, store, choosing, prediction, serve, adapter_drop, full_tuning,
+        stage_one, fusion_block, stage_two, growth, jobs, store, choosing, prediction, serve, adapter_drop, full_tuning,
         regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.

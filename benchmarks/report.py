@@ -39,7 +39,6 @@ class Report:
                 "notes": list(self.notes),
                 "quick": setting.quick,
                 "repeats": setting.repeats,
-                "processor": _processor(),
                 "threads": torch.get_num_threads(),
                 **provenance(),
                 "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -68,12 +67,3 @@ def _digits(value: float) -> str:
 
 def _plain(value: Any) -> Any:
     return {"median": value.median, "values": list(value.values)} if isinstance(value, Sample) else value
-
-
-def _processor() -> str:
-    """The CPU's name where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -20,6 +20,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
 from pipeline.system.atomic import leftovers
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import cores
 from pipeline.system.version import VERSION
 from pipeline.training.devices import available_bytes, hardware, on_gpu, product_seconds, resolve_precision
 
@@ -90,7 +91,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _cores() -> Finding:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = cores()
     threads, load = torch.get_num_threads(), os.getloadavg()[0]
     text = f"{usable} usable cores, {threads} threads, load {load:.1f}"
     if threads > usable:

@@ -319,7 +319,7 @@ def _settings(record: RunRecord) -> dict[str, Any]:
         settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
         settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
         settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
-    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware")
+    made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware", "processor")
     return settings | {key: record.provenance.get(key) for key in made}
 
 

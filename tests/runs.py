@@ -1,7 +1,11 @@
 """Runs that train for one task, or one model for several tasks at once."""
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.training_run import TrainingRun
@@ -24,3 +28,15 @@ def joint_run(
 ) -> TrainingRun:
     parts = (Part(workspace.task(task), recipes[task], limits[task]) for task in tasks)
     return TrainingRun(RunRequest("multitask", tuple(parts), **rest), workspace)
+
+
+def final_numbers(folder: Path) -> dict[str, object]:
+    """Everything of the finished runs that must not depend on how often they were stopped."""
+    numbers: dict[str, object] = {}
+    for file in sorted((folder / "reports" / "runs").glob("*/run.json")):
+        record = json.loads(file.read_text())
+        curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
+        predictions = pd.read_parquet(file.parent / "predictions.parquet")
+        kept = ("best_epoch", "scores", "unchanged", "artifact_digest", "weights_sha256", "identity")
+        numbers[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
+    return numbers

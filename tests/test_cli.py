@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 
 from tests.nano import save_backbone
+from tests.runs import final_numbers
 
 ROOT = Path(__file__).parent.parent
 Command = Callable[..., tuple[int, str, str]]
@@ -399,18 +400,6 @@ def commands(folder: Path, backbone: Path, data: Path) -> dict[str, list[str]]:
         "fuse": ["fuse", "--target", "films", *places, f"--recipe={recipe}"],
         "compare": ["compare", f"--study={study}", *places],
     }
-
-
-def final_numbers(folder: Path) -> dict[str, object]:
-    """Everything of the finished runs that must not depend on how often they were stopped."""
-    numbers: dict[str, object] = {}
-    for file in sorted((folder / "reports" / "runs").glob("*/run.json")):
-        record = json.loads(file.read_text())
-        curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
-        predictions = pd.read_parquet(file.parent / "predictions.parquet")
-        kept = ("best_epoch", "scores", "unchanged", "artifact_digest", "weights_sha256", "identity")
-        numbers[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())
-    return numbers
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from pipeline.cli.app import app
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
+from pipeline.settings.resources import Resources
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
 
@@ -109,6 +110,13 @@ def commands() -> str:
             else:
                 text += [*([title, ""] if title else []), "| option | |", "| --- | --- |", *rows, ""]
     return "\n".join(text)
+
+
+def test_the_page_on_machines_has_every_key_of_resources() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", (ROOT / "docs/machines.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [key for key, _ in rows] == list(Resources.model_fields)
+    shown = {key: default for key, default in rows if default.isdigit()}
+    assert shown == {k: f"{f.default:g}" for k, f in Resources.model_fields.items() if isinstance(f.default, int)}
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Verbs for studies: compare, report, studies list and show."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
 from pipeline.cli.printing import print_plan, print_result
 from pipeline.reporting.entries import StudyResult
+from pipeline.settings.resources import ExecutorName
 from pipeline.settings.rows import ScoredOn
 from pipeline.settings.study import study_names
 from pipeline.system.process import is_main_process
@@ -14,6 +16,19 @@ from pipeline.system.streams import LIBRARIES, announce, print_error
 from stages.studies import STUDIES, find_study
 
 studies = App(name="studies", help="The shipped studies.")
+
+
+@Parameter(name="*", group="Machines")
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """Where the runs of a study are trained."""
+
+    executor: ExecutorName = "local"
+    "local: here; ray: on a Ray cluster; slurm: as jobs of Slurm. The study's [resources] say what a run needs there."
+    jobs: int | None = None
+    "Runs at once (local: 1, and each process gets its share of the cores; else as many as there is room for)."
+    address: str | None = None
+    "Of a Ray cluster, such as 10.0.0.1:6379 or auto (RAY_ADDRESS; without it, this machine alone)."
 
 
 def compare(
@@ -30,6 +45,7 @@ def compare(
     curve_rows: str | None = None,
     keep_weights: Flag = False,
     dry_run: Flag = False,
+    machines: Machines = Machines(),
     places: Places = Places(),
     training: Training = Training(),
     running: Running = Running(),
@@ -55,6 +71,7 @@ def compare(
         dry_run: Check everything, show what would be run and how long it would take, and train nothing.
     """
     announce(LIBRARIES)
+    from pipeline.executors.choice import executor_of
     from stages.compare import compare as stage
 
     chosen = find_study(
@@ -72,10 +89,11 @@ def compare(
         curve_rows=numbers_in(curve_rows, "--curve-rows"),
     ).with_recipe(**training.values())
     workspace = places.workspace(running)
+    executor = executor_of(machines.executor, machines.jobs, machines.address, chosen.resources, places.reports)
     if dry_run:
         print_plan(stage.dry_run(chosen, workspace), running.json)
         return 0
-    result, folder = stage.compare(chosen, workspace, keep_weights)
+    result, folder = stage.compare(chosen, workspace, keep_weights=keep_weights, executor=executor)
     return _print_tables(chosen.name, result, folder, running.json) if is_main_process() else 0
 
 

@@ -224,7 +224,8 @@ def _described_run(
         yield "curve", f"epoch {point['epoch']:g}: {loss}dev {point['dev']:.4f}"
     made = run["provenance"]
     changed = " with changes" if made.get("dirty") else ""
-    named = ", ".join(f"{key} {made[key]}" for key in ("python", "torch", "adapters", "hardware") if key in made)
+    keys = ("python", "torch", "adapters", "hardware", "processor")
+    named = ", ".join(f"{key} {made[key]}" for key in keys if key in made)
     yield "made with", f"commit {str(made.get('commit'))[:12]}{changed}, {named}"
     for use in uses or ["nothing"]:
         yield "used by", use

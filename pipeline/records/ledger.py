@@ -169,6 +169,13 @@ class RunRecord(BaseModel, frozen=True):
         return sum(self.scores[task].value for task in self.trained_on) / len(self.trained_on)
 
     @property
+    def hardware(self) -> str:
+        """What computed it: ``1 x NVIDIA H100``, or ``CPU, 2 threads (Intel Xeon)`` where the CPU is known."""
+        device, processor = (self.provenance.get(key) for key in ("hardware", "processor"))
+        known = str(device or "unknown hardware")
+        return f"{known} ({processor})" if processor and known.startswith("CPU") else known
+
+    @property
     def own(self) -> TaskScore:
         """Its score on the only task that it trained on, or on the first by name."""
         return self.scores[self.trained_on[0]]
@@ -291,7 +298,7 @@ class Ledger:
         """
         folder = make_folder(self.folder(run))
         busy = RunBusy(f"run {run} is being trained by another process: wait for it, then try again")
-        with locked(folder / ".lock", if_held=None if wait else busy):
+        with locked(folder / ".lock", if_held=None if wait else busy, renewed=True):
             clear_leftovers(folder)
             clear_leftovers(self.checkpoint_file(run).parent)
             yield

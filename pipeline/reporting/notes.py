@@ -10,11 +10,14 @@ from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import TEXTS, backbone_text, listed, paragraphs
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}
+"""By how much a model's predictions may differ between kinds of hardware: of a probability, or of a score's range."""
 
 
 def notes(runs: StudyRuns) -> Iterator[str]:
     main = [scored for scored in runs.scored if scored.entry.rows is None]
     yield from _data(runs, main)
+    yield from _machines(runs)
     yield from _added(runs)
     yield from runs.result.shared_text
     yield from _budgets(runs, main)
@@ -36,7 +39,7 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     others = "; ".join(f"{title}: {backbone_text(backbone)}" for title, backbone in own if backbone is not None)
     # ``auto`` may mean another precision elsewhere, and seconds are those of the hardware.
     records = [scored.record for scored in main]
-    places = {f"{one.recipe.precision} by {one.provenance.get('hardware') or 'unknown hardware'}" for one in records}
+    places = {f"{one.recipe.precision} by {one.hardware}" for one in records}
     yield from paragraphs(
         _NOTES["data"],
         backbone=backbone_text(runs.result.backbone) + (f" ({others})" if others else ""),
@@ -46,6 +49,31 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
         places="; in ".join(sorted(places)),
         leaks=", ".join(f"{target} {rows}" for target, rows in leaks.items()),
     )
+
+
+def _machines(runs: StudyRuns) -> Iterator[str]:
+    """Whether the runs are from several kinds of hardware or in several precisions, and how far that goes."""
+    records = {each.run: each for scored in runs.scored for each in (scored.record, *scored.trials)}.values()
+    kinds = Counter(record.hardware for record in records)
+    precisions = Counter(record.recipe.precision for record in records)
+    if len(kinds) > 1:
+        tolerances = " and ".join(f"{TOLERANCE.get(name, max(TOLERANCE.values())):g} in {name}" for name in precisions)
+        yield (
+            f"Runs are from {len(kinds)} kinds of hardware: {_counts(kinds)}. A run repeats bit for bit only on one"
+            " kind of CPU with as many threads. On another kind, the predictions of equal weights agree within"
+            f" {tolerances} (of a probability, or of a score's range); long training can widen that to the difference"
+            " between two seeds."
+        )
+    if len(precisions) > 1:
+        rows: dict[str, dict[str, None]] = {}
+        for scored in runs.scored:
+            title = runs.study.title(scored.entry.line.row)
+            rows.setdefault(scored.record.recipe.precision, {})[title] = None
+        listed_rows = "; ".join(f"{precision}: {', '.join(titles)}" for precision, titles in sorted(rows.items()))
+        yield (
+            f"Precisions are mixed ({listed_rows}): give --precision, so that a difference between rows is none between"
+            " precisions."
+        )
 
 
 def scoring_text(runs: StudyRuns) -> str:
@@ -117,6 +145,10 @@ def missing(runs: StudyRuns) -> Iterator[str]:
         if entry.error is not None:
             point = f", {entry.rows} training rows" if entry.rows is not None else ""
             yield f"{entry.method} {entry.target} seed {entry.seed}{point}: {entry.error}"
+
+
+def _counts(counts: Counter[str]) -> str:
+    return "; ".join(f"{name} ({count} run{'' if count == 1 else 's'})" for name, count in counts.most_common())
 
 
 def _sizes(sizes: Mapping[str, Collection[int]]) -> str:

@@ -69,6 +69,8 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
             "trials": [len(scored.trials) or 1 for scored in group],
+            "precision": [scored.record.recipe.precision for scored in group],
+            "hardware": [scored.record.hardware for scored in group],
         }
     )
 

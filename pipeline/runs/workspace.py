@@ -29,7 +29,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import announce
 from pipeline.system.version import VERSION
-from pipeline.training.devices import hardware, process_count, resolve_precision
+from pipeline.training.devices import hardware, process_count, processor, resolve_precision
 
 T = TypeVar("T")
 
@@ -239,6 +239,7 @@ def provenance() -> dict[str, Any]:
         **{name: version(name) for name in ("torch", "transformers", "adapters")},
         "platform": platform.platform(),
         "hardware": hardware(),
+        "processor": processor(),
         "processes": process_count(),
     }
 

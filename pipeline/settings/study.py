@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
 from pipeline.settings.recipe import Recipe, layered, table
+from pipeline.settings.resources import Resources
 from pipeline.settings.rows import (
     METHODS,
     Curve,
@@ -58,6 +59,7 @@ class Study(BaseModel):
     curve: Curve | None = None
     published: Published | None = None
     cross_task: bool = Field(False, description="score every single-task model on the other targets too")
+    resources: Resources = Field(Resources(), description="what each run is given of a cluster's machines")
 
     _no_repeats = field_validator("methods", "targets", "sources", "seeds")(no_repeats)
 

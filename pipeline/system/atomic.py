@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.system.errors import writing
-from pipeline.system.locks import is_held, open_lock, try_lock
+from pipeline.system.locks import MACHINE, is_held, open_lock, try_lock
 from pipeline.system.process import c_library
 
 
@@ -94,7 +94,7 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
         for entry in list(os.scandir(folder)):
             match = _STAGING.fullmatch(entry.name)
             if match is not None and name in (None, match["name"]):
-                _clear(folder / entry.name, folder / match["name"], match["machine"] == _MACHINE)
+                _clear(folder / entry.name, folder / match["name"], match["machine"] == MACHINE)
 
 
 def leftovers(root: Path) -> list[Path]:
@@ -121,11 +121,6 @@ def size_of(path: Path) -> int:
     return total
 
 
-try:
-    _KERNEL = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-except OSError:
-    _KERNEL = os.uname().nodename
-_MACHINE = sha256_text(_KERNEL)[:6]  # of the running kernel, which containers share and a reboot changes
 _STAGING = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{6})[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
@@ -146,7 +141,7 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
 
 def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
     while True:
-        staging = target.with_name(f".{target.name}.{_MACHINE}{uuid.uuid4().hex[:8]}.tmp")
+        staging = target.with_name(f".{target.name}.{MACHINE}{uuid.uuid4().hex[:8]}.tmp")
         staging.mkdir()
         with suppress(FileNotFoundError):  # another process cleared it before it was locked
             file = staging / f"{target.name}.lock"

@@ -1,14 +1,34 @@
-"""Locks between processes. The kernel releases a lock when the process that holds it ends, however it ends."""
+"""Locks between processes. The kernel releases a lock when the process that holds it ends, however it ends.
+
+On network storage the server does so for a machine that is gone, but not every server does. A lock that is held for
+long is therefore *renewed*: its file names the machine that holds it, which touches the file now and then. Another
+machine that finds it held, but not renewed for long, takes its place.
+"""
 
 import errno
 import fcntl
+import hashlib
+import os
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.system.errors import PipelineError, writing
+
+try:
+    _KERNEL = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+except OSError:
+    _KERNEL = os.uname().nodename
+MACHINE = hashlib.sha256(_KERNEL.encode()).hexdigest()[:6]
+"""Of the running kernel, which containers share and a reboot changes."""
+
+_RENEWAL_SECONDS = 30.0
+_ABANDONED_SECONDS = 10 * 60.0
+"""Long enough for storage that hangs for minutes, and for clocks that differ."""
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -32,30 +52,62 @@ def try_lock(lock: BinaryIO, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 @contextmanager
-def locked(file: Path, if_held: PipelineError | None = None) -> Iterator[None]:
+def locked(file: Path, if_held: PipelineError | None = None, renewed: bool = False) -> Iterator[None]:
     """Hold the lock of ``file``; the file itself stays behind.
+
+    ``renewed`` is for locks that are held for minutes or hours: other machines then need not wait for one that is gone.
 
     If another process holds it, raise ``if_held``; None waits, and says so on stderr. On a file system without locks,
     work goes on after a warning: everything is written atomically, so two commands at once cost time, not results.
     """
     with writing(file):
+        if _is_abandoned(file):
+            # Who is gone keeps its lock on a file without a name. Should it come back after all, two processes do the
+            # same work: that costs time, not results.
+            file.unlink(missing_ok=True)
         lock = open_lock(file)
     with lock:
         with writing(file):
             supported = _acquire(lock, file, if_held)
+        ended = threading.Event()
+        renewal = threading.Thread(target=_renew, args=(lock.fileno(), ended), daemon=True)
         try:
+            if renewed and supported:
+                with suppress(OSError):  # on a full disk it is a lock like others
+                    lock.truncate(0)
+                    lock.write(MACHINE.encode())
+                    lock.flush()
+                renewal.start()
             yield
         finally:
+            ended.set()
+            if renewal.is_alive():
+                renewal.join()  # before the file is closed, and its number given to another
             if supported:
                 # Closing is not enough: a child process forked in the meantime has the file open too.
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 def is_held(file: Path) -> bool:
-    """Whether another process holds the lock of ``file``; unknown counts as no."""
+    """Whether another process holds the lock of ``file``; unknown counts as no, and so does a machine that is gone."""
     with suppress(OSError), file.open("rb") as lock:
-        return not try_lock(lock, fcntl.LOCK_SH)  # shared, so that those who only ask do not block each other
+        # Shared, so that those who only ask do not block each other.
+        return not try_lock(lock, fcntl.LOCK_SH) and not _is_abandoned(file)
     return False
+
+
+def _is_abandoned(file: Path) -> bool:
+    """Whether another machine once held the lock of ``file``, renewed it, and has stopped to do so."""
+    with suppress(OSError):
+        owner = file.read_bytes()
+        return owner not in (b"", MACHINE.encode()) and time.time() - file.stat().st_mtime > _ABANDONED_SECONDS
+    return False
+
+
+def _renew(lock: int, ended: threading.Event) -> None:
+    while not ended.wait(_RENEWAL_SECONDS):
+        with suppress(OSError):
+            os.utime(lock)
 
 
 def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:

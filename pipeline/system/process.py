@@ -22,6 +22,11 @@ def is_main_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
+def cores() -> int:
+    """The processor's cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def set_up() -> None:
     """Before torch is imported, let threads spin briefly and keep freed memory, unless the environment objects."""
     # OpenMP's threads spin while they wait for each other. On a machine that is shared, long spinning made a training

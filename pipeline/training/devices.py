@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import platform
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -53,6 +54,16 @@ def hardware() -> str:
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     threads = torch.get_num_threads()
     return f"CPU, {threads} thread{'' if threads == 1 else 's'}"
+
+
+@cache
+def processor() -> str:
+    """The CPU's name where the system tells it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine() or "unknown"
 
 
 def process_count() -> int:

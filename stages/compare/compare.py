@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.executors.pool import Executor
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
-from pipeline.training.devices import is_main_process
+from pipeline.training.devices import is_main_process, process_count
 from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import Cosines, score_across
 from stages.compare.estimate import Duration, Estimate
@@ -61,7 +62,9 @@ def dry_run(study: Study, workspace: Workspace) -> DryRun:
     return DryRun(study, each, planned("all", runs), len(jobs.estimate.runs))
 
 
-def compare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[StudyResult, Path]:
+def compare(
+    study: Study, workspace: Workspace, *, keep_weights: bool = False, executor: Executor | None = None
+) -> tuple[StudyResult, Path]:
     """Run what the ledger does not have, then write ``<reports>/<study>/``.
 
     A run that fails leaves a hole with its reason in the tables; the rest goes on. Commands that compare the same study
@@ -69,16 +72,23 @@ def compare(study: Study, workspace: Workspace, keep_weights: bool = False) -> t
 
     Args:
         keep_weights: keep the models of all rows, as if each had ``keep_weights = true``.
+        executor: where the runs are trained; None: in this process, one after the other.
 
     Raises:
         PipelineError: something that can be known to be wrong before training; nothing is trained then.
     """
+    if executor is not None and process_count() > 1:
+        raise PipelineError("--jobs and --executor start processes themselves: leave accelerate launch out")
     study, wanted, jobs = _prepare(study, workspace, keep_weights)
     if is_main_process():
         missing, count = jobs.to_train, sum(not job.is_choice for job in jobs.jobs)
         time = f", {jobs.estimate.total(missing)}" if missing else ""
         print(f"study {study.name}: {count - len(missing)} of {count} runs done{time}", file=sys.stderr, flush=True)
-    jobs.train()
+    if executor is None or not jobs.missing:
+        jobs.train()
+    else:
+        with executor() as pool:
+            jobs.train_in(pool)
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)

@@ -73,10 +73,10 @@ class Estimate:
         for tasks in (None, frozenset(record.trained_on)):
             self._spent[record.kind, tasks] += [[work.training, work.scored], [training, cost.seconds - training]]
 
-    def total(self, jobs: Iterable[Job]) -> Duration:
-        """The time of all ``jobs``, one after the other."""
+    def total(self, jobs: Iterable[Job], at_once: int = 1) -> Duration:
+        """The time of all ``jobs``, one after the other, or so many at once that do not wait for each other."""
         found = [self.seconds(job) for job in jobs]
-        return Duration(sum(seconds for seconds in found if seconds is not None), found.count(None))
+        return Duration(sum(seconds for seconds in found if seconds is not None) / at_once, found.count(None))
 
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on this backbone."""

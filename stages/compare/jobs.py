@@ -1,10 +1,20 @@
-"""Jobs of a study become runs: found in the ledger or trained, each once, with a line on how far the study is."""
+"""Jobs of a study become runs: found in the ledger or trained, each once, with a line on how far the study is.
 
+They are trained in this process, or in those of a pool: there a job is pickled together with the names of the runs that
+it builds on, and answers with the name of its own. Everything else goes through the ledger and the store.
+"""
+
+import pickle
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from rich.text import Text
+
+from pipeline.executors.pool import Outcome, Pool
 from pipeline.records.ledger import RunBusy, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import RunRequest
@@ -13,125 +23,54 @@ from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import is_main_process, on_main_process
+from pipeline.training.devices import available_bytes, is_main_process, on_main_process
+from pipeline.training.progress import console
 from stages.compare.ensembles import EnsembleRun
 from stages.compare.estimate import Estimate
 from stages.compare.plan import Job
 from stages.pretrain import pretraining_seconds
 
 _POLL_SECONDS = 0.5
+_APPEARS_SECONDS = 60.0
+"""How long a network file system may take to show what another machine has written."""
 
 
-class Jobs:
-    """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
+class Known:
+    """What is known of jobs: the run of each that has finished, or why it failed. What builds on that can be run."""
 
-    The models of the jobs ``kept`` are wanted afterwards.
-    """
-
-    def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
-        self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
-        continued = (job for job in jobs if not (METHODS[job.kind].takes_adapters or METHODS[job.kind].is_ensemble))
-        kept = kept | {need for job in continued for need in job.needs}
-        # The best trial is the run of its job, which must not be trained again to have its weights.
-        self._kept = kept | {trial for job in kept for trial in job.trials}
-        self._outcomes: dict[Job, RunRecord | PipelineError] = {}
-        # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
-        self._outcomes = on_main_process(self._look_up)
-        self._to_train = self.to_train
-
-    def seconds(self, job: Job) -> float:
-        """Training time of a finished job, of each run that it needed, and of its own backbone's pretraining.
-
-        Trials count where they were run: those of another seed not.
-        """
-
-        def behind(job: Job) -> Iterator[RunRecord]:
-            yield self.get(job)
-            yield from (record for record in self.trials(job) if record.seed == job.seed)
-            for need in job.needs:
-                yield from behind(need)
-
-        runs = {record.run: record.cost.seconds for record in behind(job)}
-        return (pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0) + sum(runs.values())
-
-    @property
-    def missing(self) -> list[Job]:
-        """The jobs that are neither finished nor have failed."""
-        return [job for job in self.jobs if job not in self._outcomes]
-
-    @property
-    def to_train(self) -> list[Job]:
-        """Those of them that train something themselves."""
-        return [job for job in self.missing if not job.is_choice]
-
-    def trials(self, job: Job) -> list[RunRecord]:
-        """The runs of the trials of a job that did not fail."""
-        return [record for trial in job.trials if isinstance(record := self._outcomes[trial], RunRecord)]
-
-    def train(self) -> None:
-        """Finish every job, or learn why it fails.
-
-        Runs that other commands are training come last. They are waited for, then taken from the ledger, or trained
-        here if the other command did not finish them.
-        """
-        if is_main_process():
-            for job in self._outcomes:
-                self.workspace.ledger.tidy(self.get(job).run)
-        while jobs := self.missing:
-            busy = [run for job in jobs if (run := self._try(job)) is not None]
-            if busy:
-                self._wait_for_any(busy)
+    def __init__(self, workspace: Workspace, kept: Set[Job]) -> None:
+        self.workspace, self.kept = workspace, kept
+        self.outcomes: dict[Job, RunRecord | PipelineError] = {}
 
     def get(self, job: Job) -> RunRecord:
-        """The run of a job, after :meth:`train`; its error if it failed, or something it builds on did."""
-        outcome = self._outcomes[job]
+        """The run of a job; its error if it failed, or something it builds on did."""
+        outcome = self.outcomes[job]
         if isinstance(outcome, PipelineError):
             raise outcome
         return outcome
 
-    def _try(self, job: Job) -> TrainingRun | EnsembleRun | None:
-        """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
-        if not self._can_run(job):
-            return None
-        run: TrainingRun | EnsembleRun | None = None
-        try:
-            run = self._run(job)
-            self._outcomes[job] = record = run.get()
-            self.estimate.learn(record)
-        except RunBusy:
-            return run
-        except PipelineError as error:
-            self._outcomes[job] = error
-        self._tell(job)
-        return None
+    def can_run(self, job: Job) -> bool:
+        return all(other in self.outcomes for other in (*job.needs, *job.trials))
 
-    def _wait_for_any(self, runs: Sequence[TrainingRun | EnsembleRun]) -> None:
-        """Return when one of ``runs``, which other commands are training, is no longer being trained."""
-        if is_main_process():
-            more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
-            waiting = f"waiting for run {runs[0].name} ({runs[0].title}){more}: another command is training it"
-            print(waiting, file=sys.stderr, flush=True)
-        time.sleep(_POLL_SECONDS)
-        while on_main_process(lambda: all(self.workspace.ledger.is_busy(run.name) for run in runs)):
-            time.sleep(_POLL_SECONDS)
+    def failed(self, job: Job) -> bool:
+        """Whether a job that can be run will fail, because something it builds on has, or all its trials."""
 
-    def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
-        """The jobs that the ledger has. One whose sources are unfinished cannot be identified and counts as missing."""
-        for job in self.jobs:
-            if self._can_run(job) and (record := self._run(job).finished()) is not None:
-                self._outcomes[job] = record
-        return self._outcomes
+        def fails(each: Job) -> bool:
+            return isinstance(self.outcomes[each], PipelineError)
 
-    def _can_run(self, job: Job) -> bool:
-        return all(other in self._outcomes for other in (*job.needs, *job.trials))
+        return any(map(fails, job.needs)) or (bool(job.trials) and all(map(fails, job.trials)))
 
-    def _run(self, job: Job) -> TrainingRun | EnsembleRun:
-        keep_weights = job in self._kept
+    def best_trial(self, job: Job) -> Job:
+        """A job with trials as the one that it becomes: with the best one's recipes, where all failed its reason."""
+        outcomes = {trial: self.outcomes[trial] for trial in job.trials}
+        dev = {trial: record.dev for trial, record in outcomes.items() if isinstance(record, RunRecord)}
+        return job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
+
+    def run(self, job: Job) -> TrainingRun | EnsembleRun:
+        """The run of a job, which is identified by those that it builds on."""
+        keep_weights = job in self.kept
         if job.trials:
-            outcomes = {trial: self._outcomes[trial] for trial in job.trials}
-            dev = {trial: record.dev for trial, record in outcomes.items() if isinstance(record, RunRecord)}
-            # Where all failed, with the first one's reason.
-            job = job.with_best(dev or {job.trials[0]: self.get(job.trials[0]).dev})
+            job = self.best_trial(job)
         traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
         sources = [self.get(need) for need in job.needs]
         if traits.is_ensemble:
@@ -154,7 +93,229 @@ class Jobs:
         found = (self.workspace.store.find(record.run) for record in best.values())
         return tuple(artifact for artifact in found if artifact is not None)
 
-    def _tell(self, job: Job) -> None:
+
+class Ended(NamedTuple):
+    """What a pool's worker answers: the run of a job, which it has finished, or which another command is training."""
+
+    run: str
+    title: str
+    is_busy: bool = False
+
+
+@dataclass(frozen=True)
+class Errand:
+    """A job for another process, with the names of the runs that it builds on, or why these failed."""
+
+    job: Job
+    is_kept: bool
+    built_on: Mapping[Job, str | PipelineError]
+    workspace: Workspace
+
+    def __call__(self) -> Ended:
+        """Train the job, if the ledger still does not have it."""
+        known = Known(_reopened(self.workspace), {self.job} if self.is_kept else set())
+        for job, outcome in self.built_on.items():
+            known.outcomes[job] = outcome if isinstance(outcome, PipelineError) else _appeared(outcome, known.workspace)
+        run = known.run(self.job)
+        try:
+            return Ended(run.get().run, run.title)
+        except RunBusy:
+            return Ended(run.name, run.title, is_busy=True)
+
+
+_opened: dict[str, Workspace] = {}
+
+
+def _reopened(workspace: Workspace) -> Workspace:
+    """The workspace as this process has it, with all that was read for earlier cells; of one study at a time."""
+    key = repr(workspace)
+    if key not in _opened:
+        _opened.clear()
+        _opened[key] = workspace
+    return _opened[key]
+
+
+def _appeared(run: str, workspace: Workspace, keep_weights: bool = False) -> RunRecord:
+    """A run that another process has finished, as soon as it can be seen here."""
+    end = time.monotonic() + _APPEARS_SECONDS
+    while (record := workspace.finished(run, keep_weights)) is None:
+        if time.monotonic() > end:
+            raise PipelineError(
+                f"run {run} was finished on another machine, but {workspace.ledger.folder(run)} or its artifact in"
+                f" {workspace.store_root} is not there: all machines must share --reports and --store"
+            )
+        time.sleep(_POLL_SECONDS)
+    return record
+
+
+class Jobs:
+    """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
+
+    The models of the jobs ``kept`` are wanted afterwards.
+    """
+
+    def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
+        self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
+        continued = (job for job in jobs if not (METHODS[job.kind].takes_adapters or METHODS[job.kind].is_ensemble))
+        kept = kept | {need for job in continued for need in job.needs}
+        # The best trial is the run of its job, which must not be trained again to have its weights.
+        self._known = Known(workspace, kept | {trial for job in kept for trial in job.trials})
+        # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
+        self._known.outcomes = on_main_process(self._look_up)
+        self._to_train = self.to_train
+        self.get: Callable[[Job], RunRecord] = self._known.get
+        """The run of a job, after :meth:`train`; its error if it failed, or something it builds on did."""
+
+    def seconds(self, job: Job) -> float:
+        """Training time of a finished job, of each run that it needed, and of its own backbone's pretraining.
+
+        Trials count where they were run: those of another seed not.
+        """
+
+        def behind(job: Job) -> Iterator[RunRecord]:
+            yield self.get(job)
+            yield from (record for record in self.trials(job) if record.seed == job.seed)
+            for need in job.needs:
+                yield from behind(need)
+
+        runs = {record.run: record.cost.seconds for record in behind(job)}
+        return (pretraining_seconds(Path(job.backbone)) if job.backbone is not None else 0.0) + sum(runs.values())
+
+    @property
+    def missing(self) -> list[Job]:
+        """The jobs that are neither finished nor have failed."""
+        return [job for job in self.jobs if job not in self._known.outcomes]
+
+    @property
+    def to_train(self) -> list[Job]:
+        """Those of them that train something themselves."""
+        return [job for job in self.missing if not job.is_choice]
+
+    def trials(self, job: Job) -> list[RunRecord]:
+        """The runs of the trials of a job that did not fail."""
+        return [record for trial in job.trials if isinstance(record := self._known.outcomes[trial], RunRecord)]
+
+    def train(self) -> None:
+        """Finish every job in this process, or learn why it fails.
+
+        Runs that other commands are training come last. They are waited for, then taken from the ledger, or trained
+        here if the other command did not finish them.
+        """
+        self._tidy()
+        while jobs := self.missing:
+            busy = [run for job in jobs if (run := self._try(job)) is not None]
+            if busy:
+                self._wait_for_any(busy)
+
+    def train_in(self, pool: Pool) -> None:
+        """As :meth:`train` in the processes of ``pool``, each job as soon as what it builds on is known."""
+        self._tidy()
+        numbers = {job: number for number, job in enumerate(self.jobs)}
+        workspace = self.workspace
+        if pool.shares_memory:  # half of what is free is for caches; the rest for models and their training
+            share = available_bytes() / 2**31 / pool.at_once
+            workspace = replace(workspace, cache_gb=min(workspace.cache_gb, share))
+        running: dict[int, Job] = {}
+        elsewhere: dict[Job, Ended] = {}
+        places = ""
+        with console.status("") as status:
+            while missing := self.missing:
+                if pool.places != places:
+                    places = pool.places
+                    print(places, file=sys.stderr, flush=True)
+                for job in missing:
+                    if numbers[job] in running or not self._known.can_run(job):
+                        continue
+                    if job in elsewhere and self.workspace.ledger.is_busy(elsewhere[job].run):
+                        continue
+                    if self._settle(job):
+                        break  # what builds on it may come before the rest
+                    if len(running) < pool.at_once:
+                        pool.start(numbers[job], job.title, self._errand(job, workspace))
+                        running[numbers[job]] = job
+                else:
+                    names = ", ".join(job.title for job in running.values())
+                    status.update(Text(f"{len(running)} running: {names}", no_wrap=True, overflow="ellipsis"))
+                    for number, outcome in pool.wait(_POLL_SECONDS):
+                        self._take(running.pop(number), outcome, elsewhere, pool.at_once)
+
+    def _errand(self, job: Job, workspace: Workspace) -> bytes:
+        outcomes = {each: self._known.outcomes[each] for each in (*job.needs, *job.trials)}
+        built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
+        # A new workspace: what this process has read stays here.
+        return pickle.dumps(Errand(job, job in self._known.kept, built_on, replace(workspace)))
+
+    def _settle(self, job: Job) -> bool:
+        """Whether a job needs no training: it fails with what it builds on, or one of its trials is its run."""
+        if self._known.failed(job):
+            self._try(job)
+            return True
+        best = self._known.best_trial(job) if job.is_choice else None
+        if best is None or best not in self._known.outcomes:
+            return False
+        self._known.outcomes[job] = self._known.outcomes[best]
+        return True
+
+    def _take(self, job: Job, outcome: Outcome, elsewhere: dict[Job, Ended], at_once: int) -> None:
+        """Note how a job ended in the pool."""
+        ended: Ended | None = outcome.value
+        if ended is not None and ended.is_busy:
+            if job not in elsewhere:
+                self._tell_waiting(ended.run, ended.title)
+            elsewhere[job] = ended
+            return
+        try:
+            if ended is None:
+                raise outcome.error or PipelineError("it ended without a word")
+            record = _appeared(ended.run, self.workspace, job in self._known.kept)
+            self._known.outcomes[job] = record
+            self.estimate.learn(record)
+        except PipelineError as error:
+            self._known.outcomes[job] = error
+        self._tell(job, outcome.place, at_once)
+
+    def _tidy(self) -> None:
+        if is_main_process():
+            for job in self._known.outcomes:
+                self.workspace.ledger.tidy(self.get(job).run)
+
+    def _try(self, job: Job) -> TrainingRun | EnsembleRun | None:
+        """Train a job unless what it needs is yet to come; returns its run if another command is training it."""
+        if not self._known.can_run(job):
+            return None
+        run: TrainingRun | EnsembleRun | None = None
+        try:
+            run = self._known.run(job)
+            self._known.outcomes[job] = record = run.get()
+            self.estimate.learn(record)
+        except RunBusy:
+            return run
+        except PipelineError as error:
+            self._known.outcomes[job] = error
+        self._tell(job)
+        return None
+
+    def _wait_for_any(self, runs: Sequence[TrainingRun | EnsembleRun]) -> None:
+        """Return when one of ``runs``, which other commands are training, is no longer being trained."""
+        if is_main_process():
+            self._tell_waiting(runs[0].name, runs[0].title, len(runs) - 1)
+        time.sleep(_POLL_SECONDS)
+        while on_main_process(lambda: all(self.workspace.ledger.is_busy(run.name) for run in runs)):
+            time.sleep(_POLL_SECONDS)
+
+    def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
+        """The jobs that the ledger has. One whose sources are unfinished cannot be identified and counts as missing."""
+        known = self._known
+        for job in self.jobs:
+            if known.can_run(job) and (record := known.run(job).finished()) is not None:
+                known.outcomes[job] = record
+        return known.outcomes
+
+    def _tell_waiting(self, run: str, title: str, others: int = 0) -> None:
+        more = f" and {others} more" if others else ""
+        print(f"waiting for run {run} ({title}){more}: another command is training it", file=sys.stderr, flush=True)
+
+    def _tell(self, job: Job, place: str = "", at_once: int = 1) -> None:
         if not is_main_process() or job.is_choice:
             return
         try:
@@ -163,5 +324,7 @@ class Jobs:
         except PipelineError as error:
             outcome = f"failed: {error}"
         left, count = self.to_train, len(self._to_train)
-        time_left = f", {self.estimate.total(left)} left" if left else ""
-        print(f"[{count - len(left)}/{count} runs{time_left}] {job.title}: {outcome}", file=sys.stderr, flush=True)
+        time_left = f", {self.estimate.total(left, at_once)} left" if left else ""
+        where = f" ({place})" if place else ""
+        done = count - len(left)
+        print(f"[{done}/{count} runs{time_left}] {job.title}: {outcome}{where}", file=sys.stderr, flush=True)

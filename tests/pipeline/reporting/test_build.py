@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -179,6 +180,10 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     assert "nano" in told[0]
     assert "Training rows: sst 900/1000; scored rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
+    (kinds,) = [note for note in told if "kinds of hardware" in note]
+    assert "2 kinds of hardware: unknown hardware (1 run); CPU, 2 threads (1 run)" in kinds
+    assert "0.02 in bf16" in kinds
+    assert "Precisions are mixed (auto: full fine-tuning; bf16: adapter): give --precision" in " ".join(told)
     assert "Scored rows whose text is also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
@@ -390,3 +395,26 @@ def test_rows_that_lack_a_target_are_still_counted_target_by_target(tmp_path: Pa
     assert (report.verdict, report.summary) == (
         (), ("Target by target, of 2, against full fine-tuning: adapter better on 1.",),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("provenance", "hardware"),
+    [
+        ({}, "unknown hardware"),
+        ({"hardware": None, "processor": "Xeon"}, "unknown hardware"),
+        ({"hardware": "CPU, 2 threads"}, "CPU, 2 threads"),
+        ({"hardware": "CPU, 2 threads", "processor": "Xeon"}, "CPU, 2 threads (Xeon)"),
+        ({"hardware": "1 x NVIDIA H100", "processor": "Xeon"}, "1 x NVIDIA H100"),
+    ],
+)
+def test_a_record_says_what_computed_it(tmp_path: Path, provenance: dict[str, Any], hardware: str) -> None:
+    record = make(tmp_path).record("full", "sst", 1).model_copy(update={"provenance": provenance})
+    assert record.hardware == hardware
+
+
+def test_runs_of_one_kind_need_no_note(tmp_path: Path) -> None:
+    study = make(tmp_path)
+    for seed in (1, 2):
+        study.add("full", "sst", seed)
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    assert not any("kinds of hardware" in note or "Precisions" in note for note in report.notes)

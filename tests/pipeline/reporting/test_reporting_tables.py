@@ -56,7 +56,7 @@ def test_the_results_have_exactly_the_promised_columns_and_one_row_a_finished_ce
     assert list(written) == [
         "method", "target", "seed", "split", "metric", "value", "trainable_parameters", "seconds",
         "examples_per_second", "peak_memory_mb", "run", "train_rows", "stored_parameters", "total_seconds",
-        "trials",
+        "trials", "precision", "hardware",
     ]  # fmt: skip
     assert len(written) == len(runs.scored)
     found = {(s.entry.method, s.entry.target, s.entry.seed, s.score.train_rows): s for s in runs.scored}

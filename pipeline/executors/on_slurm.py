@@ -1,0 +1,126 @@
+"""Cells as jobs of Slurm, through submitit: those that are ready together are one array.
+
+A job that is preempted or reaches its time limit is requeued, and its cell resumes from its checkpoint.
+"""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.core.utils import FailedJobError, UncompletedJobError
+
+from pipeline.executors.launched import carried_out_here
+from pipeline.executors.pool import Outcome, Pool, lost
+from pipeline.settings.resources import Resources
+from pipeline.system.atomic import make_folder
+from pipeline.system.errors import PipelineError
+
+_MOST_AT_ONCE = 1000
+"""Cells of an array: what Slurm allows where its administrator did not say otherwise (MaxArraySize)."""
+
+
+@contextmanager
+def slurm_jobs(resources: Resources, reports: Path, jobs: int | None = None, cluster: str = "slurm") -> Iterator[Pool]:
+    """A pool of Slurm's jobs.
+
+    Args:
+        reports: a folder on storage that all nodes share; jobs are described there while they exist.
+        jobs: most cells at once; None: as Slurm allows.
+        cluster: submitit's name of what runs the jobs; ``local`` runs them on this machine.
+
+    Raises:
+        PipelineError: Slurm is not on this machine.
+    """
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise PipelineError("--executor slurm: no sbatch on this machine: run it where jobs are submitted")
+    folder = Path(tempfile.mkdtemp(prefix=".slurm-", dir=make_folder(reports)))
+    pool = _Slurm(resources, folder, jobs, cluster)
+    try:
+        yield pool
+    finally:
+        pool.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def slurm_parameters(resources: Resources, jobs: int | None = None) -> dict[str, Any]:
+    """What a job is given, in submitit's words."""
+    whole = resources.gpus > 0
+    if resources.gpus and resources.gpus < 1:
+        raise PipelineError(f"[resources] gpus = {resources.gpus}: Slurm gives whole GPUs: write 1")
+    parameters: dict[str, Any] = {
+        "name": "cells",
+        "timeout_min": resources.minutes,
+        "nodes": 1,
+        "tasks_per_node": 1,
+        "cpus_per_task": resources.cpus,
+        "slurm_array_parallelism": min(jobs or _MOST_AT_ONCE, _MOST_AT_ONCE),
+        "slurm_additional_parameters": {"requeue": True},
+    }
+    if whole:
+        parameters["gpus_per_node"] = int(resources.gpus)
+    if resources.memory_gb is not None:
+        parameters["mem_gb"] = resources.memory_gb
+    if resources.partition is not None:
+        parameters["slurm_partition"] = resources.partition
+    return parameters
+
+
+class _Requeued:
+    """What a job runs. Its ``checkpoint`` tells submitit that, interrupted, it can simply be run again."""
+
+    def __call__(self, work: bytes, threads: int, processes: int) -> Outcome:
+        outcome = carried_out_here(work, threads, processes)
+        return outcome._replace(place=f"node {submitit.JobEnvironment().hostname}")
+
+    def checkpoint(self, *arguments: Any) -> "submitit.helpers.DelayedSubmission":
+        return submitit.helpers.DelayedSubmission(self, *arguments)
+
+
+class _Slurm:
+    shares_memory = False
+
+    def __init__(self, resources: Resources, folder: Path, jobs: int | None, cluster: str) -> None:
+        self.places, self.at_once, self._resources = "", _MOST_AT_ONCE, resources
+        if cluster == "local":
+            self.at_once = jobs or 1  # Slurm has queues of its own
+        self._executor = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=resources.retries)
+        self._executor.update_parameters(**slurm_parameters(resources, jobs))
+        self._ready: list[tuple[int, bytes]] = []
+        self._running: dict[int, submitit.Job[Outcome]] = {}
+
+    def start(self, number: int, title: str, work: bytes) -> None:
+        self._ready.append((number, work))
+
+    def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
+        self._submit()
+        end = time.monotonic() + seconds
+        while not (ended := [number for number, job in self._running.items() if job.done()]):
+            if time.monotonic() > end:
+                return []
+            time.sleep(min(seconds, 0.2))
+        return [(number, self._outcome(self._running.pop(number))) for number in ended]
+
+    def _submit(self) -> None:
+        """Submit the cells that became ready since the last time as one array."""
+        if self._ready:
+            numbers, works = zip(*self._ready, strict=True)
+            threads, processes = self._resources.cpus, self._resources.processes
+            jobs = self._executor.map_array(_Requeued(), works, [threads] * len(works), [processes] * len(works))
+            self._running |= dict(zip(numbers, jobs, strict=True))
+            self._ready = []
+
+    def _outcome(self, job: "submitit.Job[Outcome]") -> Outcome:
+        try:
+            outcome: Outcome = job.result()
+            return outcome
+        except (FailedJobError, UncompletedJobError) as error:
+            return Outcome(error=lost(1 + self._resources.retries, str(error).partition("\n")[0]))
+
+    def close(self) -> None:
+        for job in self._running.values():
+            job.cancel()

@@ -1,0 +1,80 @@
+"""What all executors share: a pool that carries out cells elsewhere, and how a cell is carried out there.
+
+A cell is pickled work that takes its inputs from the ledger and the store and leaves its results there. A cell that is
+lost with its process or machine can therefore be carried out again anywhere, and resumes from its last checkpoint.
+"""
+
+import contextlib
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+from pipeline.system.errors import PipelineError, refusal
+
+
+class Outcome(NamedTuple):
+    """How a cell ended: with a value, or with an error that the user can mend."""
+
+    value: Any = None
+    error: PipelineError | None = None
+    place: str = ""
+    """Where it was carried out, if that is worth telling."""
+
+
+class Pool(Protocol):
+    """Carries out cells, several at once. Cells are told apart by the number that :meth:`start` is given."""
+
+    @property
+    def places(self) -> str:
+        """Where cells run now, in words; empty where there is nothing to tell."""
+
+    @property
+    def at_once(self) -> int:
+        """How many cells can run at the same time now, at least one."""
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether the cells that run at the same time share this machine's memory."""
+
+    def start(self, number: int, title: str, work: bytes) -> None:
+        """Begin to carry out a cell: ``work`` is a pickled function without arguments."""
+
+    def wait(self, seconds: float) -> Sequence[tuple[int, Outcome]]:
+        """The cells that have ended, as soon as there are any; none after so many ``seconds``."""
+
+
+Executor = Callable[[], AbstractContextManager[Pool]]
+"""Opens a pool. When the pool is closed, cells that still run are asked to end, and can be resumed."""
+
+
+def carried_out(work: bytes) -> Outcome:
+    """Carry out a cell in this process. An error does not leave: it must not end the worker, nor other cells."""
+    try:
+        # Results are for the main process to print: what libraries print here goes to standard error.
+        with contextlib.redirect_stdout(sys.stderr):
+            return Outcome(pickle.loads(work)())
+    except PipelineError as error:
+        return Outcome(error=PipelineError(str(error)))
+    except OSError as error:
+        if (reason := refusal(error)) is not None:
+            where = f"{error.filename}: " if error.filename is not None else ""
+            return Outcome(error=PipelineError(f"{where}{reason}"))
+        return _bug(error)
+    except Exception as error:
+        return _bug(error)
+
+
+def lost(times: int, why: str) -> PipelineError:
+    """The error of a cell whose worker was lost so often that it is given up."""
+    return PipelineError(
+        f"its worker was lost {times} times ({why}). If memory ran out, run fewer cells at once (--jobs) or give each"
+        " more ([resources] of the study)"
+    )
+
+
+def _bug(error: Exception) -> Outcome:
+    traceback.print_exc()
+    return Outcome(error=PipelineError(f"a bug: {type(error).__name__}: {error} (its traceback is on standard error)"))

@@ -1,0 +1,52 @@
+"""``python -m pipeline.executors.worker``: carries out the cells that it reads from standard input, one at a time.
+
+Standard input is closed when the main process closes the pool, or however it ends. A cell that runs then is
+interrupted as by SIGTERM. Imports neither torch nor the stages: a cell brings what it needs.
+"""
+
+import os
+import queue
+import signal
+import sys
+import threading
+
+from pipeline.executors.frames import receive, send
+from pipeline.executors.pool import carried_out
+from pipeline.system import process, streams
+
+
+def main() -> int:
+    process.handle_signals()
+    process.set_up()
+    # Outcomes have standard output's place to themselves.
+    tasks, outcomes = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    streams.set_up()
+    waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    busy = threading.Event()
+
+    def read() -> None:
+        try:
+            while True:
+                waiting.put(receive(tasks))
+        except EOFError:
+            waiting.put(None)
+            if busy.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=read, daemon=True).start()
+    try:
+        while (work := waiting.get()) is not None:
+            busy.set()
+            outcome = carried_out(work)
+            busy.clear()
+            send(outcomes, outcome)
+    except KeyboardInterrupt as interrupt:
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    except BrokenPipeError:  # the main process was killed; what the cell finished is in the ledger
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

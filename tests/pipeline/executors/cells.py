@@ -1,0 +1,38 @@
+"""Cells that need no model. Workers import this file, so it imports little."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from pipeline.system.errors import PipelineError
+
+
+def refuse() -> None:
+    raise PipelineError("mend this")
+
+
+def full_disk() -> None:
+    raise OSError(28, "No space left on device", "reports/run.json")
+
+
+def once_killed(mark: Path) -> str:
+    if mark.exists():
+        return "done"
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def printing() -> None:
+    print("a line for people")
+
+
+def once_preempted(mark: Path) -> str:
+    """Told as Slurm tells a job that has to make room, it has not finished; run again, it has."""
+    if mark.exists():
+        return "done"
+    mark.touch()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    time.sleep(60)
+    raise AssertionError

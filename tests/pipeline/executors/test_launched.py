@@ -1,0 +1,44 @@
+"""A cell that several processes train together: the command that starts them, and that it works."""
+
+import math
+import os
+import pickle
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pipeline.executors import launched
+from pipeline.executors.launched import carried_out_here, launch_command
+from tests.pipeline.executors.cells import refuse
+
+
+def test_a_process_for_each_gpu() -> None:
+    command = launch_command(4, Path("work"), Path("outcome"))
+    assert command[:4] == [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
+    assert "--num_processes=4" in command
+    assert command[-4:] == ["--module", "pipeline.executors.launched", "work", "outcome"]
+
+
+def test_one_process_needs_no_launcher() -> None:
+    assert carried_out_here(pickle.dumps(partial(math.sqrt, 4)), threads=1, processes=1).value == 2
+
+
+@pytest.mark.slow
+def test_the_main_process_of_a_group_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_cpus(processes: int, work: Path, outcome: Path) -> list[str]:
+        command = launch_command(processes, work, outcome)
+        return ["--cpu" if part == "--multi_gpu" else part for part in command]
+
+    monkeypatch.setattr(launched, "launch_command", on_cpus)
+    assert carried_out_here(pickle.dumps(partial(math.sqrt, 4)), threads=2, processes=2).value == 2
+    assert str(carried_out_here(pickle.dumps(refuse), threads=2, processes=2).error) == "mend this"
+    asked = pickle.dumps(partial(os.getenv, "OMP_NUM_THREADS"))
+    assert carried_out_here(asked, threads=4, processes=2).value == "2"
+
+
+def test_a_launcher_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launched, "launch_command", lambda *_: [sys.executable, "-c", "raise SystemExit(3)"])
+    outcome = carried_out_here(pickle.dumps(refuse), threads=2, processes=2)
+    assert "accelerate launch ended with status 3" in str(outcome.error)

@@ -1,0 +1,59 @@
+"""Locks of machines that are gone: who is believed to hold a lock, and for how long."""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.system import locks
+from pipeline.system.errors import PipelineError
+from pipeline.system.locks import MACHINE, is_held, locked
+
+BUSY = PipelineError("busy")
+LONG_AGO = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("owner", "age", "is_taken_over"),
+    [
+        ("another", LONG_AGO, True),
+        ("another", 60.0, False),  # it is renewed more often than that, but storage may hang
+        (MACHINE, LONG_AGO, False),  # here the kernel knows better: the process is alive, if suspended
+        ("", LONG_AGO, False),  # such a lock is not renewed
+    ],
+)
+def test_a_lock_that_another_machine_no_longer_renews_is_free(
+    owner: str, age: float, is_taken_over: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / ".lock"
+    with file.open("ab") as lock:  # as a server that keeps the lock of a machine that is gone
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        file.write_text(owner)
+        os.utime(file, (time.time() - age,) * 2)
+        assert is_held(file) is not is_taken_over
+        if is_taken_over:
+            with locked(file, BUSY, renewed=True):
+                assert is_held(file)
+                with pytest.raises(PipelineError, match="busy"), locked(file, BUSY):
+                    pass
+            assert not is_held(file)
+        else:
+            with pytest.raises(PipelineError, match="busy"), locked(file, BUSY):
+                pass
+
+
+def test_who_holds_a_lock_for_long_renews_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_RENEWAL_SECONDS", 0.01)
+    file = tmp_path / ".lock"
+    with locked(file, renewed=True):
+        assert file.read_text() == MACHINE
+        os.utime(file, (0, 0))
+        deadline = time.monotonic() + 10
+        while file.stat().st_mtime == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert time.time() - file.stat().st_mtime < 60
+    os.utime(file, (0, 0))
+    time.sleep(0.1)
+    assert file.stat().st_mtime == 0

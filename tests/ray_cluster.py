@@ -1,0 +1,49 @@
+"""A Ray cluster of two nodes on this machine, in a process of its own, so that a test can end a node."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+
+from tests.processes import in_a_process, line_of
+
+_CLUSTER = """
+import psutil
+from ray.cluster_utils import Cluster
+ray = {"object_store_memory": 80 * 2**20, "num_cpus": 1, "include_dashboard": False}
+cluster = Cluster(initialize_head=True, head_node_args=ray)
+other = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
+print(cluster.address, flush=True)
+for line in sys.stdin:
+    # The workers too, as on a machine without power: else they would finish what they are at.
+    for each in other.all_processes["raylet"]:
+        for worker in psutil.Process(each.process.pid).children(recursive=True):
+            worker.kill()
+    cluster.remove_node(other, allow_graceful=False)
+    print("removed", flush=True)
+cluster.shutdown()
+"""
+
+
+class TwoNodes:
+    """The cluster's address, and a way to end its second node as a failing machine does."""
+
+    def __init__(self, process: Popen[str]) -> None:
+        self._process = process
+        self.address = line_of(process)
+
+    def end_a_node(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("end\n")
+        self._process.stdin.flush()
+        assert line_of(self._process) == "removed"
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[TwoNodes]:
+    """Two nodes with room for a cell each; both end with the context."""
+    with in_a_process(_CLUSTER, folder) as process:
+        yield TwoNodes(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(60)

@@ -1,0 +1,149 @@
+"""compare --jobs: several processes give what one gives, whichever of them is killed, interrupted or fails."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.executors.choice import executor_of
+from pipeline.executors.processes import processes
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.resources import ExecutorName, Resources
+from pipeline.settings.study import Study
+from pipeline.system.errors import PipelineError
+from stages.compare.compare import compare
+from tests.runs import final_numbers
+from tests.stages.compare.commands import arguments, start, wait_for_a_checkpoint
+
+Command = Callable[..., tuple[int, str, str]]
+STUDY = """
+methods = ["full", "sequential", "adapter", "fusion", "broken"]
+targets = ["films", "meals"]
+seeds = [1]
+limit = 64
+reference = "full"
+[recipe]
+bottleneck = 8
+epochs = 2
+batch_size = 8
+[tune.full]
+learning_rate = [1e-4, 1e-3]
+[rows.broken]
+method = "full"
+recipe = { learning_rate = 1e30, max_grad_norm = 1e30 }
+tune = {}
+"""
+FAILED = 2  # cells, one a target
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    file = tmp_path / "several.toml"
+    file.write_text(STUDY)
+    return file
+
+
+def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(process.pid).children()
+    return [child for child in children if "pipeline.executors.worker" in child.cmdline()]
+
+
+@pytest.mark.slow
+def test_two_processes_one_of_them_killed_give_what_one_gives(
+    workspace: Workspace, study: Path, tmp_path: Path
+) -> None:
+    one, several = tmp_path / "one", tmp_path / "several"
+    with start(*arguments(study, workspace, one)) as main:  # not here: bits depend on the number of threads
+        main.communicate(timeout=300)
+    assert main.returncode == 2
+    main = start(*arguments(study, workspace, several, "--jobs=2", "--checkpoint-seconds=0"))
+    wait_for_a_checkpoint(main, several)
+    victim, _ = workers(main)
+    victim.kill()
+    output, error = main.communicate(timeout=300)
+    assert main.returncode == 2, error
+    assert "a worker was lost (SIGKILL)" in error
+    assert final_numbers(several) == final_numbers(one)
+    assert "[12/12 runs]" in error
+    assert error.count("failed: ") == FAILED
+    assert f"{FAILED} of 10 cells have no run" in error
+    assert output.count("page: ") == 1
+    for weights in one.glob("reports/runs/*/weights.safetensors"):
+        assert (several / weights.relative_to(one)).read_bytes() == weights.read_bytes()
+    assert {path.name for path in several.rglob(".*")} <= {".lock", ".overview.lock"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_an_interrupt_reaches_all_processes_and_the_study_resumes(
+    number: signal.Signals, workspace: Workspace, study: Path, run: Command, tmp_path: Path
+) -> None:
+    command = arguments(study, workspace, tmp_path, "--methods=full,adapter", "--jobs=2")
+    main = start(*command, "--checkpoint-seconds=0")
+    wait_for_a_checkpoint(main, tmp_path)
+    started = workers(main)
+    main.send_signal(number)
+    _, error = main.communicate(timeout=100)
+    assert main.returncode == 128 + number
+    assert error.splitlines()[-1].startswith("interrupted: finished work is kept")
+    assert "Traceback" not in error
+    assert not any(worker.is_running() for worker in started)
+    status, _, error = run(*command)
+    assert status == 0, error
+
+
+def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"name": "small", "methods": ["frozen"], "targets": ["films"], "seeds": [0], "recipe": {"epochs": 1}}
+    small = Study.parse(values, "test")
+    result, _ = compare(small, workspace)
+
+    def none() -> None:
+        pytest.fail("opened")
+
+    assert compare(small, workspace, none)[0] == result  # type: ignore[arg-type]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(PipelineError, match="leave accelerate launch out"):
+        compare(small, workspace, lambda: processes(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "jobs", "address", "resources", "message"),
+    [
+        ("local", 0, None, {}, "--jobs 0: give at least 1"),
+        ("local", 2, "auto", {}, "--address auto: only --executor ray"),
+        ("slurm", None, None, {"gpus": 0.5}, "Slurm gives whole GPUs"),
+    ],
+)
+def test_what_an_executor_cannot_do(
+    name: ExecutorName, jobs: int, address: str | None, resources: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PipelineError, match=message):
+        executor_of(name, jobs, address, Resources(**resources), tmp_path)
+
+
+@pytest.mark.parametrize(("name", "module"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_extra_is_one_message(name: ExecutorName, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"pipeline.executors.on_{name}", raising=False)
+    with pytest.raises(PipelineError, match=rf"{module} is not installed: pip install '.*\[{name}\]'"):
+        executor_of(name, None, None, Resources(), Path())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"cpus": 0}, "resources.cpus"),
+        ({"gpus": 1.5}, "a share of one GPU"),
+        ({"memory_gb": 0}, "resources.memory_gb"),
+        ({"retries": -1}, "resources.retries"),
+        ({"gpu": 1}, "resources.gpu: unknown key"),
+    ],
+)
+def test_resources_are_checked_with_the_study(values: dict[str, float], message: str) -> None:
+    study = {"name": "small", "methods": ["full"], "targets": ["films"], "seeds": [0], "resources": values}
+    with pytest.raises(PipelineError, match=message):
+        Study.parse(study, "test")
