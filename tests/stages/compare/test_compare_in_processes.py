@@ -104,10 +104,10 @@ def test_what_is_finished_starts_no_process(workspace: Workspace, monkeypatch: p
     def none() -> None:
         pytest.fail("opened")
 
-    assert compare(small, workspace, none)[0] == result  # type: ignore[arg-type]
+    assert compare(small, workspace, executor=none)[0] == result  # type: ignore[arg-type]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match="leave accelerate launch out"):
-        compare(small, workspace, lambda: processes(2))
+        compare(small, workspace, executor=lambda: processes(2))
 
 
 @pytest.mark.parametrize(

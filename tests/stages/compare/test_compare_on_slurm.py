@@ -22,7 +22,9 @@ def test_jobs_train_a_study_with_what_it_builds_on(workspace: Workspace, tmp_pat
     }  # fmt: skip
     study = Study.parse(values, "test")
     reports = workspace.reports
-    result, folder = compare(study, workspace, lambda: slurm_jobs(Resources(), reports, jobs=2, cluster="local"))
+    result, folder = compare(
+        study, workspace, executor=lambda: slurm_jobs(Resources(), reports, jobs=2, cluster="local")
+    )
     assert [entry.error for entry in result.entries] == [None] * 2
     assert (folder / "index.html").is_file()
     assert {path.name for path in reports.iterdir()} == {"runs", "small", "index.html"} | {
