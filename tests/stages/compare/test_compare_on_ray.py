@@ -71,7 +71,8 @@ def compare_on(
         assert driver.returncode == (-number if number == signal.SIGKILL else 128 + number)
         assert "Traceback" not in error
     with start(*command, "--checkpoint-seconds=0.1") as driver:
-        wait_for_a_checkpoint(driver, several, runs=2)  # one on each node
+        cluster.wait_until_busy()
+        wait_for_a_checkpoint(driver, several)
         cluster.end_a_node()
         output, error = driver.communicate(timeout=900)
     assert driver.returncode == 0, error
