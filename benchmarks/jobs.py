@@ -29,7 +29,7 @@ precision = "fp32"
 
 
 def run(setting: Setting) -> Report:
-    runs, limit = (2, 32) if setting.quick else (4, 400)
+    runs, limit = (2, 32) if setting.quick else (4, 2000)
     jobs = min(max(2, cores()), runs)
     methods = ["adapter"] if setting.quick else ["adapter", "full"]
     data = setting.scratch / "jobs-data"

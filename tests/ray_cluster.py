@@ -8,17 +8,29 @@ from subprocess import Popen
 from tests.processes import in_a_process, line_of
 
 _CLUSTER = """
-import psutil
+import psutil, time
 from ray.cluster_utils import Cluster
 ray = {"object_store_memory": 80 * 2**20, "num_cpus": 1, "include_dashboard": False}
 cluster = Cluster(initialize_head=True, head_node_args=ray)
 other = cluster.add_node(num_cpus=1, object_store_memory=80 * 2**20)
 print(cluster.address, flush=True)
+def workers():
+    return [worker for each in other.all_processes["raylet"]
+            for worker in psutil.Process(each.process.pid).children(recursive=True)]
+def is_busy():
+    try:
+        return any(" seed " in "".join(worker.cmdline()[:1]) for worker in workers())  # Ray names it after its task
+    except psutil.Error:  # one has just ended
+        return False
 for line in sys.stdin:
+    if line == "wait\\n":
+        while not is_busy():
+            time.sleep(0.02)
+        print("busy", flush=True)
+        continue
     # The workers too, as on a machine without power: else they would finish what they are at.
-    for each in other.all_processes["raylet"]:
-        for worker in psutil.Process(each.process.pid).children(recursive=True):
-            worker.kill()
+    for worker in workers():
+        worker.kill()
     cluster.remove_node(other, allow_graceful=False)
     print("removed", flush=True)
 cluster.shutdown()
@@ -32,11 +44,18 @@ class TwoNodes:
         self._process = process
         self.address = line_of(process)
 
+    def wait_until_busy(self) -> None:
+        """Return when the second node carries out a cell."""
+        self._ask("wait", "busy")
+
     def end_a_node(self) -> None:
+        self._ask("end", "removed")
+
+    def _ask(self, question: str, answer: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write("end\n")
+        self._process.stdin.write(f"{question}\n")
         self._process.stdin.flush()
-        assert line_of(self._process) == "removed"
+        assert line_of(self._process) == answer
 
 
 @contextmanager

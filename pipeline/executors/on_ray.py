@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,15 +41,15 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
     Raises:
         PipelineError: no cluster answers at the address.
     """
-    own = address is None and "RAY_ADDRESS" not in os.environ
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None:
+        _check_reachable(address)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    options: dict[str, Any] = {"num_cpus": cores(), "include_dashboard": False} if own else {}
+    options: dict[str, Any] = {"num_cpus": cores(), "include_dashboard": False} if address is None else {}
     try:
         ray.init(address=address, logging_level=logging.WARNING, **options)
     except (ConnectionError, ValueError, RuntimeError, RayError) as error:
-        where = address or os.environ.get("RAY_ADDRESS", "this machine")
-        why = str(error).partition("\n")[0]
-        raise PipelineError(f"no Ray cluster at {where} ({why}): start one with ray start --head") from error
+        raise _no_cluster(address or "this machine", str(error).partition("\n")[0]) from error
     finally:
         for number, handler in handlers.items():  # Ray takes SIGTERM for itself, and would end without a word
             signal.signal(number, handler)
@@ -58,6 +59,20 @@ def ray_cluster(resources: Resources, address: str | None = None, jobs: int | No
     finally:
         pool.close()
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes. Only ``host:port`` can be checked."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "//" not in host:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, why: str) -> PipelineError:
+    return PipelineError(f"no Ray cluster at {address} ({why}): start one with ray start --head")
 
 
 class _Ray:

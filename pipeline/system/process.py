@@ -14,6 +14,7 @@ from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
+_received: list[int] = []  # the signal that asked the process to end
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -71,12 +72,14 @@ def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> 
         resumable = bool(arguments) and arguments[0] in _RESUMABLE
         kept = ": finished work is kept; run the same command again to resume" if resumable else ""
         print(f"interrupted{kept}", file=sys.stderr)
-    return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+    # Some libraries, Ray's among them, raise a KeyboardInterrupt of their own in place of ours.
+    return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     for each in _SIGNALS:
         signal.signal(each, signal.SIG_DFL)
+    _received.append(number)
     sys.unraisablehook = _end
     raise Interrupted(number)
 

@@ -27,7 +27,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_for_a_checkpoint(process: subprocess.Popen[str], folder: Path, runs: int = 1) -> None:
-    """Return when so many unfinished runs have a checkpoint, or the process has ended."""
-    while process.poll() is None and len(list(folder.glob("reports/runs/*/checkpoint/state.safetensors"))) < runs:
+def wait_for_a_checkpoint(process: subprocess.Popen[str], folder: Path) -> None:
+    """Return when an unfinished run has a checkpoint, or the process has ended."""
+    while process.poll() is None and not list(folder.glob("reports/runs/*/checkpoint/state.safetensors")):
         time.sleep(0.005)

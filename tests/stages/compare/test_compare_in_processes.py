@@ -82,7 +82,7 @@ def test_two_processes_one_of_them_killed_give_what_one_gives(
 def test_an_interrupt_reaches_all_processes_and_the_study_resumes(
     number: signal.Signals, workspace: Workspace, study: Path, run: Command, tmp_path: Path
 ) -> None:
-    command = arguments(study, workspace, tmp_path, "--methods=full,adapter", "--jobs=2")
+    command = arguments(study, workspace, tmp_path, "--methods=adapter", "--jobs=2")
     main = start(*command, "--checkpoint-seconds=0")
     wait_for_a_checkpoint(main, tmp_path)
     started = workers(main)

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.resources import Resources
+from pipeline.system.errors import PipelineError
 from tests.ray_cluster import TwoNodes, two_nodes
 from tests.runs import final_numbers
 from tests.stages.compare.commands import arguments, start, wait_for_a_checkpoint
 
 pytest.importorskip("ray", reason="ray is not installed")
+
+from pipeline.executors.on_ray import ray_cluster
 
 SHORT = """
 methods = ["full"]
@@ -67,7 +71,8 @@ def compare_on(
         assert driver.returncode == (-number if number == signal.SIGKILL else 128 + number)
         assert "Traceback" not in error
     with start(*command, "--checkpoint-seconds=0.1") as driver:
-        wait_for_a_checkpoint(driver, several, runs=2)  # one on each node
+        cluster.wait_until_busy()
+        wait_for_a_checkpoint(driver, several)
         cluster.end_a_node()
         output, error = driver.communicate(timeout=900)
     assert driver.returncode == 0, error
@@ -76,6 +81,12 @@ def compare_on(
     assert "1 node with room for 1 cell" in error
     assert output.count("page: ") == 1
     assert not list(several.rglob("*.tmp")) and not list(several.rglob("checkpoint"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
+def test_no_cluster_is_one_message_at_once(address: str) -> None:
+    with pytest.raises(PipelineError, match="no Ray cluster at "), ray_cluster(Resources(), address):
+        pass
 
 
 @pytest.mark.slow
