@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-# What takes minutes on end: a study of 24 cells on a Ray cluster of two nodes, of which one ends.
+# What takes minutes on end: the whole demo; a study of 24 cells on a Ray cluster of two nodes, of which one ends.
 test-slow: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m long
 

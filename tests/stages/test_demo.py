@@ -9,11 +9,24 @@ import pytest
 
 from pipeline.system.errors import PipelineError
 from stages.demo import demo
+from stages.studies import find_study
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.mark.slow
+def test_fusion_joins_what_two_sources_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo with two of its rows, in this process."""
+    study = find_study("demo").model_copy(update={"methods": ("adapter", "fusion")})
+    monkeypatch.setattr("stages.demo.find_study", lambda _: study)
+    assert demo(tmp_path / "demo", 0) == 0
+    report = tmp_path / "demo" / "reports" / "demo"
+    assert (report / "index.html").is_file()
+    results = pd.read_csv(report / "results.csv").set_index("method")["value"]
+    assert 0.25 < results["adapter"] < 0.6 < 0.85 < results["fusion"]
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_fusion_joins_what_two_sources_know_where_no_single_one_helps(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pipeline", "demo", "--output", str(tmp_path / "demo")]
