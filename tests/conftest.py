@@ -6,6 +6,7 @@ import gc
 import os
 import platform
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from pipeline.models.backbone import Backbone
     from pipeline.runs.workspace import Workspace
     from pipeline.settings.recipe import Recipe
+
+
+def pytest_configure() -> None:
+    """Commands that tests start obey Ctrl-C, even where the tests run in a shell's background, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

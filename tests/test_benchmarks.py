@@ -14,7 +14,9 @@ from benchmarks.memory import saved_mb
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == "jobs" else name for name in NAMES]
+)
 def test_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "serve":
         pytest.importorskip("fastapi", reason="the extra serve is not installed")

@@ -143,6 +143,7 @@ def test_an_alias_is_the_task_it_stands_for(data: Path) -> None:
     recipe = Recipe.parse({"trainable": "full", "extra": {"stsb": {}}, "precision": "fp32"}, "test")
     sts = Task.model_validate(find_task("sts").model_dump() | {"name": "sick2", "aliases": []})
     place = replace(workspace(data), data=None)
+    object.__setattr__(place, "family", "bert")
     object.__setattr__(place, "backbone", type("Some", (), {"max_length": 512, "layers": 2}))
     assert [source.task for source in place.resolve(recipe, sts).extra] == ["sts"]
 

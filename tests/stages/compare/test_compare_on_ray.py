@@ -48,8 +48,8 @@ def finished(folder: Path) -> int:
 
 def compare_on(
     cluster: TwoNodes, text: str, workspace: Workspace, folder: Path, losses: Mapping[float, signal.Signals]
-) -> None:
-    """Compare here and on the cluster. A node ends in the middle.
+) -> str:
+    """Compare here and on the cluster, and return what was told. A node ends in the middle.
 
     Before that the driver gets each of the signals ``losses``, when so large a share of the runs has finished.
     """
@@ -78,9 +78,9 @@ def compare_on(
     assert driver.returncode == 0, error
     assert final_numbers(several) == final_numbers(one)
     assert "2 nodes with room for 2 cells" in error
-    assert "1 node with room for 1 cell" in error
     assert output.count("page: ") == 1
     assert not list(several.rglob("*.tmp")) and not list(several.rglob("checkpoint"))
+    return error
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"])
@@ -90,6 +90,7 @@ def test_no_cluster_is_one_message_at_once(address: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_study_on_two_nodes_of_which_one_ends(workspace: Workspace, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as cluster:
         compare_on(cluster, SHORT, workspace, tmp_path, {})
@@ -100,4 +101,6 @@ def test_a_study_on_two_nodes_of_which_one_ends(workspace: Workspace, tmp_path: 
 @pytest.mark.timeout(2400)
 def test_24_cells_on_two_nodes_while_the_driver_is_killed_and_a_node_ends(workspace: Workspace, tmp_path: Path) -> None:
     with two_nodes(tmp_path) as cluster:
-        compare_on(cluster, WHOLE, workspace, tmp_path, {0.2: signal.SIGKILL, 0.4: signal.SIGTERM})
+        told = compare_on(cluster, WHOLE, workspace, tmp_path, {0.2: signal.SIGKILL, 0.4: signal.SIGTERM})
+    # A cluster takes a while to notice; a study of two cells may be over by then.
+    assert "1 node with room for 1 cell" in told

@@ -15,6 +15,7 @@ from pipeline.executors.on_slurm import slurm_jobs
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_jobs_train_a_study_with_what_it_builds_on(workspace: Workspace, tmp_path: Path) -> None:
     values = {
         "name": "small", "methods": ["adapter", "fusion"], "targets": ["films"], "sources": ["meals"], "seeds": [0],
