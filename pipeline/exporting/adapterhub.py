@@ -58,7 +58,9 @@ def write(trained: Trained, folder: Path) -> Written:
         else:
             classifier.save_pretrained(folder)
     else:
-        model: Any = (AutoModel if missing else AutoAdapterModel).from_pretrained(trained.backbone.name)
+        model: Any = (AutoModel if missing else AutoAdapterModel).from_pretrained(
+            trained.backbone.name, use_safetensors=True
+        )
         model.config.name_or_path = trained.backbone.shown_name
         if missing:
             adapters.init(model)

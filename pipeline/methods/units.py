@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import adapters
 import torch
 from adapters.methods.bottleneck import BottleneckLayer
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from transformers import PreTrainedModel
 from pipeline.data.tasks import Pooling
 from pipeline.methods.bank import sites_of
 from pipeline.methods.houlsby import bottleneck_method
-from pipeline.methods.saved import SavedModules, begin_as
+from pipeline.methods.saved import SavedModules, begin_as, init_adapters
 from pipeline.models.layout import layers_of
 from pipeline.models.transfer_model import pool
 
@@ -33,7 +32,7 @@ class UnitReader:
     """
 
     def __init__(self, backbone: PreTrainedModel, saved: Sequence[SavedModules]) -> None:
-        adapters.init(backbone)
+        init_adapters(backbone)
         self._backbone, self._count = backbone.eval(), len(saved)
         joined_sites = [_JoinedSite(site) for site in sites_of(backbone)]
         names: dict[object, str] = {}  # of a module for each shape, which each adapter of that shape passes through

@@ -144,9 +144,8 @@ class Workspace:
         record = self.ledger.find(run)
         if record is None or record.kind not in ARTIFACT_KINDS:
             # Weights that nobody asks for may be deleted; the scores stand without them.
-            return (
-                None if record is not None and keep_weights and not self.ledger.weights_file(run).is_file() else record
-            )
+            is_whole = not keep_weights or self.ledger.weights_file(run).is_file()
+            return record if is_whole else None
         artifact = self.store.find_unchanged(run, record.artifact_digest)
         return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
 

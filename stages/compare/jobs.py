@@ -103,7 +103,7 @@ class Ended(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Errand:
+class RemoteJob:
     """A job for another process, with the names of the runs that it builds on, or why these failed."""
 
     job: Job
@@ -231,7 +231,7 @@ class Jobs:
                     if self._settle(job):
                         break  # what builds on it may come before the rest
                     if len(running) < pool.at_once:
-                        pool.start(numbers[job], job.title, self._errand(job, workspace))
+                        pool.start(numbers[job], job.title, self._remote_job(job, workspace))
                         running[numbers[job]] = job
                 else:
                     names = ", ".join(job.title for job in running.values())
@@ -239,11 +239,11 @@ class Jobs:
                     for number, outcome in pool.wait(_POLL_SECONDS):
                         self._take(running.pop(number), outcome, elsewhere, pool.at_once)
 
-    def _errand(self, job: Job, workspace: Workspace) -> bytes:
+    def _remote_job(self, job: Job, workspace: Workspace) -> bytes:
         outcomes = {each: self._known.outcomes[each] for each in (*job.needs, *job.trials)}
         built_on = {each: out if isinstance(out, PipelineError) else out.run for each, out in outcomes.items()}
         # A new workspace: what this process has read stays here.
-        return pickle.dumps(Errand(job, job in self._known.kept, built_on, replace(workspace)))
+        return pickle.dumps(RemoteJob(job, job in self._known.kept, built_on, replace(workspace)))
 
     def _settle(self, job: Job) -> bool:
         """Whether a job needs no training: it fails with what it builds on, or one of its trials is its run."""

@@ -83,3 +83,13 @@ def test_an_adapter_without_a_site_in_the_upper_half_has_no_units(save: Save, ba
     reader = UnitReader(backbone.load(), [save(backbone, "films", 1, 8, (1,)), save(backbone, "meals", 2)])
     _, (none, some) = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
     assert (none.shape, some.shape) == ((3, 0), (3, 16))
+
+
+@pytest.mark.parametrize("family", ["modernbert", "deberta-v2", "electra"])
+def test_they_are_read_off_the_backbone_as_it_was(family: str, save: Save, tmp_path: Path) -> None:
+    """AdapterHub alone would give a ModernBERT random biases."""
+    backbone = open_backbone(str(save_backbone(tmp_path / "backbone", family)))
+    reader = UnitReader(backbone.load(), [save(backbone, "films", 1)])
+    vectors, (units,) = reader.read({"input_ids": IDS, "attention_mask": MASK}, "mean")
+    torch.testing.assert_close(vectors, hidden(backbone.load()).mean(dim=1))
+    assert units.shape[1] and units.isfinite().all()
