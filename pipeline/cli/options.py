@@ -126,7 +126,7 @@ class Running:
     "Log the training curve to a tracker too: tensorboard, in the run's folder; mlflow, in <reports>/mlruns or at"
     " MLFLOW_TRACKING_URI; wandb, Weights & Biases (off)."
     checkpoint_seconds: float = 60.0
-    "Seconds between checkpoints of an unfinished run."
+    "Seconds between checkpoints of an unfinished run, at most: the first come sooner."
     cache_gb: float = 2.0
     "Memory in GiB for the outputs of frozen layers, which are then computed once and not in every epoch; 0: off."
     json: Json = False

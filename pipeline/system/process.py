@@ -7,8 +7,9 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -64,6 +65,61 @@ def handle_signals() -> None:
         # Ctrl-C is not meant for a script's background jobs.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
+
+
+class DeferredInterrupts:
+    """While its block runs, SIGINT and SIGTERM wait for :meth:`raise_held`, or for the end; a second one kills.
+
+    What a handler of Python's would raise between two lines, it raises where the caller's state is consistent. Signals
+    without such a handler stay as they are, and so do all of them outside the main thread, which alone gets them.
+    """
+
+    def __init__(self) -> None:
+        self.held: tuple[int, FrameType | None] | None = None
+        self._handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> "DeferredInterrupts":
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    self._handlers[number] = handler
+                    signal.signal(number, self._hold)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.raise_held()
+        self._restore()
+
+    def raise_held(self) -> None:
+        """Give a held signal to the handler that it was meant for, which as a rule raises ``KeyboardInterrupt``."""
+        if self.held is not None:
+            (number, frame), self.held = self.held, None
+            handler = self._handlers[number]
+            self._restore()
+            handler(number, frame)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """A block in which signals are not held. An exception in it ends the holding."""
+        self.raise_held()
+        holding = bool(self._handlers)
+        self._restore()
+        yield
+        if holding:
+            self.__enter__()
+
+    def _hold(self, number: int, frame: FrameType | None) -> None:
+        if self.held is not None:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.held = number, frame
+
+    def _restore(self) -> None:
+        # Once: a handler may have put another in its own place since.
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
 
 
 def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> int:

@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,11 @@ from pipeline.models.backbone import hash_tensors
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 
 _FORMAT = 2
+
+# The state is kept so often that a kill costs at most this share of a run, and that writing costs at most that of it.
+_MOST_LOST = 0.1
+_MOST_WRITING = 0.02
+_SOONEST = 0.5  # seconds
 
 Tensors = dict[str, Tensor]
 Scores = float | Mapping[str, float]
@@ -160,7 +166,7 @@ class Resumption:
 
     Args:
         file: None keeps nothing, and a missing file leaves everything at the start.
-        seconds: how long until the state is :attr:`due` to be kept again.
+        seconds: the longest time until the state is :attr:`due` to be kept again.
         model: unwrapped.
         companions: the same ones in the same order each time.
     """
@@ -190,14 +196,27 @@ class Resumption:
                 accelerator.scaler.load_state_dict(resumed.scaler)
         for index, companion in enumerate(companions):
             companion.start(states.get(index, {}))
-        self._kept_at = time.monotonic()
+        self._began = self._kept_at = time.monotonic()
+        self._cost = 0.0
 
     @property
     def due(self) -> bool:
-        return time.monotonic() - self._kept_at >= self._seconds
+        now = time.monotonic()
+        early = max(_MOST_LOST * (now - self._began), self._cost / _MOST_WRITING, _SOONEST)
+        return now - self._kept_at >= min(self._seconds, early)
+
+    @contextmanager
+    def kept_if_interrupted(self) -> Iterator[None]:
+        """A block out of which an interrupt comes only where the state is that between two steps."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.keep()
+            raise
 
     def keep(self) -> None:
         """Write the state. Every process holds the same; one of them writes."""
+        started = time.monotonic()
         if self._file is not None and self._accelerator.is_main_process:
             scaler = self._accelerator.scaler.state_dict() if self._accelerator.scaler is not None else {}
             weights = {name: tensor.detach() for name, tensor in trainable(self._model).items()}
@@ -205,6 +224,7 @@ class Resumption:
             held = {index: companion.state() for index, companion in enumerate(self._companions)}
             save_checkpoint(self._file, Checkpoint(self.progress, weights, self._best, optimizer, scaler, held))
         self._kept_at = time.monotonic()
+        self._cost = self._kept_at - started
 
     def remember_best(self) -> None:
         self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}

@@ -20,6 +20,7 @@ from torch.optim import AdamW
 from pipeline.data.batches import Piece, prefetched
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import DeferredInterrupts
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
 from pipeline.training.devices import peak_memory_mb, reset_peak_memory
 from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
@@ -73,19 +74,23 @@ def fit(
         pretrained: names of the encoder's own parameters within it, as opposed to modules put into it; None: all.
         combine: combines the tasks' gradients before clipping, in one process; the pieces of a task come together.
         companions: called at the start and after every step; the checkpoint keeps their state.
-        checkpoint_file: written every ``checkpoint_seconds`` and at the end; if it exists, training resumes from it.
+        checkpoint_file: written every ``checkpoint_seconds``, sooner in the first minutes, at the end, and before an
+            interrupt is raised; if it exists, training resumes from it.
 
     Raises:
         PipelineError: nothing is trainable, or the loss is no longer a finite number; the checkpoint before that stays.
+        KeyboardInterrupt: SIGINT, or SIGTERM in a command: after the step that is under way, or out of an evaluation.
     """
     assert recipe.learning_rate is not None
     reset_peak_memory()
+    interrupts = DeferredInterrupts()
 
     def score(model: nn.Module, progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
         """Score the model into the curve; returns whether it is the best so far."""
         started = time.perf_counter()
         model.eval()
-        scores = evaluate(model)
+        with interrupts.lifted():
+            scores = evaluate(model)
         progress.evaluation_seconds += time.perf_counter() - started
         progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
         measured = {name: value for companion in companions for name, value in companion.measured().items()}
@@ -128,7 +133,8 @@ def fit(
         losses = {} if mean_loss is None else {"loss": mean_loss}
         accelerator.log({**losses, f"dev_{metric}": dev}, step=progress.step)
 
-    with TrainingProgress(title, data.epochs, shown=accelerator.is_main_process) as shown:
+    shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
+    with shown, state.kept_if_interrupted(), interrupts:
         if recipe.score_start and not progress.step and not progress.curve:
             take_score(0, None)
         while not progress.done:
@@ -153,8 +159,9 @@ def fit(
                     mean_loss, speed, seconds = stretch.so_far()
                     left = seconds_left(progress.epoch, seconds)
                     shown.step(progress.step, total, progress.epoch, mean_loss, speed, left, bool(progress.curve))
-                if state.due:
+                if state.due or interrupts.held:
                     stretch.end(data.batches_per_epoch, title)
+                    interrupts.raise_held()
                     state.keep()
                     stretch = _Stretch(progress, accelerator.device)
             stretch.end(data.batches_per_epoch, title)

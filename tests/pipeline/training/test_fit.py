@@ -1,10 +1,12 @@
 """The loop: a batch is a batch however it is cut, and a run that was stopped ends as if it never was."""
 
 import itertools
+import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,13 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import handle_signals
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
+from tests.processes import in_a_process, line_of
 
 ROWS, BATCH, EPOCHS = 50, 8, 3
 X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
@@ -83,7 +87,7 @@ def train(
         model,
         recipe=Recipe.model_validate(recipe | values),
         seed=seed,
-        data=TrainingData(batches(pieces), -(-ROWS // BATCH), EPOCHS),
+        data=TrainingData(batches(pieces), -(-ROWS // BATCH), values.get("epochs", EPOCHS)),
         loss=loss,
         evaluate=settings.pop("evaluate", negative_error),
         metric="score",
@@ -728,11 +732,42 @@ def test_seconds_are_those_of_training_and_evaluation_over_all_resumptions(
     assert all(values[4] == pytest.approx(8) for values in seen[:6])  # the seventh batch of an epoch is smaller
 
 
-@pytest.mark.parametrize(("settings", "kept"), [({}, [6, 7, 13, 14, 20, 21]), ({"checkpoint_seconds": 1e9}, [21])])
-def test_the_state_is_kept_once_a_minute_and_at_the_end(
-    settings: dict[str, Any], kept: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("writing", [0.0, 0.1, 2.0])
+@pytest.mark.parametrize("step_seconds", [0.01, 1.0, 10.0])
+def test_a_kill_costs_a_tenth_of_a_run_or_a_minute_and_writing_next_to_nothing(
+    step_seconds: float, writing: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step takes ten seconds and an evaluation fifty, after which the epoch need not be scored again."""
+    """An evaluation takes five steps' time; after it, and at the end, nothing is scored again."""
+    now, written = 0.0, [0.0]
+    monkeypatch.setattr("pipeline.training.checkpoint.time.monotonic", lambda: now)
+
+    def save(*_: object) -> None:
+        nonlocal now
+        now += writing
+        written.append(now)
+
+    monkeypatch.setattr("pipeline.training.checkpoint.save_checkpoint", save)
+    at_risk = list[tuple[float, float]]()
+
+    def step(model: nn.Module, piece: Piece) -> Tensor:
+        nonlocal now
+        at_risk.append((now, now - written[-1]))
+        now += step_seconds
+        return squared_error(model, piece)
+
+    def evaluate(model: nn.Module) -> float:
+        nonlocal now
+        now += 5 * step_seconds
+        return 0.0
+
+    train(make_model(), loss=step, evaluate=evaluate, checkpoint_file=tmp_path / "state.safetensors", epochs=30)
+    one = 6 * step_seconds  # no state is kept within
+    assert all(lost < one + min(60, max(0.5, 0.1 * elapsed, 50 * writing)) + 1e-6 for elapsed, lost in at_risk)
+    assert writing * (len(written) - 3) <= max(0.02 * now, 0.1 * now * (50 * writing > 60))  # but for first and last
+    assert written[-1] == now
+
+
+def test_a_longest_time_between_checkpoints_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now, steps = 0.0, list[int]()
     monkeypatch.setattr("pipeline.training.checkpoint.time.monotonic", lambda: now)
     monkeypatch.setattr(
@@ -741,16 +776,95 @@ def test_the_state_is_kept_once_a_minute_and_at_the_end(
 
     def step(model: nn.Module, piece: Piece) -> Tensor:
         nonlocal now
-        now += 10
+        now += 10 if len(steps) < 10 else 1000
         return squared_error(model, piece)
 
-    def evaluate(model: nn.Module) -> float:
-        nonlocal now
-        now += 50
-        return 0.0
+    train(make_model(), loss=step, checkpoint_file=tmp_path / "state.safetensors", checkpoint_seconds=1.0, epochs=2)
+    assert steps == [*range(1, 15), 14]
 
-    train(make_model(), loss=step, evaluate=evaluate, checkpoint_file=tmp_path / "state.safetensors", **settings)
-    assert steps == kept
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stop_at", [1, 7, 8, 20])
+def test_an_interrupt_keeps_the_step_that_is_under_way(
+    stop_at: int, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the run that resumes ends bit for bit as one that was never interrupted."""
+    monkeypatch.setattr("pipeline.training.checkpoint._SOONEST", 1e9)  # only the interrupt keeps anything
+    whole, resumed = make_model(), make_model()
+    expected = train(whole)
+    steps = 0
+
+    def interrupted(model: nn.Module, piece: Piece) -> Tensor:
+        nonlocal steps
+        steps += 1
+        if steps == stop_at:
+            signal.raise_signal(number)
+        return squared_error(model, piece)
+
+    file = tmp_path / "state.safetensors"
+    with command_handlers(), pytest.raises(KeyboardInterrupt):
+        train(make_model(), loss=interrupted, checkpoint_file=file)
+    assert steps == stop_at
+    found = train(resumed, loss=interrupted, checkpoint_file=file)
+    assert steps == EPOCHS * 7  # none is taken twice
+    assert comparable(found.curve) == comparable(expected.curve)
+    assert equal(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 4])
+def test_an_interrupt_ends_an_evaluation_and_keeps_all_steps_before_it(stop_at: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"checkpoint_file": tmp_path / "state.safetensors", "score_start": True}
+    whole, resumed = make_model(), make_model()
+    expected = train(whole, evaluate=lambda model: weights(model)[0].sum().item(), score_start=True)
+    seen, ended = 0, False
+
+    def evaluate(model: nn.Module) -> float:
+        nonlocal seen, ended
+        seen += 1
+        if seen == stop_at:
+            signal.raise_signal(signal.SIGTERM)
+            ended = True
+        return weights(model)[0].sum().item()
+
+    with command_handlers(), pytest.raises(KeyboardInterrupt):
+        train(make_model(), evaluate=evaluate, **settings)
+    assert not ended
+    found = train(resumed, evaluate=evaluate, **settings)
+    assert seen == EPOCHS + 2
+    assert comparable(found.curve) == comparable(expected.curve)
+    assert equal(weights(resumed), weights(whole))
+
+
+def test_a_second_interrupt_does_not_wait_for_the_step(tmp_path: Path) -> None:
+    code = """
+import time
+from tests.pipeline.training.test_fit import *
+
+def endless(model, piece):
+    print("step", flush=True)
+    time.sleep(100)
+command_handlers().__enter__()
+train(make_model(), loss=endless)
+"""
+    with in_a_process(code, tmp_path) as process:
+        assert line_of(process) == "step"
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == -signal.SIGINT
+
+
+@contextmanager
+def command_handlers() -> Iterator[None]:
+    """Signals as a command handles them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handle_signals()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_peak_memory_is_the_most_of_all_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,99 @@
+"""Real commands without the seconds that their imports take: each is forked from a process that has made them."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+_IMPORTED = """
+accelerate adapters datasets evaluate pandas pyarrow.parquet scipy.stats sklearn.metrics
+pipeline.cli.app pipeline.reporting.build pipeline.runs.restore pipeline.runs.training_run
+stages.compare.compare stages.ensemble stages.export stages.extract stages.fuse stages.predict stages.pretrain
+stages.prune stages.runs tests.forked
+""".split()
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(_IMPORTED)
+
+
+class Forked:
+    """``python -m pipeline`` with these arguments, as a process of its own, with one thread.
+
+    Args:
+        environment: what of its environment differs from this process's.
+        prepare: called in the new process before the command; a function that can be pickled.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        handle, name = tempfile.mkstemp(suffix=".out")
+        os.close(handle)
+        self._output = Path(name)
+        there = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+        self._process: BaseProcess = _context.Process(
+            target=_run, args=([*map(str, arguments)], there, str(self._output), prepare)
+        )
+        self._process.start()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        if self._process.is_alive() and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float) -> int:
+        """The exit status, negative for a signal; TimeoutError if it does not end."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            self.kill()
+            raise TimeoutError(f"still running after {timeout:.0f} s; it printed: {self.printed()}")
+        return self._process.exitcode
+
+    def printed(self) -> str:
+        """What it has written to stdout and stderr so far."""
+        return self._output.read_text(encoding="utf-8", errors="replace")
+
+    def close(self) -> None:
+        self.kill()
+        self._process.join()
+        self._output.unlink(missing_ok=True)
+
+
+def run(arguments: Sequence[str], timeout: float = 120.0) -> tuple[int, str]:
+    """The exit status of a whole command, and what it prints."""
+    command = Forked(arguments)
+    try:
+        return command.wait(timeout), command.printed()
+    finally:
+        command.close()
+
+
+def _run(arguments: list[str], environment: Mapping[str, str], output: str, prepare: Callable[[], None] | None) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for standard in (1, 2):
+        os.dup2(descriptor, standard)
+    sys.argv = ["pipeline", *arguments]
+    # As a command of a shell in the foreground has them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    import torch
+
+    from pipeline.__main__ import main
+
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
+    if prepare is not None:
+        prepare()
+    sys.exit(main())
