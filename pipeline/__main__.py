@@ -7,8 +7,8 @@ from pipeline.system import process
 
 def main() -> int:
     """Run the command of ``sys.argv`` as a process of its own; returns the exit status."""
-    process.handle_signals()
     try:
+        process.handle_signals()
         # Imported here, so that an interrupt during the imports, which take a moment, is handled too.
         from pipeline.system import streams
 

@@ -35,7 +35,8 @@ def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion"
     manifest, data = fusion.manifest, workspace.task_data(task, None, 0)
     if not 1 <= keep < len(manifest.sources):
         count = len(manifest.sources)
-        raise PipelineError(f"--keep {keep}: fusion {manifest.run} has {count} sources: give 1 to {count - 1}")
+        sources = f"{count} sources: give 1 to {count - 1}" if count > 1 else "one source: there is none to remove"
+        raise PipelineError(f"--keep {keep}: fusion {manifest.run} has {sources}")
     identity = {
         "kind": "fusion",
         "tasks": {

@@ -6,15 +6,17 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-_IMPORTED = """
-accelerate adapters datasets evaluate pandas pyarrow.parquet scipy.stats sklearn.metrics
-pipeline.cli.app pipeline.reporting.build pipeline.runs.restore pipeline.runs.training_run
-stages.compare.compare stages.ensemble stages.export stages.extract stages.fuse stages.predict stages.pretrain
-stages.prune stages.runs tests.forked
-""".split()
+_STAGES = ("compare.compare", "ensemble", "export", "extract", "fuse", "predict", "pretrain", "prune", "report", "runs")
+_IMPORTED = [
+    *("accelerate", "adapters", "datasets", "evaluate", "pandas", "pyarrow.parquet", "scipy.stats", "sklearn.metrics"),
+    *("pipeline.cli.app", "pipeline.reporting.build", "pipeline.runs.restore", "pipeline.runs.training_run"),
+    *(f"stages.{stage}" for stage in _STAGES),
+    "tests.forked",
+]
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_IMPORTED)
 
@@ -37,10 +39,14 @@ class Forked:
         os.close(handle)
         self._output = Path(name)
         there = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+        began, begins = _context.Pipe(duplex=False)
         self._process: BaseProcess = _context.Process(
-            target=_run, args=([*map(str, arguments)], there, str(self._output), prepare)
+            target=_run, args=([*map(str, arguments)], there, str(self._output), begins, prepare)
         )
         self._process.start()
+        begins.close()
+        began.recv()  # from here on the command handles signals
+        began.close()
 
     def poll(self) -> int | None:
         return self._process.exitcode
@@ -79,7 +85,13 @@ def run(arguments: Sequence[str], timeout: float = 120.0) -> tuple[int, str]:
         command.close()
 
 
-def _run(arguments: list[str], environment: Mapping[str, str], output: str, prepare: Callable[[], None] | None) -> None:
+def _run(
+    arguments: list[str],
+    environment: Mapping[str, str],
+    output: str,
+    begins: Connection,
+    prepare: Callable[[], None] | None,
+) -> None:
     os.environ.clear()
     os.environ.update(environment)
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
@@ -92,8 +104,16 @@ def _run(arguments: list[str], environment: Mapping[str, str], output: str, prep
     import torch
 
     from pipeline.__main__ import main
+    from pipeline.system.process import handle_signals, report_interrupt
 
     torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     if prepare is not None:
         prepare()
-    sys.exit(main())
+    try:
+        handle_signals()
+        begins.send(None)
+        begins.close()
+        status = main()
+    except KeyboardInterrupt as interrupt:  # before main could take care of it
+        status = report_interrupt(interrupt, arguments)
+    sys.exit(status)

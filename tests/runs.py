@@ -35,7 +35,7 @@ def final_numbers(folder: Path) -> dict[str, object]:
     numbers: dict[str, object] = {}
     for file in sorted((folder / "reports" / "runs").glob("*/run.json")):
         record = json.loads(file.read_text())
-        curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"])
+        curve = pd.read_csv(file.parent / "curve.csv").drop(columns=["seconds"], errors="ignore")
         predictions = pd.read_parquet(file.parent / "predictions.parquet")
         kept = ("best_epoch", "scores", "unchanged", "artifact_digest", "weights_sha256", "identity")
         numbers[record["run"]] = ([record[key] for key in kept], curve.to_csv(), predictions.to_csv())

@@ -74,6 +74,8 @@ def import_artifacts(store: Store, file: Path) -> Imported:
         _check_sources(export, store)
         here = {manifest.run: _same_here(manifest, export, store) for manifest in export.manifests}
         new = [manifest for manifest in export.manifests if here[manifest.run] is None]
+        for manifest in export.manifests:
+            clear_leftovers((store.root / manifest.place).parent)
         if new:
             needed, free = sum(map(export.size, new)), shutil.disk_usage(make_folder(store.root)).free
             if needed > free:
@@ -122,7 +124,6 @@ def _add(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
             # What is entered last appears first.
             for manifest in reversed(manifests):
                 place = store.root / manifest.place
-                clear_leftovers(place.parent)
                 unpacked.push(note(place))
                 export.unpack(manifest, unpacked.enter_context(new_folder(place)))
             for manifest in manifests:  # another command may have put one there meanwhile
