@@ -1,6 +1,7 @@
 """Kill a command, give it again, and see whether anything differs from one that was never killed."""
 
 import hashlib
+import os
 import random
 import shutil
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.system.atomic import leftovers
-from tests.faults.moments import KINDS, Kill, Recording
+from tests.faults.disturbances import DISTURBANCES
+from tests.faults.moments import KINDS, Kill, Recording, mark_of
 from tests.faults.scenarios import SCENARIOS, prepare
 from tests.forked import Forked, run
 from tests.runs import final_numbers
@@ -35,9 +37,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
+    """``met`` says whether the command met the fault, or had ended before."""
+
     scenario: str
-    fault: Fault
-    killed: bool  # or it had ended before
+    fault: Fault | str
+    met: bool
     problems: Sequence[str] = ()
 
 
@@ -79,14 +83,23 @@ class Harness:
         finally:
             command.close()
         expected = (-fault.signal, 128 + fault.signal)
-        problems = []
-        if status not in (0, *expected):
-            problems.append(f"status {status} after the signal")
-        if "Traceback" in printed:
-            problems.append(f"a traceback after the signal: {printed}")
-        problems += self._differences(scenario, root, arguments)
-        shutil.rmtree(root)
+        problems = _wrong_end(status, printed, (0, *expected)) + self._differences(scenario, root, arguments)
         return Outcome(scenario, fault, status in expected, problems)
+
+    def disturb(self, scenario: str, name: str, random: random.Random) -> Outcome:
+        """Let the machine do what ``name`` says at one of the command's moments, then give the command again."""
+        reference, root = self._reference(scenario), self._start(scenario)
+        arguments = SCENARIOS[scenario].arguments(root, self._names)
+        number = random.randrange(len(reference.moments))
+        command = Forked(arguments, prepare=DISTURBANCES[name](str(root), number, os.environ["PIPELINE_CACHE"]))
+        try:
+            status, printed = command.wait(120), command.printed()
+        finally:
+            command.close()
+        met = mark_of(str(root)).exists()
+        mark_of(str(root)).unlink(missing_ok=True)
+        problems = _wrong_end(status, printed, (0, 2)) + self._differences(scenario, root, arguments)
+        return Outcome(scenario, f"{name} from moment {number}, {reference.moments[number]}", met, problems)
 
     def _differences(self, scenario: str, root: Path, arguments: Sequence[str]) -> list[str]:
         status, printed = run(arguments)
@@ -130,6 +143,11 @@ class Harness:
             root.mkdir()
         (root / "out").mkdir()
         return root
+
+
+def _wrong_end(status: int, printed: str, expected: Sequence[int]) -> list[str]:
+    problems = [] if status in expected else [f"ended with status {status}: {printed}"]
+    return problems + [f"printed a traceback: {printed}"] * ("Traceback" in printed)
 
 
 def _sleep(command: Forked, seconds: float) -> None:

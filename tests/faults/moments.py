@@ -44,15 +44,28 @@ class Kill:
     signal: int
 
     def __call__(self) -> None:
-        passed = 0
+        from_moment(self.root, self.number, lambda passed, _: passed or os.kill(os.getpid(), self.signal))
 
-        def count(_: str) -> None:
-            nonlocal passed
-            passed += 1
-            if passed == self.number + 1:
-                os.kill(os.getpid(), self.signal)
 
-        _at_each_moment(self.root, count)
+def from_moment(root: str, number: int, act: Callable[[int, str], Any]) -> None:
+    """Call ``act`` with 0, 1, 2 ... and the kind, at the moment ``number`` in ``root`` and at each that follows.
+
+    The first one leaves the file :func:`mark_of` beside ``root``.
+    """
+    passed = -1
+
+    def count(kind: str) -> None:
+        nonlocal passed
+        passed += 1
+        if passed >= number:
+            mark_of(root).touch()
+            act(passed - number, kind)
+
+    _at_each_moment(root, count)
+
+
+def mark_of(root: str) -> Path:
+    return Path(root).with_name("met")
 
 
 def _at_each_moment(root: str, act: Callable[[str], Any]) -> None:

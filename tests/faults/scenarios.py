@@ -13,8 +13,9 @@ from tests.nano import save_backbone, write_tasks
 
 STUDY = """
 name = "killed"
-methods = ["full", "adapter", "fusion", "multitask"]
-targets = ["films", "meals"]
+methods = ["full", "adapter", "fusion"]
+targets = ["films"]
+sources = ["meals"]
 seeds = [3]
 [recipe]
 bottleneck = 8

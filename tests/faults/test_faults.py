@@ -1,27 +1,40 @@
-"""Fifteen kills over every command that writes; ``make test-slow`` takes three hundred."""
+"""A short form of ``python -m tests.faults``, which ``make test-slow`` runs whole."""
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from tests.faults.__main__ import kill
+from tests.faults.__main__ import disturb, kill
+from tests.faults.disturbances import DISTURBANCES
+from tests.faults.harness import Harness, Outcome
 from tests.faults.scenarios import SCENARIOS
+
+QUICK = [name for name in SCENARIOS if name != "export onnx"]
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    return Harness(tmp_path_factory.mktemp("faults"))
 
 
 @pytest.mark.slow
-def test_a_killed_command_given_again_ends_as_one_that_was_never_killed(tmp_path: Path) -> None:
-    check(tmp_path, kills=15)
+def test_a_killed_command_given_again_ends_as_one_that_was_never_killed(harness: Harness) -> None:
+    check([*kill(harness, 15, 1, QUICK)], 15)
+
+
+@pytest.mark.slow
+def test_a_disturbed_command_says_so_and_ends_well_when_given_again(harness: Harness) -> None:
+    check([*disturb(harness, len(DISTURBANCES), 1, ["extract"])], len(DISTURBANCES))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_three_hundred_kills(tmp_path: Path) -> None:
-    check(tmp_path, kills=300)
+def test_many_faults(harness: Harness) -> None:
+    check([*kill(harness, 300, 2, [*SCENARIOS])], 300)
+    pairs = len(DISTURBANCES) * len(SCENARIOS)
+    check([*disturb(harness, pairs, 2, [*SCENARIOS])], pairs)
 
 
-def check(folder: Path, kills: int) -> None:
-    outcomes = kill(folder, kills, seed=1, verbs=list(SCENARIOS))
+def check(outcomes: Sequence[Outcome], count: int) -> None:
     assert [outcome for outcome in outcomes if outcome.problems] == []
-    killed = [outcome.scenario for outcome in outcomes if outcome.killed]
-    assert len(killed) == kills
-    assert len(set(killed)) >= 0.6 * len(SCENARIOS)
+    assert sum(outcome.met for outcome in outcomes) == count
