@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +18,6 @@ import pandas as pd
 import pytest
 
 from tests.nano import save_backbone
-from tests.runs import final_numbers
 
 ROOT = Path(__file__).parent.parent
 Command = Callable[..., tuple[int, str, str]]
@@ -378,63 +376,6 @@ def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
     assert not list((tmp_path / "store").rglob("manifest.json"))
     assert not list((tmp_path / "reports").rglob("*.tmp"))
     assert run(*arguments)[0] == 0
-
-
-def commands(folder: Path, backbone: Path, data: Path) -> dict[str, list[str]]:
-    recipe = folder / "recipe.toml"
-    recipe.write_text("bottleneck = 8\nbatch_size = 4\nepochs = 6\n")
-    study = folder / "study.toml"
-    study.write_text(
-        'name = "killed"\nmethods = ["multitask"]\n'
-        'targets = ["films", "meals"]\nseeds = [3]\n[recipe]\nbottleneck = 8\nbatch_size = 4\nepochs = 4\n'
-    )
-    places = [
-        f"--backbone={backbone}",
-        f"--data={data}",
-        f"--store={folder / 'store'}",
-        f"--reports={folder / 'reports'}",
-    ]
-    return {
-        "extract": ["extract", "--task", "films", *places, f"--recipe={recipe}"],
-        "extract meals": ["extract", "--task", "meals", *places, f"--recipe={recipe}"],
-        "fuse": ["fuse", "--target", "films", *places, f"--recipe={recipe}"],
-        "compare": ["compare", f"--study={study}", *places],
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_killed_commands_run_again_end_with_the_same_numbers(
-    run: Command, backbone_folder: Path, data_folder: Path, tmp_path: Path
-) -> None:
-    """SIGKILL in the middle of training, at whatever step that happens to be, in each of the three commands."""
-    killed, unkilled = (tmp_path / name for name in ("killed", "unkilled"))
-    for folder in (killed, unkilled):
-        folder.mkdir()
-    for command in commands(unkilled, backbone_folder, data_folder).values():
-        assert run(*command)[0] == 0
-    met_a_run = 0
-    for verb, command in commands(killed, backbone_folder, data_folder).items():
-        if verb != "extract meals":
-            process = spawn(*command, "--checkpoint-seconds", "0.05")
-            wait_for_a_checkpoint(process, killed / "reports" / "runs")
-            process.kill()
-            process.communicate()
-            met_a_run += process.returncode == -signal.SIGKILL
-        assert run(*command)[0] == 0
-    assert met_a_run == 3
-    assert final_numbers(killed) == final_numbers(unkilled)
-    assert {path.name for path in killed.rglob(".*")} <= {".lock", ".overview.lock"}
-
-
-def wait_for_a_checkpoint(process: subprocess.Popen[str], runs: Path) -> None:
-    """Return a few steps after an unfinished run has written its first state."""
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        if any(not (file.parent.parent / "run.json").exists() for file in runs.glob("*/checkpoint/state.safetensors")):
-            time.sleep(0.1)
-            return
-        time.sleep(0.002)
 
 
 def in_two_processes(*arguments: str) -> subprocess.CompletedProcess[str]:

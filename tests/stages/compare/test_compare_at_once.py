@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +21,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[3]
 QUICK = {"epochs": 1, "batch_size": 16, "bottleneck": 8}
@@ -136,23 +140,31 @@ def both(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_two_commands_share_the_runs_of_a_study_and_both_report_all_of_it(
-    workspace: Workspace, both: Path, capsys: pytest.CaptureFixture[str]
+def test_four_commands_share_the_runs_of_a_study_one_is_killed_and_all_report_the_same(
+    workspace: Workspace, both: Path
 ) -> None:
-    arguments = ["compare", "--study", str(both), "--json", *places(workspace)]
-    other = start(*arguments)
-    while other.poll() is None and not list(workspace.reports.glob("runs/*/.lock")):
-        time.sleep(0.01)
-    assert main(arguments) == 0
-    (out, error), (other_out, other_error) = capsys.readouterr(), other.communicate(timeout=200)
-    assert other.returncode == 0, other_error
-    assert out == other_out
-    assert json.loads(out.splitlines()[-1])["failed"] == 0
-    trained = [line for line in (error + other_error).splitlines() if "epoch 2/2" in line]
-    assert len(trained) == 4
-    results = pd.read_csv(workspace.reports / "both" / "results.csv")
-    assert results["run"].nunique() == 4
-    for run in results["run"]:
+    arguments = ["compare", "--study", str(both), "--json", "--checkpoint-seconds=0", *places(workspace)]
+    with ExitStack() as open_commands:
+        commands = [open_commands.enter_context(closing(Forked(arguments))) for _ in range(4)]
+        victim = commands[0]
+        while victim.poll() is None and "epoch 1/" not in victim.printed():
+            time.sleep(0.005)
+        victim.kill()
+        assert victim.wait(10) == -signal.SIGKILL
+        assert [command.wait(200) for command in commands[1:]] == [0] * 3
+        printed = [command.printed() for command in commands]
+        again = open_commands.enter_context(closing(Forked(arguments)))
+        assert again.wait(100) == 0
+        results = {text.splitlines()[-1] for text in [*printed[1:], again.printed()]}
+    assert len(results) == 1
+    assert json.loads(results.pop())["failed"] == 0
+    ends = Counter(re.findall(r"^(.*) epoch 2/2", "\n".join(printed), re.MULTILINE))
+    assert len(ends) == 4
+    # Whose process was killed between its last epoch and its record ended twice; no other did.
+    assert sum(ends.values()) <= 5
+    results_table = pd.read_csv(workspace.reports / "both" / "results.csv")
+    assert results_table["run"].nunique() == 4
+    for run in results_table["run"]:
         record = workspace.ledger.find(run)
         assert record is not None
         assert set(record.scores) == {"films", "meals"}
