@@ -12,7 +12,7 @@ from pipeline.data.split import split_rows
 from pipeline.data.tables import SUFFIXES, write_table
 from pipeline.data.tasks import Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
-from pipeline.system.atomic import new_folder
+from pipeline.system.atomic import clear_leftovers, new_folder
 from pipeline.system.errors import PipelineError, printable, shortened
 from pipeline.system.reading import present
 
@@ -43,6 +43,7 @@ def new_task(
     """
     shares = _shares(split)
     folder = data / _checked_name(name, file)
+    clear_leftovers(folder.parent, folder.name)
     if present(folder):
         raise PipelineError(f"{folder}: exists already: delete it, or give another name with --name")
     table = read_foreign(file)

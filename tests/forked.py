@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -48,12 +49,17 @@ class Forked:
         began.recv()  # from here on the command handles signals
         began.close()
 
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def poll(self) -> int | None:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        if self._process.is_alive() and self._process.pid is not None:
-            os.kill(self._process.pid, number)
+        if self._process.is_alive():
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -66,6 +72,13 @@ class Forked:
             raise TimeoutError(f"still running after {timeout:.0f} s; it printed: {self.printed()}")
         return self._process.exitcode
 
+    def first_line(self, timeout: float = 60.0) -> str:
+        """Its first whole line, as soon as it is there; empty if the command has ended without one."""
+        deadline = time.monotonic() + timeout
+        while "\n" not in self.printed() and self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.printed().partition("\n")[0]
+
     def printed(self) -> str:
         """What it has written to stdout and stderr so far."""
         return self._output.read_text(encoding="utf-8", errors="replace")
@@ -76,9 +89,9 @@ class Forked:
         self._output.unlink(missing_ok=True)
 
 
-def run(arguments: Sequence[str], timeout: float = 120.0) -> tuple[int, str]:
+def run(arguments: Sequence[str], timeout: float = 120.0, prepare: Callable[[], None] | None = None) -> tuple[int, str]:
     """The exit status of a whole command, and what it prints."""
-    command = Forked(arguments)
+    command = Forked(arguments, prepare=prepare)
     try:
         return command.wait(timeout), command.printed()
     finally:

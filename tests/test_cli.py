@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
+from tests import forked
 from tests.nano import save_backbone
 
 ROOT = Path(__file__).parent.parent
@@ -41,14 +41,6 @@ def recipe(tmp_path: Path) -> str:
     file = tmp_path / "recipe.toml"
     file.write_text("bottleneck = 8\n")
     return str(file)
-
-
-def spawn(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
-    """The real command as a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, **settings,
-    )  # fmt: skip
 
 
 def but(places: list[str], **changes: object) -> list[str]:
@@ -359,6 +351,11 @@ def test_a_file_where_a_folder_should_be_is_named(places: list[str], run: Comman
         assert_refused(result, "cannot write", "taken")
 
 
+def limit_file_size() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
+
+
 @pytest.mark.skipif(os.name != "posix", reason="sets a limit on the size of files")
 def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
     places: list[str], run: Command, recipe: str, tmp_path: Path
@@ -366,13 +363,8 @@ def test_a_disk_that_fills_up_while_saving_loses_nothing_finished(
     """A limit on file size refuses writes as a full disk does, wherever the test runs."""
     arguments = ["extract", "--task", "films", *places, *QUICK, "--recipe", recipe]
 
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
-
-    process = spawn(*arguments, preexec_fn=limit)
-    _, error = process.communicate(timeout=120)
-    assert_refused((process.returncode, "", error), "cannot write", "limit")
+    status, printed = forked.run(arguments, prepare=limit_file_size)
+    assert_refused((status, "", printed), "cannot write", "limit")
     assert not list((tmp_path / "store").rglob("manifest.json"))
     assert not list((tmp_path / "reports").rglob("*.tmp"))
     assert run(*arguments)[0] == 0

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from pipeline.data.tokens import tokenise
 from pipeline.models.backbone import Backbone
 from pipeline.stats import metrics
+from pipeline.system.process import c_library
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 
@@ -83,12 +86,22 @@ def test_torch_without_any_temporary_folder_says_so() -> None:
     ]
 
 
+@dataclass(frozen=True)
+class Mounted:
+    """Gives a process a file system of its own at ``folder``, which only it sees."""
+
+    folder: str
+    options: str
+
+    def __call__(self) -> None:
+        new_namespace = 0x00020000  # CLONE_NEWNS of Linux's sched.h
+        assert c_library().unshare(new_namespace) == 0
+        for how in (["--make-rprivate", "/"], ["-t", "tmpfs", "-o", self.options, "none", self.folder]):
+            subprocess.run(["mount", *how], check=True)
+
+
 def mounted(folder: Path, options: str, *arguments: str) -> tuple[int, str]:
-    """The command where ``folder`` is a file system of its own, which only it sees."""
-    script = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
-    line = ["unshare", "--mount", "sh", "-c", script, str(folder), sys.executable, "-m", "pipeline", *arguments]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=200)
-    return done.returncode, done.stderr
+    return forked.run(arguments, prepare=Mounted(str(folder), options))
 
 
 def may_mount() -> bool:
@@ -124,8 +137,6 @@ def test_a_full_store_keeps_what_was_trained(backbone_folder: Path, data_folder:
     assert status == 2
     assert "the disk is full. Finished work is kept" in error
     # The same command resumes after the last epoch.
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", "extract", *arguments], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert "epoch 1/1" not in done.stderr
+    status, printed = forked.run(["extract", *arguments])
+    assert status == 0
+    assert "epoch 1/1" not in printed

@@ -1,15 +1,14 @@
 """The models of a store over HTTP: the numbers of ``predict``, one backbone, and a store that changes meanwhile."""
 
 import json
-import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from pipeline.serving.app import Limits, make_app
 from stages.explain import answer_of
 from stages.extract import extract
 from stages.serve import StoreShelf
+from tests.forked import Forked
 from tests.nano import save_backbone
 from tests.serving import served
 from tests.stages.conftest import Shop
@@ -267,27 +267,19 @@ def test_what_cannot_be_served_is_one_message(
 def test_a_signal_stops_the_server_once_it_has_answered(number: signal.Signals, shop: Shop) -> None:
     """The real process: requests that arrived before the signal get their answers, and the status is 0."""
     line = ["serve", "--store", str(shop.store), "--port", "0", "--max-wait", "1500", "--precision", "fp32"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *line, "--model", "films"],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    ) as process:  # fmt: skip
-        try:
-            assert process.stdout is not None
-            started = process.stdout.readline()
-            address = started.split()[1]
-            assert started == f"serving {address} (films, meals, pairs; POST /predict asks films)\n"
-            with ThreadPoolExecutor(4) as pool:
-                # They wait for others to be computed with, longer than until the signal.
-                body = {"inputs": "the film is good"}
-                answers = [pool.submit(httpx.post, f"{address}/predict", json=body, timeout=60) for _ in range(4)]
-                while "pipeline_queue_rows 4" not in httpx.get(f"{address}/metrics", timeout=60).text:
-                    time.sleep(0.01)
-                process.send_signal(number)
-                assert [each.result().status_code for each in answers] == [200] * 4
-            assert process.wait(60) == 0
-            assert process.stderr is not None
-            assert process.stderr.read() == "stopping: no new requests; those that arrived are answered\n"
-            with pytest.raises(httpx.ConnectError):
-                httpx.get(f"{address}/health")
-        finally:
-            process.kill()
+    with closing(Forked([*line, "--model", "films"])) as server:
+        started = server.first_line()
+        address = started.split()[1]
+        assert started == f"serving {address} (films, meals, pairs; POST /predict asks films)"
+        with ThreadPoolExecutor(4) as pool:
+            # They wait for others to be computed with, longer than until the signal.
+            body = {"inputs": "the film is good"}
+            answers = [pool.submit(httpx.post, f"{address}/predict", json=body, timeout=60) for _ in range(4)]
+            while "pipeline_queue_rows 4" not in httpx.get(f"{address}/metrics", timeout=60).text:
+                time.sleep(0.01)
+            server.send_signal(number)
+            assert [each.result().status_code for each in answers] == [200] * 4
+        assert server.wait(60) == 0
+        assert server.printed() == f"{started}\nstopping: no new requests; those that arrived are answered\n"
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{address}/health")

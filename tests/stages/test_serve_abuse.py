@@ -1,10 +1,7 @@
 """Clients that are slow, large, broken or many: others get right answers meanwhile, and memory is bounded."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -26,6 +23,7 @@ import httpx
 from pipeline.serving import server
 from pipeline.serving.app import Limits, make_app
 from stages.serve import StoreShelf
+from tests.forked import Forked
 from tests.serving import served
 from tests.stages.conftest import Shop
 
@@ -39,16 +37,8 @@ MOST_MB = 150
 def process(shop: Shop) -> Iterator[tuple[psutil.Process, str]]:
     """The real server, and its address."""
     line = ["serve", "--store", str(shop.store), "--port", "0", "--precision", "fp32", "--model", "films"]
-    command, offline = [sys.executable, "-m", "pipeline", *line], {**os.environ, "HF_HUB_OFFLINE": "1"}
-    with subprocess.Popen(
-        command, cwd=ROOT, env=offline, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as started:
-        try:
-            assert started.stdout is not None
-            address = started.stdout.readline().split()[1]
-            yield psutil.Process(started.pid), address
-        finally:
-            started.kill()
+    with closing(Forked(line)) as started:
+        yield psutil.Process(started.pid), started.first_line().split()[1]
 
 
 def connected(address: str) -> socket.socket:

@@ -6,9 +6,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[3]
 RESUME = "interrupted: finished work is kept; run the same command again to resume"
@@ -130,12 +133,13 @@ def test_training_is_interrupted_in_one_line_and_keeps_its_checkpoint(
     places = {"backbone": backbone_folder, "data": data_folder, "store": tmp_path, "reports": tmp_path}
     options = {**places, "task": "films", "bottleneck": 8, "epochs": 100000, "checkpoint-seconds": 0.1}
     checkpoint = "runs/*/checkpoint/state.safetensors"
-    process = start(["extract", *(f"--{name}={value}" for name, value in options.items())])
-    wait_for(lambda: any(tmp_path.glob(checkpoint)), process)
-    process.send_signal(signal.SIGINT)
-    output, error = process.communicate(timeout=60)
-    assert (output, process.returncode) == ("", 130)
-    assert error.splitlines()[-1] == RESUME
-    assert error.count("interrupted") == 1
-    assert "Traceback" not in error
+    with closing(Forked(["extract", *(f"--{name}={value}" for name, value in options.items())])) as command:
+        while command.poll() is None and not any(tmp_path.glob(checkpoint)):
+            time.sleep(0.01)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(60) == 130
+        printed = command.printed()
+    assert printed.splitlines()[-1] == RESUME
+    assert printed.count("interrupted") == 1
+    assert "Traceback" not in printed
     assert any(tmp_path.glob(checkpoint))

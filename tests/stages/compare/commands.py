@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from pipeline.runs.workspace import Workspace
+from tests.forked import Forked
 
 _ROOT = Path(__file__).parents[3]
 
@@ -27,7 +28,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def wait_for_a_checkpoint(process: subprocess.Popen[str], folder: Path) -> None:
+def wait_for_a_checkpoint(process: subprocess.Popen[str] | Forked, folder: Path) -> None:
     """Return when an unfinished run has a checkpoint, or the process has ended."""
     while process.poll() is None and not list(folder.glob("reports/runs/*/checkpoint/state.safetensors")):
         time.sleep(0.005)

@@ -1,9 +1,9 @@
 """compare --jobs: several processes give what one gives, whichever of them is killed, interrupted or fails."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -16,8 +16,10 @@ from pipeline.settings.resources import ExecutorName, Resources
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare
+from tests import forked
+from tests.forked import Forked
 from tests.runs import final_numbers
-from tests.stages.compare.commands import arguments, start, wait_for_a_checkpoint
+from tests.stages.compare.commands import arguments, wait_for_a_checkpoint
 
 Command = Callable[..., tuple[int, str, str]]
 STUDY = """
@@ -47,7 +49,7 @@ def study(tmp_path: Path) -> Path:
     return file
 
 
-def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
+def workers(process: Forked) -> list[psutil.Process]:
     children = psutil.Process(process.pid).children()
     return [child for child in children if "pipeline.executors.worker" in child.cmdline()]
 
@@ -57,21 +59,21 @@ def test_two_processes_one_of_them_killed_give_what_one_gives(
     workspace: Workspace, study: Path, tmp_path: Path
 ) -> None:
     one, several = tmp_path / "one", tmp_path / "several"
-    with start(*arguments(study, workspace, one)) as main:  # not here: bits depend on the number of threads
-        main.communicate(timeout=300)
-    assert main.returncode == 2
-    main = start(*arguments(study, workspace, several, "--jobs=2", "--checkpoint-seconds=0"))
-    wait_for_a_checkpoint(main, several)
-    victim, _ = workers(main)
-    victim.kill()
-    output, error = main.communicate(timeout=300)
-    assert main.returncode == 2, error
-    assert "a worker was lost (SIGKILL)" in error
+    status, _ = forked.run(arguments(study, workspace, one), 300)  # bits depend on the number of threads
+    assert status == 2
+    command = arguments(study, workspace, several, "--jobs=2", "--checkpoint-seconds=0")
+    with closing(Forked(command)) as main:
+        wait_for_a_checkpoint(main, several)
+        victim, _ = workers(main)
+        victim.kill()
+        status, printed = main.wait(300), main.printed()
+    assert status == 2, printed
+    assert "a worker was lost (SIGKILL)" in printed
     assert final_numbers(several) == final_numbers(one)
-    assert "[12/12 runs]" in error
-    assert error.count("failed: ") == FAILED
-    assert f"{FAILED} of 10 cells have no run" in error
-    assert output.count("page: ") == 1
+    assert "[12/12 runs]" in printed
+    assert printed.count("failed: ") == FAILED
+    assert f"{FAILED} of 10 cells have no run" in printed
+    assert printed.count("page: ") == 1
     for weights in one.glob("reports/runs/*/weights.safetensors"):
         assert (several / weights.relative_to(one)).read_bytes() == weights.read_bytes()
     assert {path.name for path in several.rglob(".*")} <= {".lock", ".overview.lock"}
@@ -85,14 +87,14 @@ def test_an_interrupt_reaches_all_processes_and_the_study_resumes(
     number: signal.Signals, workspace: Workspace, study: Path, run: Command, tmp_path: Path
 ) -> None:
     command = arguments(study, workspace, tmp_path, "--methods=adapter", "--jobs=2")
-    main = start(*command, "--checkpoint-seconds=0")
-    wait_for_a_checkpoint(main, tmp_path)
-    started = workers(main)
-    main.send_signal(number)
-    _, error = main.communicate(timeout=100)
-    assert main.returncode == 128 + number
-    assert error.splitlines()[-1].startswith("interrupted: finished work is kept")
-    assert "Traceback" not in error
+    with closing(Forked([*command, "--checkpoint-seconds=0"])) as main:
+        wait_for_a_checkpoint(main, tmp_path)
+        started = workers(main)
+        main.send_signal(number)
+        assert main.wait(100) == 128 + number
+        printed = main.printed()
+    assert printed.splitlines()[-1].startswith("interrupted: finished work is kept")
+    assert "Traceback" not in printed
     assert not any(worker.is_running() for worker in started)
     status, _, error = run(*command)
     assert status == 0, error
