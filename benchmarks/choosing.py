@@ -14,7 +14,7 @@ from pipeline.runs.ranking import ROWS, WHOLE, best_sources
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import sha256_file, sha256_text
-from pipeline.training.devices import make_accelerator
+from pipeline.training.devices import make_accelerator, resolve_precision
 
 from .backbones import MINILM, NANO, backbone_folder
 from .report import Report
@@ -31,7 +31,7 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"Seconds to choose {_CHOSEN} adapters of width {setting.bottleneck}: d = {shape.width}, {shape.layers}"
-            f" layers, random weights; {rows} rows of the lengths of QQP's pairs, fp32.",
+            f" layers, random weights; {rows} rows of the lengths of QQP's pairs, the precision that is faster here.",
             f"Of more than {WHOLE} adapters, all are probed at their bottlenecks and {WHOLE} are run whole.",
             "Medians (lowest to highest).",
         ),
@@ -40,7 +40,7 @@ def run(setting: Setting) -> Report:
 
 
 def _row(setting: Setting, folder: Path, size: int, count: int) -> Row:
-    backbone, accelerator = open_backbone(str(folder)), make_accelerator("fp32")
+    backbone, accelerator = open_backbone(str(folder)), make_accelerator(resolve_precision("auto"))
     adapters = _write_adapters(backbone, setting.scratch / f"adapters-{count}", setting.bottleneck, count)
     texts = [" ".join(["word"] * (length - 2)) for length in real_lengths("quora", size)]
     labels = np.random.default_rng(0).integers(0, 2, size)

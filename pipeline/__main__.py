@@ -19,6 +19,8 @@ def main() -> int:
         return app.main()
     except KeyboardInterrupt as interrupt:
         return process.report_interrupt(interrupt, sys.argv[1:])
+    finally:
+        process.end_at_signals()
 
 
 if __name__ == "__main__":

@@ -78,14 +78,23 @@ def init_adapters(backbone: PreTrainedModel) -> None:
 
 def begin_as(backbone: PreTrainedModel, name: str, saved: SavedModules) -> None:
     """Give AdapterHub's adapter ``name`` the weights of a saved one, of the same shape, in the layers that have it."""
-    check_saved_config(backbone, name, saved)
+    read_into(adapter_parameters(backbone, name), backbone, name, saved)
+
+
+def adapter_parameters(backbone: PreTrainedModel, name: str) -> dict[tuple[str, str], Tensor]:
+    """The parameters of AdapterHub's adapter ``name``, by what stands before and after ``name`` in theirs."""
     places = {module.adapter_modules_name for module in backbone.modules() if isinstance(module, AdapterLayerBase)}
-    mark = re.compile(rf"\.({'|'.join(sorted(places))})\.{re.escape(name)}\.")
-    own = {
-        mark.sub(lambda place: f".{place[1]}.{saved.task}.", key): tensor  # its name in the file
-        for key, tensor in backbone.named_parameters()
-        if mark.search(key)
-    }
+    mark = re.compile(rf"(.*\.(?:{'|'.join(sorted(places))})\.){re.escape(name)}(\..*)")
+    matches = ((mark.fullmatch(key), tensor) for key, tensor in backbone.named_parameters())
+    return {(match[1], match[2]): tensor for match, tensor in matches if match is not None}
+
+
+def read_into(
+    parameters: Mapping[tuple[str, str], Tensor], backbone: PreTrainedModel, name: str, saved: SavedModules
+) -> None:
+    """As :func:`begin_as`, where the :func:`adapter_parameters` are known: to look for them takes long."""
+    check_saved_config(backbone, name, saved)
+    own = {f"{before}{saved.task}{after}": tensor for (before, after), tensor in parameters.items()}
     trained = kept_indices(backbone, saved.recipe.adapter.drop_layers)
     fill(own, read_tensors(saved.folder / ADAPTER_FILE, in_layers(own, trained), saved.remedy))
 

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from pipeline.data.tasks import Pooling
 from pipeline.methods.bank import sites_of
 from pipeline.methods.houlsby import bottleneck_method
-from pipeline.methods.saved import SavedModules, begin_as, init_adapters
+from pipeline.methods.saved import SavedModules, adapter_parameters, init_adapters, read_into
 from pipeline.models.layout import layers_of
 from pipeline.models.transfer_model import pool
 
@@ -35,13 +35,17 @@ class UnitReader:
         init_adapters(backbone)
         self._backbone, self._count = backbone.eval(), len(saved)
         joined_sites = [_JoinedSite(site) for site in sites_of(backbone)]
-        names: dict[object, str] = {}  # of a module for each shape, which each adapter of that shape passes through
+        # A module for each shape, which each adapter of that shape passes through: its name, and its parameters.
+        modules: dict[object, tuple[str, dict[tuple[str, str], Tensor]]] = {}
         for position, each in enumerate(saved):
             kind, dropped = each.recipe.adapter.kind, each.recipe.adapter.drop_layers
-            name = names.setdefault((kind, each.recipe.bottleneck.width, dropped), f"shape{len(names)}")
-            if name not in backbone.adapters_config:
+            shape = kind, each.recipe.bottleneck.width, dropped
+            if shape not in modules:
+                name = f"shape{len(modules)}"
                 bottleneck_method(each.recipe).put_in(backbone, name, each.recipe, dropped)
-            begin_as(backbone, name, each)
+                modules[shape] = name, adapter_parameters(backbone, name)
+            name, parameters = modules[shape]
+            read_into(parameters, backbone, name, each)
             for joined in joined_sites:
                 joined.add(position, name)
         backbone.set_active_adapters(None)
@@ -62,7 +66,9 @@ class UnitReader:
             bare = self._backbone(**inputs).last_hidden_state
         parts: list[list[Tensor]] = [[] for _ in range(self._count)]
         for joined in self._sites:
-            units = pool(joined.units(hidden[joined.site]), inputs["attention_mask"], pooling)
+            # Of units of a thousand adapters those of one token are made, if no other is read.
+            states = hidden[joined.site][:, :1] if pooling == "cls" else hidden[joined.site]
+            units = pool(joined.units(states), inputs["attention_mask"], pooling)
             for position, place in joined.places.items():
                 parts[position].append(units[:, place])
         none = bare.new_empty(len(bare), 0)

@@ -66,7 +66,7 @@ def best_sources(
         candidate.verify()
     kept, most = list(candidates), max(WHOLE, 2 * count)
     if len(kept) > most:
-        units = _units(kept, recipe, rows, backbone, accelerator.device)
+        units = _units(kept, recipe, rows, backbone, accelerator)
         kept = _highest([explained(each, labels, classes) for each in units], kept, most)
     fits = [explained(sentence_vectors(each, recipe, rows, backbone, accelerator), labels, classes) for each in kept]
     chosen = _highest(fits, kept, count)
@@ -89,13 +89,14 @@ def _highest(fits: Sequence[float], candidates: Sequence[Artifact], count: int) 
 
 
 def _units(
-    candidates: Sequence[Artifact], recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, device: torch.device
+    candidates: Sequence[Artifact], recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> Iterator[np.ndarray]:
     """For each candidate its units on ``rows`` beside the bare backbone's sentence vectors, (rows, features).
 
     With these, adapters ranked more like their whole models do than by their units alone.
     """
     assert recipe.pooling is not None
+    device = accelerator.device
     reader = UnitReader(backbone.load().to(device), [modules_of(each) for each in candidates])
     (split,) = splits_of(rows, recipe, backbone.tokenizer, both_orders=False)
     inputs, pairs = (split, None) if split.b is None else sentences_of(split, np.arange(len(split)))
@@ -103,11 +104,11 @@ def _units(
     vectors, units = list[Tensor](), list[list[Tensor]]()
     for first in range(0, len(order), _BATCH):
         batch = collate(inputs, order[first : first + _BATCH], backbone.tokenizer.pad_token_id)
-        bare, read = reader.read(
-            {key: batch[key].to(device) for key in BACKBONE_INPUTS if key in batch}, recipe.pooling
-        )
-        vectors.append(bare.cpu())
-        units.append([each.cpu() for each in read])
+        inputs_there = {key: batch[key].to(device) for key in BACKBONE_INPUTS if key in batch}
+        with accelerator.autocast():
+            bare, read = reader.read(inputs_there, recipe.pooling)
+        vectors.append(bare.float().cpu())
+        units.append([each.float().cpu() for each in read])
     back = torch.from_numpy(np.argsort(order, kind="stable"))
     for each in zip(*units, strict=True):
         features = torch.cat([torch.cat(vectors), torch.cat(each)], dim=1)[back]

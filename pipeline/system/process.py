@@ -67,6 +67,13 @@ def handle_signals() -> None:
             signal.signal(number, _interrupt)
 
 
+def end_at_signals() -> None:
+    """Let SIGINT and SIGTERM end the process at once: its work is done, and nothing that runs at exit handles them."""
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, signal.SIG_DFL)
+
+
 class DeferredInterrupts:
     """While its block runs, SIGINT and SIGTERM wait for :meth:`raise_held`, or for the end; a second one kills.
 
