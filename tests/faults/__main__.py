@@ -14,11 +14,13 @@ from typing import Any
 from tests.faults.disturbances import DISTURBANCES
 from tests.faults.harness import Harness, Outcome
 from tests.faults.scenarios import SCENARIOS
+from tests.faults.server import kill_server
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=300)
+    parser.add_argument("--servers", type=int, default=30, help="kills of the server")
     parser.add_argument("--disturbances", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--commands", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
@@ -28,6 +30,7 @@ def main() -> int:
         os.environ["PIPELINE_CACHE"] = str(Path(folder, "tokens"))
         harness = Harness(Path(folder))
         killed = list(kill(harness, options.kills, options.seed, options.commands))
+        killed += kill_server(harness.trained / "store", options.servers, options.seed)
         disturbed = list(disturb(harness, options.disturbances, options.seed, options.commands))
     print(table(killed, command=lambda each: each.scenario, signal=lambda each: each.fault.signal.name))
     print(table(killed, moment=lambda each: each.fault.kind))

@@ -56,8 +56,8 @@ class Harness:
     """Commands that work in copies of one folder; what they should end with is found when it is first needed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._trained = folder, folder / "trained"
-        self._names = prepare(folder / "inputs", self._trained)
+        self._folder, self.trained = folder, folder / "trained"
+        self._names = prepare(folder / "inputs", self.trained)
         self._references: dict[str, _Reference] = {}
 
     def draw(self, scenario: str, random: random.Random) -> Fault:
@@ -138,7 +138,7 @@ class Harness:
         root = self._folder / "work"
         shutil.rmtree(root, ignore_errors=True)
         if SCENARIOS[scenario].trained:
-            shutil.copytree(self._trained, root)
+            shutil.copytree(self.trained, root)
         else:
             root.mkdir()
         (root / "out").mkdir()

@@ -8,6 +8,7 @@ from tests.faults.__main__ import disturb, kill
 from tests.faults.disturbances import DISTURBANCES
 from tests.faults.harness import Harness, Outcome
 from tests.faults.scenarios import SCENARIOS
+from tests.faults.server import kill_server
 
 QUICK = [name for name in SCENARIOS if name != "export onnx"]
 
@@ -27,10 +28,16 @@ def test_a_disturbed_command_says_so_and_ends_well_when_given_again(harness: Har
     check([*disturb(harness, len(DISTURBANCES), 1, ["extract"])], len(DISTURBANCES))
 
 
+@pytest.mark.slow
+def test_a_killed_server_gives_no_wrong_answer(harness: Harness) -> None:
+    check([*kill_server(harness.trained / "store", 2, 1)], 2)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_many_faults(harness: Harness) -> None:
     check([*kill(harness, 300, 2, [*SCENARIOS])], 300)
+    check([*kill_server(harness.trained / "store", 30, 2)], 30)
     pairs = len(DISTURBANCES) * len(SCENARIOS)
     check([*disturb(harness, pairs, 2, [*SCENARIOS])], pairs)
 
