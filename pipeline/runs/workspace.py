@@ -19,7 +19,8 @@ from pipeline.data.load import TaskData, check_limit, has_rows, load_all_rows, r
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
 from pipeline.methods.registry import check_fits
-from pipeline.models.backbone import Backbone, family_of, open_backbone
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.repository import family_of
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Store
 from pipeline.runs.weights import ARTIFACT_KINDS

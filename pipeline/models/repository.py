@@ -1,0 +1,192 @@
+"""Read a pretrained model's folder or Hub repository, of which nothing is ever run; problems are told in one line.
+
+What a repository says is checked before any class of transformers sees it, and read without its code.
+"""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PretrainedConfig
+from transformers import logging as transformers_logging
+from transformers.utils import cached_file
+from transformers.utils import has_file as hub_has_file
+
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import read_json
+
+# Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
+POSITION_OFFSET = {
+    "bert": 0,
+    "distilbert": 0,
+    "roberta": 2,
+    "xlm-roberta": 2,
+    "electra": 0,
+    "deberta-v2": 0,  # also DeBERTa-v3
+    "modernbert": 0,
+}
+ENCODER = "encoder (config.json, model.safetensors)"
+OTHER_CONFIG = "use the config.json that the weights were saved with"
+
+_CONFIGURATION = "configuration (config.json)"
+_SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
+_MOST_LAYERS = 1000
+_INDEX = "model.safetensors.index.json"
+_SAFE = ("model.safetensors", _INDEX)
+_PICKLED = "pytorch_model.bin"
+_OWN_ATTENTION = (None, True, False, "eager", "sdpa")
+_ONLY_ASK = {
+    f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
+}
+_CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
+
+# Their messages while loading (unused poolers, inactive adapters, retries) are expected here or reported in our words.
+transformers_logging.set_verbosity_error()
+for _library in ("adapters", "huggingface_hub"):
+    logging.getLogger(_library).setLevel(logging.ERROR)
+
+
+def configuration(name: str) -> PretrainedConfig:
+    """The configuration of a supported family, whose repository runs no code when it is loaded."""
+    described: dict[str, Any] = read_pretrained(name, _CONFIGURATION, _Description)
+    _check_runs_no_code(name, described)
+    # Before any class of transformers sees it: those of some model types load other repositories, and trust them.
+    family = described.get("model_type")
+    if not isinstance(family, str):
+        raise refused(name, f"no readable {_CONFIGURATION}: its model_type is {shortened(family)}, which is no name")
+    if family not in POSITION_OFFSET:
+        families = ", ".join(POSITION_OFFSET)
+        raise refused(name, f"model type {shortened(family)} is not supported; use one of {families}")
+    config: PretrainedConfig = read_pretrained(name, _CONFIGURATION, AutoConfig)
+    _check_config(name, config)
+    return config
+
+
+def family_of(name: str) -> str:
+    """The model type of the backbone in a folder or of a Hub id; raises as :func:`open_backbone`, but for its weights.
+
+    Its configuration alone is read.
+    """
+    family: str = configuration(name).model_type
+    return family
+
+
+def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> Any:
+    """The result of ``auto_class.from_pretrained`` for a Hub id or a folder, without remote code.
+
+    ``what`` it reads is for the :class:`PipelineError` if there is no such folder or it cannot be read.
+    """
+    is_folder = _is_folder(name)
+    if not is_folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
+    try:
+        return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
+    except Exception as error:
+        # Loaders fail in many ways: OSError, KeyError, a TypeError for a missing vocabulary, a RuntimeError for other
+        # shapes, a bare Exception for a damaged tokenizer.json.
+        if type(error).__name__ == "SafetensorError":
+            message = f"its weights file is damaged ({reason_of(error)}): copy it again"
+        elif what == ENCODER and not any(has_file(name, file) for file in _SAFE) and has_file(name, _PICKLED):
+            message = f"its weights are pickled ({_PICKLED}), and to read them could run code: {_CONVERT}"
+        elif "size mismatch" in str(error):
+            message = f"its weights do not fit its config.json ({reason_of(error, 'size mismatch')}): {OTHER_CONFIG}"
+        elif is_folder:
+            message = f"the folder holds no readable {what}: {reason_of(error)}"
+        else:
+            message = (
+                "cannot be had from the Hub: check the id, connect, or give a local folder with --backbone DIR"
+                f" ({reason_of(error)})"
+            )
+        raise refused(name, message) from error
+
+
+def has_file(name: str, file: str) -> bool:
+    """Whether a folder or repository has a file; False where the Hub cannot be asked."""
+    if _is_folder(name):
+        return (Path(name) / file).exists()
+    with suppress(Exception):
+        return bool(hub_has_file(name, file))
+    return False
+
+
+def refused(name: str, problem: str) -> PipelineError:
+    return PipelineError(f"backbone '{name}': {problem}")
+
+
+def reason_of(error: Exception, mark: str = "") -> str:
+    """The first line of ``error`` that contains ``mark``, shortened; with its type where that says more."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and mark in line]
+    text = shortened(lines[0], most=200)[1:-1].rstrip(".:") if lines else ""
+    return text if isinstance(error, OSError | RuntimeError) and text else f"{type(error).__name__}: {text}"
+
+
+class _Description:
+    """The configuration as transformers reads it, which may be another file than config.json, but not yet used."""
+
+    @staticmethod
+    def from_pretrained(name: str, trust_remote_code: bool) -> dict[str, Any]:
+        described: dict[str, Any] = PretrainedConfig.get_config_dict(name)[0]
+        return described
+
+
+def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
+    """Refuse a folder or repository whose files name code to run, or weights that are pickled, before it is loaded."""
+    files = {"config.json": configuration, "tokenizer_config.json": _json_of(name, "tokenizer_config.json")}
+    for file, described in files.items():
+        if "auto_map" in described:
+            problem = f"its {file} names code of its own (auto_map), which is never run"
+            raise refused(name, f"{problem}: use a backbone that transformers has the code of")
+        for key, value in described.items():
+            if "attn_implementation" in key and value not in _OWN_ATTENTION:
+                problem = f"its {file} names attention that is fetched and run ({key} = {shortened(value)})"
+                raise refused(name, f"{problem}: remove the key")
+    shards = _json_of(name, _INDEX).get("weight_map", {})
+    if others := sorted({str(file) for file in shards.values()} if isinstance(shards, dict) else {"no table"}):
+        others = [file for file in others if not file.endswith(".safetensors")]
+    if others:
+        raise refused(name, f"its {_INDEX} names weights that are no safetensors ({shortened(others[0])}): {_CONVERT}")
+
+
+def _check_config(name: str, config: PretrainedConfig) -> None:
+    """Refuse an encoder, before it is built, one of whose sizes is none or does not fit another."""
+    for key in _SIZES:
+        size = getattr(config, key, None)
+        if type(size) is not int or size < 1:
+            problem = f"its config.json says {key} = {shortened(size)}, which has to be a whole number above 0"
+            break
+    else:
+        layers, heads, width = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
+        if layers > _MOST_LAYERS:
+            problem = f"its config.json says {layers} layers, more than {_MOST_LAYERS}"
+        elif width % heads:
+            problem = f"{heads} attention heads do not divide its hidden_size ({width})"
+        else:
+            return
+    raise refused(name, f"{problem}: {OTHER_CONFIG}")
+
+
+def _json_of(name: str, file: str) -> dict[str, Any]:
+    """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read."""
+    # Failures are of many kinds; what is loaded is read again, and then refused in its own words.
+    with suppress(Exception):
+        path = Path(name) / file if _is_folder(name) else cached_file(name, file, **_ONLY_ASK)
+        content = read_json(Path(path), "") if path is not None and Path(path).exists() else {}
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def _is_folder(name: str) -> bool:
+    """Whether ``name`` is a folder, which must then have a configuration that can be read."""
+    try:
+        is_folder = Path(name).is_dir()
+    except (OSError, ValueError):  # a name too long, or one with a null byte
+        raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
+    file = Path(name) / "config.json"
+    if is_folder and not file.exists():
+        raise refused(name, "the folder holds no config.json: give the folder of an encoder")
+    if is_folder and not isinstance(read_json(file, remedy := "copy it again"), dict):
+        raise PipelineError(f"{file}: not a configuration: {remedy}")
+    return is_folder
