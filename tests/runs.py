@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.training import fit
 
 
 def single_run(workspace: Workspace, kind: Any, task: str, recipe: Recipe, seed: int, **rest: Any) -> TrainingRun:
@@ -28,6 +30,25 @@ def joint_run(
 ) -> TrainingRun:
     parts = (Part(workspace.task(task), recipes[task], limits[task]) for task in tasks)
     return TrainingRun(RunRequest("multitask", tuple(parts), **rest), workspace)
+
+
+class Stopped(Exception):
+    """Stands for a kill."""
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Let training stop in optimiser step ``step``, from 1; the list grows by each step that is begun, of all runs."""
+    original = fit._backward
+    begun: list[int] = []
+
+    def stopping(*arguments: Any) -> Any:
+        begun.append(len(begun) + 1)
+        if begun[-1] == step:
+            raise Stopped
+        return original(*arguments)
+
+    monkeypatch.setattr(fit, "_backward", stopping)
+    return begun
 
 
 def final_numbers(folder: Path) -> dict[str, object]:

@@ -7,27 +7,21 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from torch import Tensor
 
 from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from pipeline.training.objectives import Objective
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from stages.pretrain import pretrain
 from tests.nano import FAMILIES
-from tests.runs import single_run
+from tests.runs import Stopped, single_run, stop_at
 
 Quick = Callable[..., Recipe]
 NEW = ["electra", "deberta-v2", "modernbert"]
-
-
-class Stopped(Exception):
-    """Stands for a kill at a chosen step."""
 
 
 @pytest.fixture
@@ -88,25 +82,9 @@ def test_a_run_that_was_stopped_ends_as_one_never_stopped(  # type: ignore[no-un
         return single_run(workspace, kind, "films", quick(trainable, batch_size=32, **values), seed=0).get()
 
     whole = train("whole")
-    steps = 0
-    original = Objective.__getattribute__
-
-    def stopping(self: Objective, name: str) -> Any:
-        value = original(self, name)
-
-        def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-            nonlocal steps
-            steps += 1
-            if steps == 5:
-                raise Stopped
-            return value(outputs, labels)
-
-        return loss if name == "loss" else value
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Objective, "__getattribute__", stopping)
-        with pytest.raises(Stopped):
-            train("stopped")
+    stop_at(monkeypatch, 5)
+    with pytest.raises(Stopped):
+        train("stopped")
     record = train("stopped")
     assert (record.dev, record.weights_sha256) == (whole.dev, whole.weights_sha256)
     assert record.artifact_digest == whole.artifact_digest

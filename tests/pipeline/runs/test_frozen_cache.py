@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import Tensor
 
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.training.objectives import Objective
-from tests.runs import single_run
+from tests.runs import Stopped, single_run, stop_at
 
 Quick = Callable[..., Recipe]
 MODELS = {
@@ -21,10 +19,6 @@ MODELS = {
     "siamese head only": ("frozen", "head", "pairs", {"encoding": "siamese"}),
     "dropped layers": ("adapter", "adapter", "films", {"drop_layers": "0"}),
 }
-
-
-class Stopped(Exception):
-    """Stands for a kill at a chosen step."""
 
 
 @pytest.fixture(params=MODELS.values(), ids=list(MODELS))
@@ -79,25 +73,9 @@ def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_never_stopped(  # type: 
     settings = {"cache_gb": share * sum(cached_bytes) / 2**30 if share < 1 else 2.0, "checkpoint_seconds": 0.0}
     whole = train("whole", **settings)
     assert (sum(cached_bytes[2:]) < 0.61 * sum(cached_bytes[:2])) == (share < 1)
-    steps = 0
-    original = Objective.__getattribute__
-
-    def stopping(self: Objective, name: str) -> Any:
-        value = original(self, name)
-
-        def loss(outputs: Tensor, labels: Tensor) -> Tensor:
-            nonlocal steps
-            steps += 1
-            if steps == 17:
-                raise Stopped
-            return value(outputs, labels)
-
-        return loss if name == "loss" else value
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Objective, "__getattribute__", stopping)
-        with pytest.raises(Stopped):
-            train("stopped", **settings)
+    stop_at(monkeypatch, 17)
+    with pytest.raises(Stopped):
+        train("stopped", **settings)
     record = train("stopped", **settings)
     assert record.dev == whole.dev
     assert curve(tmp_path / "stopped", record) == curve(tmp_path / "whole", whole)

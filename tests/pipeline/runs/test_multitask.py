@@ -24,7 +24,7 @@ from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from tests.nano import save_backbone
-from tests.runs import joint_run, single_run
+from tests.runs import Stopped, joint_run, single_run, stop_at
 
 Quick = Callable[..., Recipe]
 TASKS = ("films", "meals", "pairs")
@@ -134,27 +134,6 @@ def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace
     model("films", input_ids=ids, attention_mask=torch.ones_like(ids)).sum().backward()
     heads = {name: next(model.of(name).head.parameters()).grad for name in TASKS}
     assert [gradient is not None for gradient in heads.values()] == [True, False, False]
-
-
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
-    """Let training stop in optimiser step ``step``, from 1; the list grows by each step that is begun."""
-    from pipeline.training import fit
-
-    original = fit._backward
-    begun: list[int] = []
-
-    def stopping(*arguments: Any) -> Any:
-        begun.append(len(begun) + 1)
-        if begun[-1] == step:
-            raise Stopped
-        return original(*arguments)
-
-    monkeypatch.setattr(fit, "_backward", stopping)
-    return begun
 
 
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

@@ -20,7 +20,7 @@ from pipeline.training.terms import Terms, terms_of
 from pipeline.training.terms.term import Regularised
 from stages.fuse import fuse
 from stages.predict import predict
-from tests.runs import joint_run, single_run
+from tests.runs import Stopped, joint_run, single_run, stop_at
 
 Quick = Callable[..., Recipe]
 BOTH = {"smart": 1.0, "bregman": 1.0}
@@ -75,31 +75,16 @@ def test_fusion_trains_under_both_and_leaves_frozen_weights_alone(workspace: Wor
     assert curve["smart_cosine"].isna().tolist() == [True, False]
 
 
-class Stopped(Exception):
-    """Stands for a kill."""
-
-
 def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(workspace, quick, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     settings = {**BOTH, "epochs": 2, "pair_order": "random"}
     record = make(workspace, quick, "full", "pairs", **settings).get()
     other = dataclasses.replace(workspace, reports=tmp_path / "stopped", checkpoint_seconds=0.0)
-    from pipeline.training import fit
-
-    original, steps = fit._backward, 0
-
-    def stopping(*arguments: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 5:  # of six, in the second epoch
-            raise Stopped
-        return original(*arguments)
-
-    monkeypatch.setattr(fit, "_backward", stopping)
+    begun = stop_at(monkeypatch, 5)  # of six, in the second epoch
     with pytest.raises(Stopped):
         make(other, quick, "full", "pairs", **settings).get()
     assert other.ledger.checkpoint_file(record.run).is_file()
     resumed = make(dataclasses.replace(other), quick, "full", "pairs", **settings).get()
-    assert (steps, resumed.run) == (7, record.run)
+    assert (len(begun), resumed.run) == (7, record.run)
     tables = [place.ledger.predictions(record.run) for place in (workspace, other)]
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     curves = [place.ledger.curve(record.run).drop(columns="seconds") for place in (workspace, other)]
