@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.system.errors import writing
+from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import MACHINE, is_held, open_lock, try_lock
 from pipeline.system.process import c_library
 
@@ -79,6 +79,9 @@ def new_folder(path: Path) -> Iterator[Path]:
         temporary = staging / target.name
         temporary.mkdir()
         yield temporary
+        if not _lock_in(staging, target).exists():
+            # Some of the files may be gone with it, and their folder made again for the others.
+            raise PipelineError(f"{path}: what was half-written was deleted meanwhile: run the same command again")
         _complete(temporary, staging)
         _replace_folder(target, temporary, staging / f"{target.name}.old")
         _flush(target.parent)
@@ -144,7 +147,7 @@ def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
         staging = target.with_name(f".{target.name}.{MACHINE}{uuid.uuid4().hex[:8]}.tmp")
         staging.mkdir()
         with suppress(FileNotFoundError):  # another process cleared it before it was locked
-            file = staging / f"{target.name}.lock"
+            file = _lock_in(staging, target)
             lock, locked = open_lock(file), True
             with suppress(OSError):  # no locks here, so nobody else clears this either
                 locked = try_lock(lock)
@@ -153,11 +156,15 @@ def _locked_staging(target: Path) -> tuple[Path, BinaryIO]:
             lock.close()
 
 
+def _lock_in(staging: Path, target: Path) -> Path:
+    return staging / f"{target.name}.lock"
+
+
 def _clear(staging: Path, target: Path, same_machine: bool) -> None:
     with suppress(OSError):
         if not same_machine and time.time() - staging.stat().st_mtime < 24 * 60 * 60:
             return
-        with open_lock(staging / f"{target.name}.lock") as lock:
+        with open_lock(_lock_in(staging, target)) as lock:
             if try_lock(lock):
                 _dispose(staging, target)
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import math
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -108,6 +109,20 @@ def test_a_failure_while_writing_a_folder_leaves_what_was_there(
         raise error
     assert names(tmp_path) == (["folder"] if old else [])
     assert not old or names(tmp_path / "folder") == ["old"]
+
+
+def test_a_folder_that_was_deleted_while_it_was_written_does_not_appear(tmp_path: Path) -> None:
+    """Though whatever writes a file makes its folder again, so that some of the files are there."""
+
+    def write() -> None:
+        with new_folder(tmp_path / "place") as folder:
+            write_text(folder / "first", "1")
+            shutil.rmtree(folder.parent)
+            write_text(folder / "second", "2")
+
+    with pytest.raises(PipelineError, match="place: what was half-written was deleted meanwhile: run the same command"):
+        write()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:

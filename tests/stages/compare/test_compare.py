@@ -21,6 +21,7 @@ from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
 from stages.pretrain import pretrain
 from stages.report import report
+from tests.stages.compare.conftest import with_figures
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3}
 
@@ -54,7 +55,8 @@ def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no
         dev_limit=30,
         curve={"rows": [24, 48], "methods": ["full", "multitask", "fusion"]},
     )
-    return small, workspace, *compare(small, workspace)
+    with with_figures():
+        return small, workspace, *compare(small, workspace)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
 from stages.ensemble import ensemble
 from stages.report import maps_of
+from tests.stages.compare.conftest import with_figures
 
 TOGETHER = {"trainable": "full", "epochs": 3, "batch_size": 16, "learning_rate": 5e-3}
 VALUES: dict[str, Any] = {
@@ -278,7 +279,8 @@ EPOCHS: dict[str, Any] = {
 
 def test_published_epochs_and_every_task_of_joint_training_are_shown(place: Workspace, tmp_path: Path) -> None:
     result, _ = compare(Study.parse(EPOCHS, "test"), place)
-    report = build_report(result, place.ledger, tmp_path)
+    with with_figures():
+        report = build_report(result, place.ledger, tmp_path)
     curve = place.ledger.curve(run_of(result, "full", "films", 1)).set_index("epoch")
     shown = rows(report, "published-epochs")
     assert [row["epoch"].sort for row in shown] == [1, 2, 3, 4, 5]
