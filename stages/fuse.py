@@ -22,14 +22,17 @@ def fuse(
     *,
     seed: int,
     limit: int | None = None,
+    target_limit: int | None = None,
     sources: str | None = None,
     force: bool = False,
 ) -> RunRecord:
     """Train fusion layers for ``target`` and put them into the store.
 
-    Without ``limit``, stage two reads the rows stage one read: the limit of the target's own adapter.
+    Without a limit, stage two reads the rows stage one read: the limit of the target's own adapter.
 
     Args:
+        limit: training rows of each task; None: all.
+        target_limit: training rows of the target, where they are others than ``limit``.
         sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
             lacks is trained first, as is the target's own if the recipe takes it. ``best:N``: of the adapters that fit
             the N that :func:`pipeline.runs.ranking.best_sources` chooses. None: all that fit. In both cases none is
@@ -40,14 +43,15 @@ def fuse(
     count = None if sources is None else best_count(sources)
     if sources is not None and count is None:
         names = fusion.named(parse_sources(sources, workspace))
-        _train_missing(names, fusion, seed, limit)
+        _train_missing(names, fusion, seed, limit, target_limit)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
-    if own is not None and limit is None:
-        limit = own.limit
+    rows = limit if target_limit is None else target_limit
+    if own is not None and rows is None:
+        rows = own.limit
     if count is not None:
-        chosen = _best(count, chosen, fusion, seed, limit)
-    run = TrainingRun(fusion.request(chosen, seed=seed, limit=limit), workspace)
+        chosen = _best(count, chosen, fusion, seed, rows)
+    run = TrainingRun(fusion.request(chosen, seed=seed, limit=rows), workspace)
     if own is not None and own.train_rows != run.data[own.task].fingerprint["train"]:
         print(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
@@ -65,28 +69,34 @@ def _best(
     others = [artifact for artifact in fitting if artifact.manifest.task != task.name]
     rows = workspace.task_data(task, limit, seed).train
     recipe = workspace.resolve(fusion.recipe, task)
-    best = best_sources(count, others, task, recipe, rows, workspace.backbone_for(recipe), make_accelerator("fp32"))
+    accelerator = make_accelerator(recipe.precision)
+    best = best_sources(count, others, task, recipe, rows, workspace.backbone_for(recipe), accelerator)
     return tuple(artifact for artifact in fitting if artifact.manifest.task == task.name or artifact in best)
 
 
-def _train_missing(names: Sequence[SourceName], fusion: Fusion, seed: int, limit: int | None) -> None:
+def _train_missing(
+    names: Sequence[SourceName], fusion: Fusion, seed: int, limit: int | None, target_limit: int | None
+) -> None:
     """Train the adapters of ``names`` that the store lacks, one by one; each is kept as soon as it is finished.
 
     All that can be known to be wrong is raised before the first one starts.
     """
     workspace, missing = fusion.workspace, on_main_process(lambda: fusion.missing(names))
     recipes = {name: fusion.adapter_recipe(workspace.task(name)) for name in missing}
+    limits = dict.fromkeys([*recipes, fusion.task.name], limit)
+    if target_limit is not None:
+        limits[fusion.task.name] = target_limit
     runs = {
-        name: TrainingRun(RunRequest.single("adapter", workspace.task(name), recipe, seed, limit), workspace)
+        name: TrainingRun(RunRequest.single("adapter", workspace.task(name), recipe, seed, limits[name]), workspace)
         for name, recipe in recipes.items()
     }
     fusion.check(names, {name: run.recipe for name, run in runs.items()}, seed)
     rows = {name: len(run.data[name].train) for name, run in runs.items()}
-    workspace.task_data(fusion.task, limit, seed)  # read here, not after hours
+    workspace.task_data(fusion.task, limits[fusion.task.name], seed)  # read here, not after hours
     if missing and is_main_process():
         listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
         print(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}", file=sys.stderr)
     for name, recipe in recipes.items():
-        record = extract(name, recipe, workspace, seed=seed, limit=limit)
+        record = extract(name, recipe, workspace, seed=seed, limit=limits[name])
         if is_main_process():
             print(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}", file=sys.stderr)

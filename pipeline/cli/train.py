@@ -61,6 +61,7 @@ def fuse(
     drop_layers: str | None = None,
     fusion: Literal["gated", "anchored", "standard"] | None = None,
     fusion_impl: Literal["fast", "stock"] | None = None,
+    target_limit: int | None = None,
     places: Places = Places(),
     training: Training = Training(),
     running: OneRun = OneRun(),
@@ -78,6 +79,7 @@ def fuse(
         fusion: gated: gates on the other tasks' adapters beside one of the target's own, trained together; anchored:
             attention initialised as the best single adapter; standard: the form of Pfeiffer et al. 2021 (gated).
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
+        target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
     announce(LIBRARIES)
     from stages import fuse as stage
@@ -85,7 +87,16 @@ def fuse(
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     workspace, seed, limit = places.workspace(running), running.seed, running.limit
     print_run(
-        stage.fuse(target, recipe, workspace, seed=seed, limit=limit, sources=sources, force=running.force),
+        stage.fuse(
+            target,
+            recipe,
+            workspace,
+            seed=seed,
+            limit=limit,
+            target_limit=target_limit,
+            sources=sources,
+            force=running.force,
+        ),
         running.json,
     )
 

@@ -67,6 +67,18 @@ def test_what_is_missing_is_trained_as_extract_trains_it(
     assert order == []
 
 
+@pytest.mark.parametrize("limit", [50, None])
+def test_a_target_may_have_fewer_rows_than_its_sources(
+    limit: int | None, workspace: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = quick("fusion", epochs=1, fusion="anchored", pooling="cls")
+    record = fuse("films", recipe, workspace, seed=1, limit=limit, target_limit=20, sources="meals")
+    assert f"adapters of meals ({limit or 96} rows), films (20 rows)\n" in capsys.readouterr().err
+    assert record.score("films").train_rows == 20
+    again = fuse("films", recipe, workspace, seed=1, sources="meals")  # the rows that its own adapter was trained on
+    assert again == record
+
+
 def test_a_gated_fusion_needs_no_adapter_of_its_target(
     workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
