@@ -1,0 +1,77 @@
+"""FSDP: each process holds a share of the weights, of their gradients and of Adam's moments (Zhao et al. 2023).
+
+What trains is a sharded copy of the model. The model itself stays whole: it is evaluated, kept and saved as without
+FSDP, and gets the copy's weights where it needs them. Of the four times the weights that training needs, each process
+holds the weights and its share of the four.
+"""
+
+import copy
+import os
+
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType, parse_flag_from_env
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+
+_READS_WEIGHTS = ("smart", "bregman", "l2_sp", "score_train")
+"""Settings whose code reads or changes the weights of the model itself while its copy trains."""
+
+
+def is_sharded() -> bool:
+    """Whether ``accelerate launch --use_fsdp`` started this process."""
+    return parse_flag_from_env("ACCELERATE_USE_FSDP")
+
+
+def load_whole() -> None:
+    """Have transformers load the weights in every process, not only in the first: the model stays whole."""
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+
+
+def shard_on_cpu(accelerator: Accelerator) -> None:
+    """Turn on what Accelerate turns on for GPUs alone: on CPUs it would train without FSDP and not say so."""
+    accelerator.state.distributed_type = DistributedType.FSDP
+    PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin()
+
+
+def check_sharding(title: str, recipe: Recipe, trainable: str, tasks: int = 1) -> None:
+    """Under FSDP, raise a :class:`PipelineError` for a training that is not made for it."""
+    if not is_sharded():
+        return
+    flat, why = recipe.flat(), []
+    if trainable != "full":
+        why.append(f"this one has trainable = '{trainable}'")
+    if tasks > 1:
+        why.append(f"this one trains {tasks} tasks together")
+    why += [f"this one has {key}" for key in _READS_WEIGHTS if flat[key]]
+    if recipe.precision == "fp16":
+        why.append("in bf16 or fp32")
+    if os.environ.get("FSDP_VERSION", "1") != "2":
+        why.append("in version 2 (--fsdp_version 2)")
+    if why:
+        raise PipelineError(
+            f"{title}: FSDP is for full fine-tuning of one task: {'; '.join(why)}. Start it without --use_fsdp"
+        )
+
+
+def copy_to_shard(model: nn.Module, device: torch.device) -> nn.Module:
+    """What is to train: the model itself, or under FSDP a copy of it, which Accelerate will shard."""
+    return copy.deepcopy(model.to(device)) if is_sharded() else model
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a sharded tensor, of which every process has to ask at the same time; another one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shared_as(tensor: Tensor, other: Tensor) -> Tensor:
+    """This process's share of a whole tensor, if ``other``, which has the same shape, is sharded; else the whole."""
+    if not isinstance(other, DTensor) or tensor.shape != other.shape:
+        return tensor
+    # Every process has the same tensor: nothing has to be sent.
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
