@@ -124,8 +124,9 @@ class Sharded:
         original: Callable[[DTensor], torch.Tensor] = DTensor.full_tensor
 
         def noted(tensor: DTensor, **settings: Any) -> torch.Tensor:
-            with Path(self.file).open("a") as file:
-                file.write(f"{tensor.to_local().numel()} {tensor.numel()}\n")
+            if tensor.ndim:  # the norm of the gradient is none of the model's
+                with Path(self.file).open("a") as file:
+                    file.write(f"{tensor.to_local().numel()} {tensor.numel()}\n")
             return original(tensor, **settings)
 
         DTensor.full_tensor = noted  # type: ignore[method-assign]
@@ -228,8 +229,8 @@ def test_fully_sharded_training_is_that_of_one_process(study: Numbers, elsewhere
     with group(command, 2, FSDP | BY_LAYER, lambda rank: Sharded(str(files[rank]))) as members:
         wait_until(members, lambda: checkpoint_of(elsewhere) is not None)
         members[0].send_signal(signal.SIGTERM)
-        assert statuses(members, 20) == [128 + signal.SIGTERM] * 2, members[0].printed()
-    assert all("Traceback" not in member.printed() for member in members)
+        assert statuses(members, 20)[1] == 128 + signal.SIGTERM, members[0].printed()
+        assert all("Traceback" not in member.printed() for member in members)
     shares = [np.loadtxt(file).sum(axis=0) for file in files]
     assert sum(here for here, _ in shares) == pytest.approx(np.mean([whole for _, whole in shares]))
     assert max(here / whole for here, whole in shares) < 0.6
