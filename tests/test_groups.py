@@ -45,6 +45,7 @@ recipe = { fusion = "gated" }
 """
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
 BY_LAYER = {"FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP", "FSDP_TRANSFORMER_CLS_TO_WRAP": "BertLayer"}
+RECOMPUTED = {"FSDP_ACTIVATION_CHECKPOINTING": "true"}
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,7 @@ def test_fully_sharded_training_is_that_of_one_process(study: Numbers, elsewhere
     """Stopped, it goes on sharded or not: its checkpoint is that of any run."""
     command = elsewhere.compare("--methods=full", "--checkpoint-seconds=0.001")
     files = [elsewhere.folder / f"shares{rank}" for rank in range(2)]
-    with group(command, 2, FSDP | BY_LAYER, lambda rank: Sharded(str(files[rank]))) as members:
+    with group(command, 2, FSDP | BY_LAYER | RECOMPUTED, lambda rank: Sharded(str(files[rank]))) as members:
         wait_until(members, lambda: checkpoint_of(elsewhere) is not None)
         members[0].send_signal(signal.SIGTERM)
         assert statuses(members, 20)[1] == 128 + signal.SIGTERM, members[0].printed()
@@ -239,13 +240,13 @@ def test_fully_sharded_training_is_that_of_one_process(study: Numbers, elsewhere
     assert_close(elsewhere.numbers(), {run: found for run, found in study.items() if run[0] == "full"})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "settings", "expected"),
     [
         ("adapter", {}, "trainable = 'adapter'"),
         ("multitask", {}, "trains 2 tasks together"),
         ("full", {"FSDP_VERSION": "1"}, "--fsdp_version 2"),
+        ("full", {"FSDP_OFFLOAD_PARAMS": "true"}, "without --fsdp_offload_params"),
     ],
 )
 def test_what_cannot_be_sharded_is_refused(

@@ -281,7 +281,9 @@ class Resumption:
 
 
 def trainable(model: nn.Module) -> Tensors:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    named = model.named_parameters()
+    # FSDP's activation checkpointing puts a module between a layer and its parameters.
+    return {name.replace("_checkpoint_wrapped_module.", ""): tensor for name, tensor in named if tensor.requires_grad}
 
 
 def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:

@@ -25,7 +25,7 @@ from torch.utils.benchmark import Timer
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import give_back_memory, is_main_process
-from pipeline.training.sharding import is_sharded, load_whole, shard_on_cpu
+from pipeline.training.sharding import is_sharded, load_whole, set_up_sharding
 from pipeline.training.tracking import check_tracker
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class OneDevice:
 
 
 def on_gpu() -> bool:
-    """Whether to compute on a GPU: there is one, and ``accelerate launch --cpu`` did not forbid it."""
+    """Whether to compute on a GPU: there is one, and ``ACCELERATE_USE_CPU`` does not forbid it."""
     return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
 
 
@@ -203,10 +203,9 @@ def make_accelerator(
     if accelerator.num_processes != process_count():
         raise PipelineError(
             f"{process_count()} processes were launched, but they do not find each other: on CPUs set"
-            " ACCELERATE_USE_CPU=true, or start with accelerate launch --cpu"
+            " ACCELERATE_USE_CPU=true"
         )
-    if is_sharded() and accelerator.device.type == "cpu" and accelerator.num_processes > 1:
-        shard_on_cpu(accelerator)
+    set_up_sharding(accelerator)
     return accelerator
 
 

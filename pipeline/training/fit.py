@@ -104,7 +104,7 @@ def fit(
         progress = Progress()
         score(model.to(accelerator.device), progress, 0, None, 0.0)
         return progress
-    trained = copy_to_shard(model, accelerator.device)
+    trained = copy_to_shard(model, accelerator)
     rates = peak_rates(trained, recipe, pretrained)
     groups = parameter_groups(trained, recipe.weight_decay, without_decay, rates)
     betas = (recipe.adam_beta1, recipe.adam_beta2)

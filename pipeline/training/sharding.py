@@ -11,8 +11,9 @@ import os
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import PartialState
-from accelerate.utils import DistributedType, parse_flag_from_env
+from accelerate.utils import DistributedType, convert_outputs_to_fp32, parse_flag_from_env
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pipeline.settings.recipe import Recipe
@@ -32,11 +33,17 @@ def load_whole() -> None:
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
-def shard_on_cpu(accelerator: Accelerator) -> None:
-    """Turn on what Accelerate turns on for GPUs alone: on CPUs it would train without FSDP and not say so."""
-    accelerator.state.distributed_type = DistributedType.FSDP
-    PartialState._shared_state["distributed_type"] = DistributedType.FSDP
-    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin()
+def set_up_sharding(accelerator: Accelerator) -> None:
+    """What Accelerate leaves to be done where processes train with FSDP; nothing elsewhere."""
+    state = accelerator.state
+    if not is_sharded() or accelerator.distributed_type == DistributedType.NO:
+        return
+    if accelerator.device.type == "cpu":
+        # Accelerate turns FSDP on for GPUs alone: on CPUs it would train without and not say so.
+        state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        state.fsdp_plugin = FullyShardedDataParallelPlugin()
+    # Weights and their gradients stay in fp32, as without FSDP; autocast is for the rest.
+    state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
 def check_sharding(title: str, recipe: Recipe, trainable: str, tasks: int = 1) -> None:
@@ -53,15 +60,23 @@ def check_sharding(title: str, recipe: Recipe, trainable: str, tasks: int = 1) -
         why.append("in bf16 or fp32")
     if os.environ.get("FSDP_VERSION", "1") != "2":
         why.append("in version 2 (--fsdp_version 2)")
+    if parse_flag_from_env("FSDP_OFFLOAD_PARAMS"):
+        why.append("without --fsdp_offload_params")
     if why:
         raise PipelineError(
             f"{title}: FSDP is for full fine-tuning of one task: {'; '.join(why)}. Start it without --use_fsdp"
         )
 
 
-def copy_to_shard(model: nn.Module, device: torch.device) -> nn.Module:
+def copy_to_shard(model: nn.Module, accelerator: Accelerator) -> nn.Module:
     """What is to train: the model itself, or under FSDP a copy of it, which Accelerate will shard."""
-    return copy.deepcopy(model.to(device)) if is_sharded() else model
+    if not is_sharded():
+        return model
+    copied = copy.deepcopy(model.to(accelerator.device))
+    if accelerator.mixed_precision == "bf16":
+        autocast = torch.autocast(accelerator.device.type, dtype=torch.bfloat16)
+        copied.forward = convert_outputs_to_fp32(autocast(copied.forward))
+    return copied
 
 
 def whole(tensor: Tensor) -> Tensor:
