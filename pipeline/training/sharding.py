@@ -29,8 +29,9 @@ def is_sharded() -> bool:
 
 
 def load_whole() -> None:
-    """Have transformers load the weights in every process, not only in the first: the model stays whole."""
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+    """Under FSDP, have transformers load the weights in every process, not in the first alone: the model stays whole."""
+    if is_sharded():
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
 def set_up_sharding(accelerator: Accelerator) -> None:
