@@ -29,7 +29,7 @@ def is_sharded() -> bool:
 
 
 def load_whole() -> None:
-    """Under FSDP, have transformers load the weights in every process, not in the first alone: the model stays whole."""
+    """Under FSDP, have transformers load the weights in every process: the model stays whole in each."""
     if is_sharded():
         os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
