@@ -30,6 +30,7 @@ from pipeline.system.reading import present, read_text
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
+from pipeline.training.sharding import check_sharding
 from pipeline.training.tracking import tracking
 
 RESULT = "pretraining.json"
@@ -120,6 +121,7 @@ class _Pretraining:
 
     def train(self) -> dict[str, Any]:
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
+        check_sharding(self.title, recipe, "full")
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
             check_writable(self.output)  # now rather than after hours

@@ -17,6 +17,7 @@ from pipeline.cli.store import store_app
 from pipeline.cli.tasks import tasks
 from pipeline.cli.train import demo, extract, fuse, pretrain, prune
 from pipeline.system.errors import PipelineError, refusal
+from pipeline.system.process import is_loss_of_another
 from pipeline.system.streams import print_error
 from pipeline.system.version import VERSION
 
@@ -86,6 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         where = f"{error.filename}: " if error.filename is not None else ""
         message = f"{where}{reason}. Finished work is kept; mend this and run the same command again"
+    except RuntimeError as error:
+        if not is_loss_of_another(error):
+            raise
+        message = "another process of this run has ended. Finished work is kept; run the same command again to resume"
     print_error(message)
     return 2
 

@@ -35,6 +35,7 @@ from pipeline.training.fit import Loss, TrainingData, fit
 from pipeline.training.mixing import mixed
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
 from pipeline.training.predict import Extend
+from pipeline.training.sharding import check_sharding
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised, divergence_of
@@ -117,6 +118,7 @@ class TrainingRun:
 
     def train(self) -> RunRecord:
         """Train, score every task and write everything; see :meth:`get`."""
+        check_sharding(self.title, self.recipe, self.recipe.trainable, len(self.parts))
         workspace, recipes = self.workspace, {name: part.recipe.flat() for name, part in self.parts.items()}
         accelerator = make_accelerator(
             self.recipe.precision, workspace.track, workspace.ledger.folder(self.name), resting=len(self.parts) > 1

@@ -5,6 +5,7 @@ After Ctrl-C or SIGTERM one line says what is kept, and the exit status is what 
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -42,6 +43,11 @@ def set_up() -> None:
         with suppress(AttributeError):
             c_library().mallopt(_MMAP_MAX, 0)
             c_library().mallopt(_TRIM_THRESHOLD, -1)
+
+
+def is_loss_of_another(error: RuntimeError) -> bool:
+    """Whether torch says with ``error`` that another of the processes that train together is gone."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and re.search("gloo|NCCL|TCPStore", str(error)) is not None
 
 
 def give_back_memory() -> None:
@@ -107,6 +113,19 @@ class DeferredInterrupts:
             self._restore()
             handler(number, frame)
 
+    def end(self) -> None:
+        """:meth:`raise_held`; without a held signal, as if SIGTERM were held: another process of the group has one.
+
+        It may have been meant for all, and reach this process later: the next signal does nothing, and the one after it
+        kills.
+        """
+        if self.held is not None:
+            self.raise_held()
+            return
+        self._handlers = dict.fromkeys(self._handlers, _kill_next_time)
+        self._restore()
+        raise Interrupted(signal.SIGTERM)
+
     @contextmanager
     def lifted(self) -> Iterator[None]:
         """A block in which signals are not held. An exception in it ends the holding."""
@@ -137,6 +156,11 @@ def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> 
         print(f"interrupted{kept}", file=sys.stderr)
     # Some libraries, Ray's among them, raise a KeyboardInterrupt of their own in place of ours.
     return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
+
+
+def _kill_next_time(_number: int, _frame: FrameType | None) -> None:
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_DFL)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

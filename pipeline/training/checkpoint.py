@@ -18,6 +18,9 @@ from torch.optim import AdamW
 
 from pipeline.models.backbone import hash_tensors
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
+from pipeline.system.errors import PipelineError
+from pipeline.training.devices import same_in_all_processes
+from pipeline.training.sharding import shared_as, whole
 
 _FORMAT = 2
 
@@ -167,8 +170,14 @@ class Resumption:
     Args:
         file: None keeps nothing, and a missing file leaves everything at the start.
         seconds: the longest time until the state is :attr:`due` to be kept again.
-        model: unwrapped.
+        model: unwrapped; it gets the weights of ``trained`` from :meth:`gather`.
+        trained: what the optimiser trains: the model itself, or its sharded copy.
         companions: the same ones in the same order each time.
+
+    Several processes call its methods together.
+
+    Raises:
+        PipelineError: the processes do not all read the same checkpoint.
     """
 
     def __init__(
@@ -176,12 +185,13 @@ class Resumption:
         file: Path | None,
         seconds: float,
         model: nn.Module,
+        trained: nn.Module,
         optimizer: AdamW,
         accelerator: Accelerator,
         companions: Sequence[Companion] = (),
     ) -> None:
         self._file, self._seconds = file, seconds
-        self._model, self._optimizer, self._accelerator = model, optimizer, accelerator
+        self._model, self._trained, self._optimizer, self._accelerator = model, trained, optimizer, accelerator
         self._companions = companions
         self.progress = Progress()
         self._best: Tensors = {}
@@ -190,10 +200,15 @@ class Resumption:
         if resumed is not None and _fits(resumed, model):
             self.progress, self._best, states = resumed.progress, resumed.best_weights, resumed.companions
             _load_weights(model, resumed.weights)
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": resumed.optimizer, "param_groups": groups})
+            _load_weights(trained, resumed.weights)
+            self._load_optimizer(resumed.optimizer)
             if accelerator.scaler is not None and resumed.scaler:
                 accelerator.scaler.load_state_dict(resumed.scaler)
+        if not same_in_all_processes(accelerator, self.progress.step):
+            raise PipelineError(
+                f"{file}: the processes that train together read different checkpoints: give all machines the same"
+                " --reports, on shared storage"
+            )
         for index, companion in enumerate(companions):
             companion.start(states.get(index, {}))
         self._began = self._kept_at = time.monotonic()
@@ -201,6 +216,9 @@ class Resumption:
 
     @property
     def due(self) -> bool:
+        """Whether it is time to :meth:`keep` the state, which is for the process to say that writes it."""
+        if self._file is None or not self._accelerator.is_main_process:
+            return False
         now = time.monotonic()
         early = max(_MOST_LOST * (now - self._began), self._cost / _MOST_WRITING, _SOONEST)
         return now - self._kept_at >= min(self._seconds, early)
@@ -215,16 +233,45 @@ class Resumption:
             raise
 
     def keep(self) -> None:
-        """Write the state. Every process holds the same; one of them writes."""
-        started = time.monotonic()
-        if self._file is not None and self._accelerator.is_main_process:
+        """Write the state. Every process holds the same, or its share; one of them writes."""
+        if self._file is None:
+            return
+        started, writes = time.monotonic(), self._accelerator.is_main_process
+        self.gather()
+
+        def gathered(tensor: Tensor) -> Tensor:
+            value = whole(tensor)
+            return value.cpu() if writes else value.new_empty(0)
+
+        optimizer = {
+            # One after the other: a GPU may not hold them all.
+            index: {name: gathered(value) for name, value in state.items()}
+            for index, state in self._optimizer.state_dict()["state"].items()
+        }
+        if writes:
             scaler = self._accelerator.scaler.state_dict() if self._accelerator.scaler is not None else {}
             weights = {name: tensor.detach() for name, tensor in trainable(self._model).items()}
-            optimizer = {index: dict(state) for index, state in self._optimizer.state_dict()["state"].items()}
             held = {index: companion.state() for index, companion in enumerate(self._companions)}
             save_checkpoint(self._file, Checkpoint(self.progress, weights, self._best, optimizer, scaler, held))
         self._kept_at = time.monotonic()
         self._cost = self._kept_at - started
+
+    def gather(self) -> None:
+        """Give the model the weights of its sharded copy, if that is what trains."""
+        if self._trained is not self._model:
+            own = trainable(self._model)
+            with torch.no_grad():
+                for name, tensor in trainable(self._trained).items():
+                    own[name].copy_(whole(tensor))
+
+    def _load_optimizer(self, states: Mapping[int, Tensors]) -> None:
+        groups = self._optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        own = {
+            index: {name: shared_as(value, parameters[index]) for name, value in state.items()}
+            for index, state in states.items()
+        }
+        self._optimizer.load_state_dict({"state": own, "param_groups": self._optimizer.state_dict()["param_groups"]})
 
     def remember_best(self) -> None:
         self._best = {name: tensor.detach().cpu().clone() for name, tensor in trainable(self._model).items()}
@@ -234,7 +281,9 @@ class Resumption:
 
 
 def trainable(model: nn.Module) -> Tensors:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    named = model.named_parameters()
+    # FSDP's activation checkpointing puts a module between a layer and its parameters.
+    return {name.replace("_checkpoint_wrapped_module.", ""): tensor for name, tensor in named if tensor.requires_grad}
 
 
 def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
@@ -249,4 +298,4 @@ def _fits(checkpoint: Checkpoint, model: nn.Module) -> bool:
 def _load_weights(model: nn.Module, weights: Tensors) -> None:
     with torch.no_grad():
         for name, parameter in trainable(model).items():
-            parameter.copy_(weights[name])
+            parameter.copy_(shared_as(weights[name], parameter))

@@ -18,13 +18,14 @@ import torch
 import torch.distributed
 from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import broadcast_object_list, parse_flag_from_env
+from accelerate.utils import broadcast_object_list, gather_object, parse_flag_from_env
 from torch import nn
 from torch.utils.benchmark import Timer
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import give_back_memory, is_main_process
+from pipeline.training.sharding import is_sharded, load_whole, set_up_sharding
 from pipeline.training.tracking import check_tracker
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ class OneDevice:
 
 
 def on_gpu() -> bool:
-    """Whether to compute on a GPU: there is one, and ``accelerate launch --cpu`` did not forbid it."""
+    """Whether to compute on a GPU: there is one, and ``ACCELERATE_USE_CPU`` does not forbid it."""
     return torch.cuda.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU")
 
 
@@ -96,8 +97,25 @@ def on_main_process(action: Callable[[], T]) -> T:
     return result
 
 
+def in_any_process(accelerator: Accelerator, flag: bool) -> bool:
+    """Whether one of the processes raises ``flag``; all of them ask together and get the same answer."""
+    if accelerator.num_processes == 1:
+        return flag
+    raised: torch.Tensor = accelerator.reduce(torch.tensor(float(flag), device=accelerator.device), "sum")
+    return bool(raised.item() > 0)
+
+
+def same_in_all_processes(accelerator: Accelerator, value: object) -> bool:
+    """Whether all processes hold an equal value; all of them ask together and get the same answer."""
+    if accelerator.num_processes == 1:
+        return True
+    values = gather_object([value])
+    return all(each == value for each in values)
+
+
 def _group() -> PartialState:
     # The first call decides for good whether the processes form a group; PartialState itself does not read this flag.
+    load_whole()
     state = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"))
     _leave_at_exit()
     return state
@@ -185,8 +203,9 @@ def make_accelerator(
     if accelerator.num_processes != process_count():
         raise PipelineError(
             f"{process_count()} processes were launched, but they do not find each other: on CPUs set"
-            " ACCELERATE_USE_CPU=true, or start with accelerate launch --cpu"
+            " ACCELERATE_USE_CPU=true"
         )
+    set_up_sharding(accelerator)
     return accelerator
 
 
@@ -221,11 +240,16 @@ def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
     """
     weights = sum(parameter.nbytes for parameter in model.parameters())
     trained = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    needed, available = weights + 3 * trained + held, available_bytes()
+    shares = process_count() if is_sharded() else 1
+    parts = {
+        "weights": weights + (weights // shares if is_sharded() else 0),
+        "gradients": trained // shares + held,
+        "Adam's moments": 2 * trained // shares,
+    }
+    needed, available = sum(parts.values()), available_bytes()
     if not on_gpu():
         available += weights
     if needed > available:
-        parts = {"weights": weights, "gradients": trained + held, "Adam's moments": 2 * trained}
         listed = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items() if size)
         raise PipelineError(
             f"{title}: training needs at least {needed / 2**30:.1f} GiB ({listed}), but there are"

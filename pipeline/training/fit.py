@@ -22,9 +22,10 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
-from pipeline.training.devices import peak_memory_mb, reset_peak_memory
+from pipeline.training.devices import in_any_process, peak_memory_mb, reset_peak_memory
 from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
+from pipeline.training.sharding import copy_to_shard, whole
 from pipeline.training.surgery import Surgery
 
 Loss = Callable[[nn.Module, Piece], Tensor]
@@ -89,7 +90,8 @@ def fit(
         """Score the model into the curve; returns whether it is the best so far."""
         started = time.perf_counter()
         model.eval()
-        with interrupts.lifted():
+        # Processes that evaluate together all stay to the end: none may wait for one that has left.
+        with interrupts.lifted() if accelerator.num_processes == 1 else nullcontext():
             scores = evaluate(model)
         progress.evaluation_seconds += time.perf_counter() - started
         progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
@@ -102,12 +104,13 @@ def fit(
         progress = Progress()
         score(model.to(accelerator.device), progress, 0, None, 0.0)
         return progress
-    rates = peak_rates(model, recipe, pretrained)
-    groups = parameter_groups(model, recipe.weight_decay, without_decay, rates)
+    trained = copy_to_shard(model, accelerator)
+    rates = peak_rates(trained, recipe, pretrained)
+    groups = parameter_groups(trained, recipe.weight_decay, without_decay, rates)
     betas = (recipe.adam_beta1, recipe.adam_beta2)
     optimizer = AdamW(groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
-    plain, (model, prepared) = model, accelerator.prepare(model, optimizer)
-    state = Resumption(checkpoint_file, checkpoint_seconds, plain, optimizer, accelerator, companions)
+    plain, (model, prepared) = model, accelerator.prepare(trained, optimizer)
+    state = Resumption(checkpoint_file, checkpoint_seconds, plain, trained, optimizer, accelerator, companions)
     progress = state.progress
     total = data.epochs * data.batches_per_epoch
     peak, schedule = recipe.learning_rate, SCHEDULES[recipe.schedule]
@@ -124,6 +127,7 @@ def fit(
         # without a dev batch would not take part. Mixed precision is part of the module.
         rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
         shown.scoring(epoch)
+        state.gather()
         if best := score(plain, progress, epoch, mean_loss, rate):
             state.remember_best()
         progress.done = epoch > 0 and (epoch >= data.epochs or epoch - progress.best_epoch >= patience)
@@ -133,6 +137,13 @@ def fit(
         losses = {} if mean_loss is None else {"loss": mean_loss}
         accelerator.log({**losses, f"dev_{metric}": dev}, step=progress.step)
 
+    def end_if_interrupted() -> None:
+        """All processes end after the same step, and each its own way; those that no signal has reached too."""
+        if in_any_process(accelerator, interrupts.held is not None):
+            interrupts.end()
+
+    # Processes ask each other, and an answer on a GPU makes its host wait for it.
+    ask_every = 8 if accelerator.num_processes > 1 and accelerator.device.type == "cuda" else 1
     shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
     with shown, state.kept_if_interrupted(), interrupts:
         if recipe.score_start and not progress.step and not progress.curve:
@@ -147,7 +158,7 @@ def fit(
                 for group in optimizer.param_groups:
                     group["lr"] = group["initial_lr"] * factor
                 step_loss = _backward(model, pieces, loss, penalties, accelerator, combine)
-                norm = accelerator.clip_grad_norm_(plain.parameters(), recipe.max_grad_norm)
+                norm = whole(accelerator.clip_grad_norm_(trained.parameters(), recipe.max_grad_norm))
                 prepared.step()
                 prepared.zero_grad()
                 # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
@@ -159,9 +170,10 @@ def fit(
                     mean_loss, speed, seconds = stretch.so_far()
                     left = seconds_left(progress.epoch, seconds)
                     shown.step(progress.step, total, progress.epoch, mean_loss, speed, left, bool(progress.curve))
-                if state.due or interrupts.held:
+                due = state.due or interrupts.held is not None
+                if progress.step % ask_every == 0 and in_any_process(accelerator, due):
                     stretch.end(data.batches_per_epoch, title)
-                    interrupts.raise_held()
+                    end_if_interrupted()
                     state.keep()
                     stretch = _Stretch(progress, accelerator.device)
             stretch.end(data.batches_per_epoch, title)
@@ -169,8 +181,9 @@ def fit(
                 take_score(progress.epoch, progress.loss_sum / progress.loss_count)
             progress.epoch += 1
             progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
-            if progress.done or state.due:
+            if progress.done or in_any_process(accelerator, state.due):
                 state.keep()
+        end_if_interrupted()
     state.restore_best()
     accelerator.free_memory()
     return progress
@@ -233,9 +246,9 @@ def _backward(
         rows[piece.task] += len(piece)
     world = accelerator.num_processes
     mine = [(piece, len(piece) / rows[piece.task]) for piece in pieces[accelerator.process_index :: world]]
-    # A last batch smaller than the number of processes leaves some without rows. They take part with weight zero,
-    # because the others wait for their gradients.
-    mine = mine or [(pieces[0], 0.0)]
+    # A batch with fewer rows leaves some processes fewer pieces. They take part with weight zero, because the others
+    # wait for them in every pass.
+    mine += [(pieces[0], 0.0)] * (math.ceil(len(pieces) / world) - len(mine))
     total = torch.zeros((), device=accelerator.device)
     for number, (piece, weight) in enumerate(mine):
         there = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in piece.batch.items()}

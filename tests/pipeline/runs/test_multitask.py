@@ -1,11 +1,7 @@
 """Joint training: one task is plain training, several share a model, and a stop changes nothing."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.records.ledger import Ledger
 from pipeline.runs.build import build_for_training
 from pipeline.runs.restore import restore_weights
 from pipeline.runs.scoring import Scoring
@@ -303,43 +298,6 @@ def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Works
     layer = next(name for name in before if name.endswith("layer.0.output.dense.weight"))
     assert not torch.equal(before[layer], after[layer])
     assert second.cost.trainable_parameters < first.cost.trainable_parameters
-
-
-_TOGETHER = """
-import sys
-from pathlib import Path
-from pipeline.settings.recipe import Recipe
-from pipeline.runs.training_run import TrainingRun
-from pipeline.runs.workspace import Workspace
-from tests.runs import joint_run, single_run
-
-backbone, data, folder, recipe = sys.argv[1:]
-workspace = Workspace(backbone, Path(data), Path(folder) / "store", Path(folder) / "reports")
-recipes = dict.fromkeys(("films", "pairs"), Recipe.model_validate_json(recipe))
-joint_run(workspace, tuple(recipes), recipes, seed=1, limits={"films": None, "pairs": 35}).get()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_processes_train_as_one_does(workspace: Workspace, backbone_folder, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """The halves of each task's batch add up, though a process may end its step with either task."""
-    recipe = Recipe(trainable="full", epochs=2, batch_size=10, learning_rate=1e-3, head_dropout=0.0)
-    recipes, limits = dict.fromkeys(("films", "pairs"), recipe), {"films": None, "pairs": 35}
-    alone = joint_run(workspace, tuple(recipes), recipes, seed=1, limits=limits).get()
-    script = tmp_path / "train.py"
-    script.write_text(_TOGETHER)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(script)]
-    arguments = [str(backbone_folder), str(data_folder), str(tmp_path / "two"), recipe.model_dump_json()]
-    root = str(Path(__file__).parents[3])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": root}
-    done = subprocess.run(
-        [sys.executable, *launch, *arguments], capture_output=True, text=True, timeout=500, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    one, two = (Ledger(tmp_path / reports).curve(alone.run) for reports in ("reports", "two/reports"))
-    assert two["loss"].to_numpy() == pytest.approx(one["loss"].to_numpy(), rel=1e-3)
-    assert two["dev_pairs"].to_numpy() == pytest.approx(one["dev_pairs"].to_numpy(), abs=2e-3)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,17 @@ class Waiting:
 Waiting()
 pathlib.Path({mark!r}).with_name("swallowed").touch()
 """
+ENDS_WITH_ANOTHER = """
+import time, pathlib
+from pipeline.system.process import DeferredInterrupts
+
+try:
+    with DeferredInterrupts() as interrupts:
+        interrupts.end()
+finally:
+    pathlib.Path({mark!r}).touch()
+    time.sleep(60)
+"""
 SLEEPS_TWICE = """
 import time, pathlib
 
@@ -113,6 +124,18 @@ def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30) == ("", "")
     assert process.returncode == -signal.SIGINT
+
+
+def test_a_process_that_ends_with_another_survives_the_signal_that_comes_late(tmp_path: Path) -> None:
+    mark = stand_in(tmp_path, "torch", ENDS_WITH_ANOTHER)
+    process = start(["extract", "--task", "sst"], tmp_path)
+    wait_for(mark.exists, process)
+    process.terminate()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGTERM
 
 
 def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:

@@ -1,14 +1,18 @@
 """A checkpoint comes back exactly as it was, or not at all."""
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch.optim import AdamW
 
-from pipeline.training.checkpoint import Checkpoint, Progress, load_checkpoint, save_checkpoint
+from pipeline.system.errors import PipelineError
+from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
 
 
 def checkpoint(seed: int = 0) -> Checkpoint:
@@ -68,3 +72,12 @@ def test_a_checkpoint_of_another_format_is_not_resumed(tmp_path: Path, capsys: p
     save_file(load_file(file), file, metadata={**metadata, "format": "1"})
     assert load_checkpoint(file) is None
     assert "written by another version" in capsys.readouterr().err
+
+
+def test_processes_that_read_different_checkpoints_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(2, 1)
+    accelerator: Any = SimpleNamespace(num_processes=2, is_main_process=True, scaler=None)
+    for other, expected in ((0, nullcontext()), (7, pytest.raises(PipelineError, match="read different checkpoints"))):
+        monkeypatch.setattr("pipeline.training.devices.gather_object", lambda own, other=other: [*own, other])
+        with expected:
+            Resumption(None, 60.0, model, model, AdamW(model.parameters()), accelerator)

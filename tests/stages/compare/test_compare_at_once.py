@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,8 +20,8 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from stages.compare.compare import compare
 from tests.forked import Forked
+from tests.groups import run_together
 
-ROOT = Path(__file__).parents[3]
 QUICK = {"epochs": 1, "batch_size": 16, "bottleneck": 8}
 
 
@@ -121,14 +119,6 @@ def places(workspace: Workspace) -> list[str]:
     ]  # fmt: skip
 
 
-def start(*arguments: object, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *launcher, "-m", "pipeline", *map(str, arguments)],
-        cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )  # fmt: skip
-
-
 @pytest.fixture
 def both(tmp_path: Path) -> Path:
     file = tmp_path / "both.toml"
@@ -182,11 +172,8 @@ def test_processes_that_train_together_wait_together(workspace: Workspace, both:
     compare_both = ["compare", "--study", str(both), *places(workspace)]
     assert main([*compare_both, "--methods=full"]) == 0
     run = str(pd.read_csv(workspace.reports / "both" / "results.csv")["run"][0])
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     with trained_by_another(run, workspace.ledger, until=3):
-        command = start(*compare_both, launcher=launcher)
-        output, error = command.communicate(timeout=200)
-    assert command.returncode == 0, error
-    assert error.count(f"waiting for run {run} (full films seed 1)") == 1
-    assert "[3/3 runs] full films seed 1" in error
-    assert output.count("page: ") == 1
+        printed = run_together(compare_both, 2)
+    assert printed.count(f"waiting for run {run} (full films seed 1)") == 1
+    assert "[3/3 runs] full films seed 1" in printed
+    assert printed.count("page: ") == 1

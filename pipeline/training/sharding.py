@@ -1,0 +1,93 @@
+"""FSDP: each process holds a share of the weights, of their gradients and of Adam's moments (Zhao et al. 2023).
+
+What trains is a sharded copy of the model. The model itself stays whole: it is evaluated, kept and saved as without
+FSDP, and gets the copy's weights where it needs them. Of the four times the weights that training needs, each process
+holds the weights and its share of the four.
+"""
+
+import copy
+import os
+
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType, convert_outputs_to_fp32, parse_flag_from_env
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
+
+_READS_WEIGHTS = ("smart", "bregman", "l2_sp", "score_train")
+"""Settings whose code reads or changes the weights of the model itself while its copy trains."""
+
+
+def is_sharded() -> bool:
+    """Whether ``accelerate launch --use_fsdp`` started this process."""
+    return parse_flag_from_env("ACCELERATE_USE_FSDP")
+
+
+def load_whole() -> None:
+    """Under FSDP, have transformers load the weights in every process: the model stays whole in each."""
+    if is_sharded():
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+
+
+def set_up_sharding(accelerator: Accelerator) -> None:
+    """What Accelerate leaves to be done where processes train with FSDP; nothing elsewhere."""
+    state = accelerator.state
+    if not is_sharded() or accelerator.distributed_type == DistributedType.NO:
+        return
+    if accelerator.device.type == "cpu":
+        # Accelerate turns FSDP on for GPUs alone: on CPUs it would train without and not say so.
+        state.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+        state.fsdp_plugin = FullyShardedDataParallelPlugin()
+    # Weights and their gradients stay in fp32, as without FSDP; autocast is for the rest.
+    state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy()
+
+
+def check_sharding(title: str, recipe: Recipe, trainable: str, tasks: int = 1) -> None:
+    """Under FSDP, raise a :class:`PipelineError` for a training that is not made for it."""
+    if not is_sharded():
+        return
+    flat, why = recipe.flat(), []
+    if trainable != "full":
+        why.append(f"this one has trainable = '{trainable}'")
+    if tasks > 1:
+        why.append(f"this one trains {tasks} tasks together")
+    why += [f"this one has {key}" for key in _READS_WEIGHTS if flat[key]]
+    if recipe.precision == "fp16":
+        why.append("in bf16 or fp32")
+    if os.environ.get("FSDP_VERSION", "1") != "2":
+        why.append("in version 2 (--fsdp_version 2)")
+    if parse_flag_from_env("FSDP_OFFLOAD_PARAMS"):
+        why.append("without --fsdp_offload_params")
+    if why:
+        raise PipelineError(
+            f"{title}: FSDP is for full fine-tuning of one task: {'; '.join(why)}. Start it without --use_fsdp"
+        )
+
+
+def copy_to_shard(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """What is to train: the model itself, or under FSDP a copy of it, which Accelerate will shard."""
+    if not is_sharded():
+        return model
+    copied = copy.deepcopy(model.to(accelerator.device))
+    if accelerator.mixed_precision == "bf16":
+        autocast = torch.autocast(accelerator.device.type, dtype=torch.bfloat16)
+        copied.forward = convert_outputs_to_fp32(autocast(copied.forward))
+    return copied
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a sharded tensor, of which every process has to ask at the same time; another one as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def shared_as(tensor: Tensor, other: Tensor) -> Tensor:
+    """This process's share of a whole tensor, if ``other``, which has the same shape, is sharded; else the whole."""
+    if not isinstance(other, DTensor) or tensor.shape != other.shape:
+        return tensor
+    # Every process has the same tensor: nothing has to be sent.
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements, src_data_rank=None)
