@@ -101,8 +101,8 @@ class DeferredInterrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.raise_held()
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            self.raise_held()  # also in place of an error, after which the caller might go on with other work
         self._restore()
 
     def raise_held(self) -> None:

@@ -225,11 +225,12 @@ class Resumption:
 
     @contextmanager
     def kept_if_interrupted(self) -> Iterator[None]:
-        """A block out of which an interrupt comes only where the state is that between two steps."""
+        """A block out of which an interrupt comes only where the state is that between two steps, or after an error."""
         try:
             yield
-        except KeyboardInterrupt:
-            self.keep()
+        except KeyboardInterrupt as interrupt:
+            if interrupt.__context__ is None:  # else the state may be what the error was about
+                self.keep()
             raise
 
     def keep(self) -> None:

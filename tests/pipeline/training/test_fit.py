@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,6 @@ from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
-from tests.processes import in_a_process, line_of
 
 ROWS, BATCH, EPOCHS = 50, 8, 3
 X = torch.randn(ROWS, 6, generator=torch.Generator().manual_seed(0))
@@ -811,6 +809,18 @@ def test_an_interrupt_keeps_the_step_that_is_under_way(
     assert equal(weights(resumed), weights(whole))
 
 
+def test_an_interrupt_beside_a_broken_loss_does_not_keep_what_is_broken(tmp_path: Path) -> None:
+    file = tmp_path / "state.safetensors"
+
+    def breaking(model: nn.Module, piece: Piece) -> Tensor:
+        signal.raise_signal(signal.SIGINT)
+        return squared_error(model, piece) * float("nan")
+
+    with command_handlers(), pytest.raises(KeyboardInterrupt):
+        train(make_model(), loss=breaking, checkpoint_file=file)
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("stop_at", [1, 2, 4])
 def test_an_interrupt_ends_an_evaluation_and_keeps_all_steps_before_it(stop_at: int, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"checkpoint_file": tmp_path / "state.safetensors", "score_start": True}
@@ -833,26 +843,6 @@ def test_an_interrupt_ends_an_evaluation_and_keeps_all_steps_before_it(stop_at: 
     assert seen == EPOCHS + 2
     assert comparable(found.curve) == comparable(expected.curve)
     assert equal(weights(resumed), weights(whole))
-
-
-def test_a_second_interrupt_does_not_wait_for_the_step(tmp_path: Path) -> None:
-    code = """
-import time
-from tests.pipeline.training.test_fit import *
-
-def endless(model, piece):
-    print("step", flush=True)
-    time.sleep(100)
-command_handlers().__enter__()
-train(make_model(), loss=endless)
-"""
-    with in_a_process(code, tmp_path) as process:
-        assert line_of(process) == "step"
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
 
 
 @contextmanager
