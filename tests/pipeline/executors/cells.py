@@ -36,3 +36,7 @@ def once_preempted(mark: Path) -> str:
     os.kill(os.getpid(), signal.SIGUSR2)
     time.sleep(60)
     raise AssertionError
+
+
+def place_in_group() -> tuple[str | None, ...]:
+    return tuple(map(os.environ.get, ("WORLD_SIZE", "RANK", "OMP_NUM_THREADS")))
