@@ -15,6 +15,7 @@ import pandas as pd
 
 from pipeline.data.batches import training_batches
 from pipeline.data.load import load_all_rows
+from pipeline.data.tables import write_table
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import tokenise
 from pipeline.models.backbone import open_backbone
@@ -35,7 +36,7 @@ def run(setting: Setting) -> Report:
     sizes = [500] if setting.quick else [setting.rows] if setting.rows else [10_000, 100_000, 1_000_000]
     return Report(
         (
-            f"Texts of {_WORDS[0]} to {_WORDS[1]} words, d = {NANO.width}, batches of {_BATCH}; a process of its own for"
+            f"Texts of {_WORDS[0]} to {_WORDS[1] - 1} words, batches of {_BATCH}; a process of its own for"
             " each line. Seconds of its processor time. MB (2^20 bytes) of memory of its own, the most that was seen:"
             " at its start, with libraries and tokenizer; when the rows are read, hashed and looked for in dev; when"
             " they are tokenised; when every batch of an epoch was drawn. Mapped: of files, which the system takes"
@@ -69,11 +70,12 @@ def _write(folder: Path, suffix: str, rows: int) -> None:
 
     def part(first: int, size: int) -> pd.DataFrame:
         texts = [" ".join(generator.choice(words, count)) for count in generator.integers(*_WORDS, size)]
-        return pd.DataFrame({"id": np.arange(first, first + size), "text": texts, "label": generator.integers(0, 2, size)})
+        labels = generator.integers(0, 2, size)
+        return pd.DataFrame({"id": np.arange(first, first + size), "text": texts, "label": labels})
 
     part(0, _DEV).to_parquet(folder / "dev.parquet")
     whole = pd.concat([part(first, min(_PART, rows - first)) for first in range(0, rows, _PART)], ignore_index=True)
-    whole.to_parquet(folder / "train.parquet") if suffix == ".parquet" else whole.to_csv(folder / "train.csv", index=False)
+    write_table(whole, folder / f"train{suffix}")
 
 
 class _Memory:
