@@ -19,6 +19,8 @@ NAMES = (
     "data",
     "jobs",
     "store",
+    "stores",
+    "ledgers",
     "choosing",
     "prediction",
     "serve",
@@ -52,8 +54,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, data, jobs, store, choosing, prediction, serve, adapter_drop,
-        full_tuning, regularised, gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, data, jobs, store, stores, ledgers, choosing, prediction, serve,
+        adapter_drop, full_tuning, regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output
