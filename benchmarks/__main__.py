@@ -20,6 +20,7 @@ NAMES = (
     "jobs",
     "store",
     "stores",
+    "studies",
     "ledgers",
     "choosing",
     "prediction",
@@ -54,8 +55,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, data, jobs, store, stores, ledgers, choosing, prediction, serve,
-        adapter_drop, full_tuning, regularised, gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, data, jobs, store, stores, studies, ledgers, choosing, prediction,
+        serve, adapter_drop, full_tuning, regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output

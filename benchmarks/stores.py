@@ -31,8 +31,8 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"Manifests alone, of {_SEEDS} adapters a task. Cold: without an index, which is then written. Warm: with"
-            f" it. Pick: the adapters of {_FUSED} tasks named for a fusion, or of all. Start: the run of the fusion over"
-            f" the {_FUSED} named is identified, data read; nothing is trained. Look up: one adapter by its run.",
+            f" it. Pick: the adapters of {_FUSED} tasks named for a fusion, or of all. Start: the run of the fusion of"
+            f" those named is identified, data read; nothing is trained. Look up: one adapter by its run.",
             "Seconds of the processor, MB of memory beyond what the libraries take, the most that was seen. Each line"
             " is one process, or two where there is an index to be read.",
         ),

@@ -3,11 +3,13 @@
 A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -236,6 +238,13 @@ class Ledger:
     def names(self) -> list[str]:
         """The runs that left anything, finished or not."""
         return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
+
+    def newest(self, most: int) -> list[str]:
+        """Of :meth:`names` those whose folders changed last, ``most`` at most."""
+        if not self.root.is_dir():
+            return []
+        with os.scandir(self.root) as entries:
+            return [entry.name for entry in nlargest(most, entries, key=lambda each: each.stat().st_mtime_ns)]
 
     def records(self) -> tuple[dict[str, RunRecord], list[str]]:
         """The finished runs by name, and why others cannot be read."""

@@ -115,7 +115,9 @@ class Fusion:
         verdicts, found = _by_task(self._verdicts()), dict[str, str | None]()
         for name in names:
             meant = [
-                (artifact.manifest.run, why) for artifact, why in verdicts[name.task] if name.means(artifact.manifest)
+                (artifact.manifest.run, why)
+                for artifact, why in verdicts.get(name.task, ())
+                if name.means(artifact.manifest)
             ]
             if name.run is None and all(why is not None for _, why in meant):
                 found[name.task] = f"adapter {meant[0][0]} {meant[0][1]}" if meant else None
@@ -256,7 +258,7 @@ def _choose(
     """
     chosen, problems, by_task = [], [], _by_task(verdicts)
     for name in names:
-        meant = [verdict for verdict in by_task[name.task] if name.means(verdict[0].manifest)]
+        meant = [verdict for verdict in by_task.get(name.task, ()) if name.means(verdict[0].manifest)]
         if usable := [artifact for artifact, why in meant if why is None]:
             chosen.append(max(usable, key=lambda artifact: preference(artifact.manifest)))
         else:
