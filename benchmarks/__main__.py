@@ -25,6 +25,7 @@ NAMES = (
     "choosing",
     "prediction",
     "serve",
+    "many_models",
     "adapter_drop",
     "full_tuning",
     "regularised",
@@ -56,7 +57,7 @@ def bench(
     ----------
     names
         stage_one, fusion_block, stage_two, growth, data, jobs, store, stores, studies, ledgers, choosing, prediction,
-        serve, adapter_drop, full_tuning, regularised, gpu; all without names.
+        serve, many_models, adapter_drop, full_tuning, regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output

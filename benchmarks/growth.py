@@ -15,7 +15,7 @@ _FEW = 4
 
 
 def run(setting: Setting) -> Report:
-    counts = [2, 4] if setting.quick else [2, 4, 8, 16]
+    counts = [2, 4] if setting.quick else [2, 4, 8, 16, 32, 64]
     lengths = [8, 16] if setting.quick else [32, 64, 128, 256, 512]
     sizes = [2, 4] if setting.quick else [4, 8, 16, 32, 64]
     rows, tokens = (2, 8) if setting.quick else (8, 64)
