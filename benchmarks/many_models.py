@@ -8,19 +8,21 @@ from pipeline.serving.app import Limits
 from stages.serve import StoreShelf
 
 from . import child
-from .backbones import NANO, backbone_folder, worded
+from .backbones import Shape, backbone_folder, worded
 from .child import Step
 from .ours import random_adapter, source_task
 from .report import Report
+from .rows import VOCABULARY
 from .setting import Setting
 from .timing import Row
 
+_SHAPE = Shape(64, 2, 2, VOCABULARY)
 _HOT, _ANSWERS = 20, 10
 
 
 def run(setting: Setting) -> Report:
     counts = [4] if setting.quick else [100, 1000]
-    folder = worded(setting, backbone_folder(setting, NANO))
+    folder = worded(setting, backbone_folder(setting, _SHAPE))
     rows: list[Row] = []
     for count in counts:
         backbone, store = open_backbone(str(folder)), Store(setting.scratch / f"shelf-{count}")
@@ -31,10 +33,10 @@ def run(setting: Setting) -> Report:
             rows.append({"adapters": count, "in memory": min(most, count), **found})
     return Report(
         (
-            f"Adapters of width {setting.bottleneck}, d = {NANO.width}, {NANO.layers} layers; in memory: --max-models."
+            f"Adapters of width {setting.bottleneck}, d = {_SHAPE.width}, {_SHAPE.layers} layers; in memory: --max-models."
             f" Hot: {_ANSWERS} answers of each of {_HOT} adapters, in turn. Cold: the first answers of {_HOT} others,"
-            " which are not in memory where there are more. Seconds of the processor; MB of memory beyond what libraries"
-            " take.",
+            " which are not in memory where there are more. Seconds of the processor; MB of memory beyond what the"
+            " libraries take.",
         ),
         (rows,),
     )
