@@ -33,10 +33,10 @@ def run(setting: Setting) -> Report:
             rows.append({"adapters": count, "in memory": min(most, count), **found})
     return Report(
         (
-            f"Adapters of width {setting.bottleneck}, d = {_SHAPE.width}, {_SHAPE.layers} layers; in memory: --max-models."
-            f" Hot: {_ANSWERS} answers of each of {_HOT} adapters, in turn. Cold: the first answers of {_HOT} others,"
-            " which are not in memory where there are more. Seconds of the processor; MB of memory beyond what the"
-            " libraries take.",
+            f"Adapters of width {setting.bottleneck}, d = {_SHAPE.width}, {_SHAPE.layers} layers; in memory:"
+            f" --max-models. Hot: {_ANSWERS} answers of each of {_HOT} adapters, in turn. Cold: the first answers of"
+            f" {_HOT} others, which are not in memory where there are more. Seconds of the processor; MB of memory"
+            " beyond what the libraries take.",
         ),
         (rows,),
     )
