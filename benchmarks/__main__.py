@@ -16,11 +16,16 @@ NAMES = (
     "fusion_block",
     "stage_two",
     "growth",
+    "data",
     "jobs",
     "store",
+    "stores",
+    "studies",
+    "ledgers",
     "choosing",
     "prediction",
     "serve",
+    "many_models",
     "adapter_drop",
     "full_tuning",
     "regularised",
@@ -44,14 +49,15 @@ def bench(
     backbone: Annotated[Path | None, Parameter(env_var="BENCH_BACKBONE")] = None,
     data: Annotated[Path | None, Parameter(env_var="BENCH_DATA")] = None,
     requests: int | None = None,
+    rows: int | None = None,
 ) -> None:
     """Run benchmarks, print a table of each and write it as <output>/<name>.json.
 
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, jobs, store, choosing, prediction, serve, adapter_drop, full_tuning,
-        regularised, gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, data, jobs, store, stores, studies, ledgers, choosing, prediction,
+        serve, many_models, adapter_drop, full_tuning, regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output
@@ -64,6 +70,8 @@ def bench(
         Folder with sst/train, instead of generated rows of the same lengths; needs --backbone.
     requests
         Requests to the server (10,000; 200 with --quick).
+    rows
+        Rows of the benchmark data, instead of 10,000, 100,000 and 1,000,000.
     """
     if unknown := sorted({*names} - {*NAMES}):
         raise SystemExit(f"no benchmark {', '.join(unknown)}: choose from {', '.join(NAMES)}")
@@ -79,7 +87,7 @@ def bench(
     from .setting import Setting
 
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as scratch:
-        setting = Setting(Path(scratch), quick, repeats, backbone, data, requests)
+        setting = Setting(Path(scratch), quick, repeats, backbone, data, requests, rows)
         for name in names or NAMES:
             report = importlib.import_module(f".{name}", __package__).run(setting)
             print(f"\n## {name}\n\n{report.markdown()}", flush=True)

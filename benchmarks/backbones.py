@@ -1,5 +1,6 @@
 """Backbones of real shapes with random weights: speed does not depend on what the weights say."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,17 @@ def backbone_folder(setting: Setting, shape: Shape) -> Path:
         vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", encoding="utf-8")
         BertTokenizerFast(vocab_file=str(vocabulary)).save_pretrained(folder)
     return folder
+
+
+def worded(setting: Setting, folder: Path) -> Path:
+    """The backbone in ``folder`` with a tokenizer that knows the words w5, w6, ... each as one token."""
+    own = setting.scratch / f"{folder.name}-worded"
+    if not own.is_dir():
+        shutil.copytree(folder, own)
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, VOCABULARY))]
+        (own / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+        BertTokenizerFast(vocab_file=str(own / "vocab.txt")).save_pretrained(own)
+    return own
 
 
 def given_or_minilm(setting: Setting) -> Path:

@@ -1,5 +1,7 @@
 """How a step of stage two grows with adapters, length and rows, and a study's planning with its runs."""
 
+import time
+
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
@@ -15,7 +17,7 @@ _FEW = 4
 
 
 def run(setting: Setting) -> Report:
-    counts = [2, 4] if setting.quick else [2, 4, 8, 16]
+    counts, many_adapters = ([2, 4], [2, 4]) if setting.quick else ([2, 4, 8, 16], [2, 4, 8, 16, 32, 64])
     lengths = [8, 16] if setting.quick else [32, 64, 128, 256, 512]
     sizes = [2, 4] if setting.quick else [4, 8, 16, 32, 64]
     rows, tokens = (2, 8) if setting.quick else (8, 64)
@@ -28,6 +30,7 @@ def run(setting: Setting) -> Report:
             " for the backward pass.",
             f"The fourth table is of a model of d = {wide.width}, {wide.layers} layers, {many[0]} inputs of {many[1]}"
             " tokens, all its rows measured in turn.",
+            "The fifth is of more adapters, as the first, in seconds of the processor.",
             "The last is of planning: data and recipes read and checked, every run looked up in an empty ledger.",
             "Medians (lowest to highest); peers of a row ran in turn.",
         ),
@@ -36,6 +39,7 @@ def run(setting: Setting) -> Report:
             [_ours(setting, rows, length) for length in lengths],
             [_ours(setting, size, tokens) for size in sizes],
             _by_count(setting, wide, counts, *many),
+            [_by_adapters(setting, count, rows, tokens) for count in many_adapters],
             _by_study(setting, seeds),
         ),
     )
@@ -77,6 +81,19 @@ def _by_count(setting: Setting, shape: Shape, counts: list[int], rows: int, toke
         {"N": count, "ours, ms": sample, f"against N = {counts[0]}": ratio(sample, first)}
         for count, sample in zip(counts, found.values(), strict=True)
     ]
+
+
+def _by_adapters(setting: Setting, count: int, rows: int, tokens: int) -> Row:
+    run = fusion_run(setting, backbone_folder(setting, NANO if setting.quick else MINILM), count)
+    step = our_step(run, fusion_batch(run, rows, tokens, setting.device), setting.device)
+
+    def seconds() -> float:
+        started = time.process_time()
+        step()
+        return time.process_time() - started
+
+    (sample,) = interleave({"ours": seconds}, min(setting.repeats, 3)).values()
+    return {"N": count, "ours, s": sample, "ours, MB": step.saved_mb()}
 
 
 def _by_study(setting: Setting, counts: list[int]) -> list[Row]:

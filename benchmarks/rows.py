@@ -33,7 +33,6 @@ def generated_split(lengths: np.ndarray, classes: int, seed: int = 0) -> Tokenis
     generator = np.random.default_rng(seed)
     tokens = [generator.integers(5, VOCABULARY, size=length, dtype=np.int32) for length in lengths]
     return TokenisedSplit(
-        ids=tuple(map(str, range(len(tokens)))),
         a=tokens,
         types_a=[np.zeros_like(ids) for ids in tokens],
         b=None,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import shutil
 import subprocess
 import sys
 import time
@@ -15,16 +14,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from transformers import BertTokenizerFast
 
 from pipeline import Model, load
 from pipeline.models.backbone import open_backbone
 from pipeline.records.store import Store
 
-from .backbones import describe, given_or_minilm
+from .backbones import describe, given_or_minilm, worded
 from .ours import random_adapter, source_task
 from .report import Report
-from .rows import VOCABULARY, real_lengths
+from .rows import real_lengths
 from .setting import Setting
 from .timing import Row, Sample, ratio
 
@@ -45,7 +43,7 @@ class Found:
 
 
 def run(setting: Setting) -> Report:
-    folder = _backbone(setting)
+    folder = setting.backbone or worded(setting, given_or_minilm(setting))
     backbone, task = open_backbone(str(folder)), source_task(0)
     store = Store(setting.scratch / "served")
     artifacts = [random_adapter(setting, backbone, store, task, number, dev=float(number)) for number in range(2)]
@@ -88,18 +86,6 @@ def run(setting: Setting) -> Report:
         ),
         ([row],),
     )
-
-
-def _backbone(setting: Setting) -> Path:
-    """The backbone, with a tokenizer that knows words where it is one of ours."""
-    folder = given_or_minilm(setting)
-    if setting.backbone is not None:
-        return folder
-    own = shutil.copytree(folder, setting.scratch / "worded")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, VOCABULARY))]
-    (own / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    BertTokenizerFast(vocab_file=str(own / "vocab.txt")).save_pretrained(own)
-    return own
 
 
 def _texts(vocabulary: Mapping[str, int]) -> list[str]:

@@ -14,6 +14,7 @@ class Setting:
     backbone: Path | None
     data: Path | None
     requests: int = 10_000
+    rows: int | None = None
 
     @property
     def bottleneck(self) -> int:

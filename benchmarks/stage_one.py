@@ -54,4 +54,4 @@ def run(setting: Setting) -> Report:
 
 def _first(split: TokenisedSplit, count: int) -> TokenisedSplit:
     assert split.types_a is not None and split.labels is not None
-    return TokenisedSplit(split.ids[:count], split.a[:count], split.types_a[:count], None, split.labels[:count])
+    return TokenisedSplit(split.a[:count], split.types_a[:count], None, split.labels[:count])

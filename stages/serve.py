@@ -1,9 +1,11 @@
 """The models of a store behind HTTP, over one backbone in memory; a store that changes is picked up."""
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,6 @@ from pipeline.system.errors import PipelineError, printable
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain
 from stages.kept_models import best_of, usable_artifacts
-
-_ON_DEMAND = 32
-"""Models beside the best ones that stay in memory; the oldest goes first."""
 
 Key = tuple[str, str]
 """Run and digest: a run that was trained again has other contents."""
@@ -47,7 +46,7 @@ def serve(
     """
     _check(limits)
     with listen(host, port) as bound:
-        shelf = StoreShelf.open(store, target, backbone, precision)
+        shelf = StoreShelf.open(store, target, backbone, precision, limits.models)
         if not is_loopback(bound):
             print(
                 f"warning: {address_of(bound)} can be reached from other machines, and asks for no password",
@@ -64,6 +63,7 @@ def _check(limits: Limits) -> None:
         ("--max-queue", limits.queue, 1, 2**24),
         ("--max-wait", 1000 * limits.wait, 0, 60_000),
         ("--poll", limits.poll, 0.05, 86_400),
+        ("--max-models", limits.models, 1, 2**20),
     ):
         if not least <= value <= most:
             raise PipelineError(f"{option} {value:g}: give {least} to {most}")
@@ -108,7 +108,7 @@ class _Listing:
     """What the store holds for the server's backbone."""
 
     best: dict[str, Artifact] = field(default_factory=dict)
-    """What is asked by a task's name; in memory."""
+    """What is asked by a task's name."""
     runs: dict[str, Artifact] = field(default_factory=dict)
     """Every artifact as TASK@RUN."""
 
@@ -116,15 +116,18 @@ class _Listing:
 class StoreShelf:
     """The models of a store on the backbone of ``base``, which are loaded beside it.
 
-    The best model of each task is in memory: its best fusion, else its best adapter. Others are loaded when they are
-    asked for. All share one copy of the backbone's weights.
+    A task's name asks its best fusion, else its best adapter. Those are loaded at the start, as many as there is room
+    for; others when they are asked for, in place of the model that was not asked longest. All share one copy of the
+    backbone's weights.
     """
 
-    def __init__(self, base: Model, store: Store, default: str | None) -> None:
+    def __init__(self, base: Model, store: Store, default: str | None, most: int = Limits.models) -> None:
         assert base.artifact is not None
         self._base, self._store = base, store
         self._weights = base.artifact.manifest.backbone_weights
         self._named_default = default
+        self._most = most
+        self._ticks, self._asked = count(), dict[Key, int]()
         self._memory: dict[Key, ServedModel] = {_key(base.artifact): ServedModel(base)}
         self._failed: dict[Key, str] = {}
         self._listing = _Listing()
@@ -132,8 +135,15 @@ class StoreShelf:
         self.refresh()
 
     @classmethod
-    def open(cls, root: Path, target: str | None, backbone: str | None, precision: Precision) -> "StoreShelf":
-        """The shelf of the store ``root``; raises as :func:`serve`."""
+    def open(
+        cls,
+        root: Path,
+        target: str | None,
+        backbone: str | None,
+        precision: Precision,
+        most: int = Limits.models,
+    ) -> "StoreShelf":
+        """The shelf of the store ``root``, with ``most`` models in memory at most; raises as :func:`serve`."""
         store = Store(root)
         store.check()
         artifacts = store.artifacts()
@@ -154,7 +164,8 @@ class StoreShelf:
             if base.artifact is None:
                 raise PipelineError(f"--model {task}: not in {root}: only adapters and fusions are served")
             # An alias of a built-in task is known by the task's own name.
-            return cls(base, store, None if target is None else base.task + target[len(target.partition("@")[0]) :])
+            default = None if target is None else base.task + target[len(target.partition("@")[0]) :]
+            return cls(base, store, default, most)
         raise problems[0]
 
     @property
@@ -198,13 +209,21 @@ class StoreShelf:
     def find(self, name: str) -> ServedModel | None:
         """The model of a task or TASK@RUN if it is in memory."""
         artifact = self._artifact(name)
-        return None if artifact is None else self._memory.get(_key(artifact))
+        if artifact is None:
+            return None
+        self._asked[_key(artifact)] = next(self._ticks)
+        return self._memory.get(_key(artifact))
 
     def load(self, name: str) -> ServedModel:
         """The same, loaded if need be; KeyError for an unknown name, a PipelineError for a damaged model."""
-        artifact = self._artifact(name)
+        artifact, listing = self._artifact(name), self._listing
         if artifact is None:
             raise KeyError(name)
+        if name in listing.best and _key(artifact) not in self._memory:
+            # One that turns out to be damaged gives way to the next best, as at the start.
+            own = [each for each in listing.runs.values() if each.manifest.task == name]
+            artifact = self._loadable(own) or artifact
+            self._listing = _Listing({**listing.best, name: artifact}, listing.runs)
         served = self._load(artifact)
         self._forget()
         return served
@@ -232,9 +251,14 @@ class StoreShelf:
             return
         present = {_key(artifact) for artifact in usable}
         self._failed = {key: told for key, told in self._failed.items() if key in present}
-        before, best = self._listing.best, {}
-        for task in sorted({artifact.manifest.task for artifact in usable}):
-            chosen = self._loadable([artifact for artifact in usable if artifact.manifest.task == task])
+        before, best, by_task = self._listing.best, {}, defaultdict[str, list[Artifact]](list)
+        for artifact in usable:
+            by_task[artifact.manifest.task].append(artifact)
+        for task, own in sorted(by_task.items()):
+            # Where there is no room a model is read when it is asked for; one that is asked now is swapped when ready.
+            is_asked = task in before and _key(before[task]) in self._memory
+            has_room = len(self._memory) < self._most
+            chosen = self._loadable(own) if is_asked or has_room else best_of(own, "auto")
             chosen = before.get(task) if chosen is None else chosen
             if chosen is not None:
                 best[task] = chosen
@@ -261,18 +285,18 @@ class StoreShelf:
             if model.artifact != artifact:
                 raise PipelineError(f"{artifact.folder}: changed while it was read")
             self._memory[key] = ServedModel(model)
+        self._asked[key] = next(self._ticks)
         return self._memory[key]
 
     def _forget(self) -> None:
-        """Let go of models that the store no longer has, and of the oldest beside the best ones where they are many."""
+        """Let go of models that the store no longer has, and where there are too many of those not asked longest."""
         listing = self._listing
-        best = {_key(artifact) for artifact in listing.best.values()}
-        known = {_key(artifact) for artifact in listing.runs.values()}
-        others = [key for key in self._memory if key not in best]
-        gone = [key for key in others if key not in known]
-        kept = [key for key in others if key in known]
-        for key in [*gone, *kept[: max(0, len(kept) - _ON_DEMAND)]]:
+        served = {_key(artifact) for artifact in (*listing.best.values(), *listing.runs.values())}
+        gone = [key for key in self._memory if key not in served]
+        kept = sorted((key for key in self._memory if key in served), key=lambda key: self._asked.get(key, -1))
+        for key in [*gone, *kept[: max(0, len(kept) - self._most)]]:
             del self._memory[key]
+        self._asked = {key: tick for key, tick in list(self._asked.items()) if key in self._memory}
 
     def _artifact(self, name: str) -> Artifact | None:
         listing = self._listing

@@ -61,6 +61,7 @@ def serve(
     max_text: int = 2**16,
     max_wait: float = 4.0,
     poll: float = 2.0,
+    max_models: int = 64,
 ) -> None:
     """Serve the models of a store over HTTP, with a page to try them at /; Ctrl-C stops.
 
@@ -75,6 +76,7 @@ def serve(
         max_text: Characters of a text, also of one that may be cut.
         max_wait: Milliseconds that a request waits for others to be computed with.
         poll: Seconds between two looks at the store.
+        max_models: Models in memory; others are loaded when they are asked for, in place of the one not asked longest.
     """
     try:
         import fastapi  # noqa: F401
@@ -93,6 +95,14 @@ def serve(
         target=model,
         backbone=backbone,
         precision=precision,
-        limits=Limits(body=max_body, text=max_text, batch=max_batch, queue=max_queue, wait=max_wait / 1000, poll=poll),
+        limits=Limits(
+            body=max_body,
+            text=max_text,
+            batch=max_batch,
+            queue=max_queue,
+            wait=max_wait / 1000,
+            poll=poll,
+            models=max_models,
+        ),
         announce=lambda line: print(line, flush=True),
     )

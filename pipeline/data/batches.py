@@ -106,7 +106,7 @@ def sentences_of(split: TokenisedSplit, rows: np.ndarray) -> tuple[TokenisedSpli
     assert split.b is not None
     sentences, pairs = distinct([split.a[row] for row in rows] + [split.b[row] for row in rows])
     types = None if split.types_a is None else [np.zeros_like(ids) for ids in sentences]
-    return TokenisedSplit(tuple(map(str, range(len(sentences)))), sentences, types, None, None), pairs
+    return TokenisedSplit(sentences, types, None, None), pairs
 
 
 def training_batches(

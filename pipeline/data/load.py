@@ -7,9 +7,11 @@ score; absent in unlabelled rows).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from pipeline.system.errors import PipelineError, raise_all, shortened
 from pipeline.system.reading import reading
 
 _BROKEN = "half a surrogate pair, which no encoding can write"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PART = 2**14  # values that are Python objects at once
 
 # Holds out and samples dev rows, so that they are the same for every run, whatever its seed.
 _DEV_SEED = 20240101
@@ -233,16 +237,19 @@ def canonical_rows(
     problems: list[str] = []
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
-        values = table[column].tolist()
+        values, before = table[column], len(problems)
         if not leave_out_blank:
-            _report(problems, f"column '{column}': empty or null text", values, map(is_blank, values))
-        no_text = [not isinstance(value, str) and not is_blank(value) for value in values]
-        _report(problems, f"column '{column}': not text", values, no_text)
-        _report(problems, f"column '{column}': {_BROKEN}", values, map(is_broken, values))
-        # Replace what was reported: pandas cannot hold half a surrogate pair.
-        rows[target] = [value if isinstance(value, str) and not is_broken(value) else "" for value in values]
+            _report(problems, f"column '{column}': empty or null text", *_checked(values, is_blank))
+        _report(problems, f"column '{column}': not text", *_checked(values, is_no_text))
+        _report(problems, f"column '{column}': {_BROKEN}", *_checked(values, is_broken))
+        if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not leave_out_blank:
+            rows[target] = values.array
+        else:  # replace what was reported: pandas cannot hold half a surrogate pair
+            rows[target] = _texts(
+                value if isinstance(value, str) and not is_broken(value) else "" for value in _values(values)
+            )
     if labelled:
-        rows["label"] = _labels(task, table[label_column].tolist(), label_column, source, problems)
+        rows["label"] = _labels(task, table[label_column], label_column, source, problems)
         if not problems and rows["label"].nunique() < 2:
             only = rows["label"].iloc[0]
             problems.append(f"column '{label_column}': a single class: all {len(rows)} rows have label {only}")
@@ -258,10 +265,10 @@ def fingerprint(rows: pd.DataFrame) -> str:
     digest = hashlib.sha256()
     for column in sorted(rows.columns):
         digest.update(f"\0{column}\0".encode())
-        for value in rows[column].tolist():
+        for value in _values(rows[column]):
             encoded = str(value).encode()
             # The length makes ("ab", "c") and ("a", "bc") differ.
-            digest.update(f"{len(encoded)}:".encode() + encoded)
+            digest.update(b"%d:%b" % (len(encoded), encoded))
     return digest.hexdigest()
 
 
@@ -333,7 +340,29 @@ def is_blank(value: Any) -> bool:
 
 def is_broken(value: Any) -> bool:
     """Whether a text holds a lone surrogate, as JSON can spell them."""
-    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
+
+
+def is_no_text(value: Any) -> bool:
+    return not isinstance(value, str) and not is_blank(value)
+
+
+def _values(column: pd.Series) -> Iterator[Any]:
+    """Its values as Python's own, a part at a time: as many objects at once would take ten times its memory."""
+    for first in range(0, len(column), _PART):
+        yield from column.iloc[first : first + _PART].tolist()
+
+
+def _checked(column: pd.Series, is_bad: Callable[[Any], bool]) -> tuple[Iterator[Any], Iterator[bool]]:
+    """The values, and which of them are bad, as :func:`_report` takes them."""
+    return _values(column), map(is_bad, _values(column))
+
+
+def _texts(values: Iterable[str]) -> pd.Series:
+    """The same as ``pd.Series(list(values))``, made a part at a time."""
+    each = iter(values)
+    parts = iter(lambda: list(islice(each, _PART)), [])
+    return pd.concat([pd.Series(part) for part in parts], ignore_index=True)
 
 
 def _report(problems: list[str], what: str, values: Iterable[Any], bad: Iterable[bool]) -> None:
@@ -344,42 +373,47 @@ def _report(problems: list[str], what: str, values: Iterable[Any], bad: Iterable
         problems.append(f"{what} ({len(found)} in all): {shown}")
 
 
-def _ids(table: pd.DataFrame, problems: list[str]) -> list[str]:
+def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
     if "id" not in table.columns:
-        return [str(row) for row in range(len(table))]
-    values = table["id"].tolist()
-    nested = [isinstance(value, (list, dict, np.ndarray)) for value in values]
-    broken = [is_broken(value) for value in values]
-    _report(problems, "column 'id': empty", values, map(is_blank, values))
-    _report(problems, f"column 'id': {_BROKEN}", values, broken)
-    _report(problems, "column 'id': neither text nor a number", values, nested)
-    unfit = np.logical_or(nested, broken)
-    ids = [shortened(value) if bad else str(value) for value, bad in zip(values, unfit, strict=True)]
-    _report(problems, "column 'id': duplicate ids", ids, pd.Series(ids).duplicated())
+        return _texts(map(str, range(len(table))))
+    values = table["id"]
+    _report(problems, "column 'id': empty", *_checked(values, is_blank))
+    _report(problems, f"column 'id': {_BROKEN}", *_checked(values, is_broken))
+    _report(problems, "column 'id': neither text nor a number", *_checked(values, _is_nested))
+    ids = _texts(shortened(value) if _is_nested(value) or is_broken(value) else str(value) for value in _values(values))
+    if ids.nunique() < len(ids):
+        _report(problems, "column 'id': duplicate ids", ids, ids.duplicated())
     return ids
 
 
-def _labels(task: Task, values: list[Any], column: str, source: Source, problems: list[str]) -> np.ndarray:
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (list, dict, np.ndarray))
+
+
+def _labels(task: Task, values: pd.Series, column: str, source: Source, problems: list[str]) -> np.ndarray:
     mapping = {label_key(raw): label for raw, label in source.labels.items()} or _classes_by_name(task)
     if source.labels:
-        read = [mapping.get(label_key(value), np.nan) for value in values]
+        read = (mapping.get(label_key(value), np.nan) for value in _values(values))
         what = f"label not in {list(mapping)}"
     else:
-        read = [as_number(value) if (label := mapping.get(label_key(value))) is None else label for value in values]
+        read = (
+            as_number(value) if (label := mapping.get(label_key(value))) is None else label for value in _values(values)
+        )
         what = (
             f"label is neither a number nor in {shortened(list(mapping), 300)}" if mapping else "label is not a number"
         )
+    numbers = np.fromiter(read, float, len(values))
     if source.scale is not None:
-        read = [source.scale[0] * number + source.scale[1] for number in read]
-    numbers = np.array(read, dtype=float)
+        with np.errstate(over="ignore"):  # infinite is out of range
+            numbers = source.scale[0] * numbers + source.scale[1]
     unread = np.isnan(numbers)
-    _report(problems, f"column '{column}': {what}", values, unread)
+    _report(problems, f"column '{column}': {what}", _values(values), unread)
     labels, outside = as_labels(task, numbers)
     if task.range is None:
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:
         allowed = "score out of range {:g}..{:g}".format(*task.range)
-    _report(problems, f"column '{column}': {allowed}", numbers.tolist(), outside & ~unread)
+    _report(problems, f"column '{column}': {allowed}", map(float, numbers), outside & ~unread)
     return labels
 
 

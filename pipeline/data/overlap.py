@@ -1,6 +1,7 @@
 """Leakage: rows of one split whose text is also in another."""
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -16,13 +17,19 @@ def text_key(text: str) -> str:
 
 def row_keys(rows: pd.DataFrame) -> list[tuple[str, ...]]:
     """One key a row; a pair has the same key in either order."""
-    keys = [[text_key(text) for text in rows[column]] for column in ("text_a", "text_b") if column in rows]
-    return [tuple(sorted(parts)) for parts in zip(*keys, strict=True)]
+    return list(_keys(rows))
+
+
+def _keys(rows: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    keys = [map(text_key, rows[column]) for column in ("text_a", "text_b") if column in rows]
+    return (tuple(sorted(parts)) for parts in zip(*keys, strict=True))
 
 
 def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Boolean masks over ``train`` and ``other``: the rows whose text is in both."""
-    train_keys, other_keys = row_keys(train), row_keys(other)
-    shared = set(train_keys) & set(other_keys)
-    in_other, in_train = ([key in shared for key in keys] for keys in (train_keys, other_keys))
-    return np.array(in_other, dtype=bool), np.array(in_train, dtype=bool)
+    other_keys = row_keys(other)
+    # Only the keys of `other` are kept: `train` may have millions of rows.
+    numbers = {key: number for number, key in enumerate(set(other_keys))}
+    found = np.fromiter((numbers.get(key, -1) for key in _keys(train)), np.int64, len(train))
+    shared = set(found.tolist())
+    return found >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)

@@ -2,16 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pyarrow import feather
 from transformers import PreTrainedTokenizerFast
 
 from pipeline.data.counting import counting
@@ -21,13 +21,14 @@ from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.caches import token_cache
 from pipeline.system.errors import PipelineError
 
-_FORMAT = 2
+_FORMAT = 3
 # Of the 510 tokens that fit beside the special ones, Sun et al. 2019 keep the first 128 and the last 382.
 _HEAD_SHARE = 128 / 510
 _ORDERS = 3  # the stream of random numbers that orders pairs, besides those that order and mix rows
 _ENDLESS = 2**31 - 1  # tokens
 _MANY = 5000  # rows take seconds, and are shown as they are done
 _DIGEST = hashlib.sha256().digest_size
+_MAPPED = 2**24  # bytes of a cached file from which on it is mapped into memory instead of read
 
 
 @dataclass(frozen=True)
@@ -52,24 +53,74 @@ class Tokenizer:
         return int(self.fast.pad_token_id)
 
 
+class Ragged(Sequence[np.ndarray]):
+    """An integer array a row, all in a few large buffers: millions of arrays would take 100 bytes each to describe."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        self._parts = [(chunk.values.to_numpy(), chunk.offsets.to_numpy()) for chunk in column.chunks]
+        self._ends = np.cumsum([len(chunk) for chunk in column.chunks], dtype=np.int64).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(len(self)))]
+        row = range(len(self))[row]
+        part = bisect_right(self._ends, row)
+        values, offsets = self._parts[part]
+        row -= self._ends[part - 1] if part else 0
+        return values[offsets[row] : offsets[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for _, offsets in self._parts)])
+
+
+class Picked(Sequence[np.ndarray]):
+    """Row i is row ``rows[i]`` of ``sources[which[i]]``."""
+
+    def __init__(self, sources: Sequence[Sequence[np.ndarray]], which: np.ndarray, rows: np.ndarray) -> None:
+        self._sources, self._which, self._rows = sources, which.astype(np.uint8), rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[each] for each in range(*row.indices(len(self)))]
+        return self._sources[self._which[row]][self._rows[row]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        lengths = np.zeros(len(self), np.int64)
+        for number, source in enumerate(self._sources):
+            chosen = self._which == number
+            lengths[chosen] = _lengths(source)[self._rows[chosen]]
+        return lengths
+
+
 @dataclass(frozen=True)
 class TokenisedSplit:
     """Token ids of a split, row for row."""
 
-    ids: tuple[str, ...]
-    a: list[np.ndarray]
-    types_a: list[np.ndarray] | None  # token types of ``a``, if the backbone has them
-    b: list[np.ndarray] | None  # second sentences of a siamese encoding; a cross encoding has both in ``a``
+    a: Sequence[np.ndarray]
+    types_a: Sequence[np.ndarray] | None  # token types of ``a``, if the backbone has them
+    b: Sequence[np.ndarray] | None  # second sentences of a siamese encoding; a cross encoding has both in ``a``
     labels: np.ndarray | None  # float64 or int64, without NaN
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.a)
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of the longest input of each row: what a batch is padded to."""
-        lengths = np.array([len(ids) for ids in self.a])
-        return lengths if self.b is None else np.maximum(lengths, [len(ids) for ids in self.b])
+        lengths = _lengths(self.a)
+        return lengths if self.b is None else np.maximum(lengths, _lengths(self.b))
+
+
+def _lengths(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return arrays.lengths if isinstance(arrays, Ragged | Picked) else np.array([len(ids) for ids in arrays])
 
 
 def tokenise(
@@ -103,20 +154,22 @@ def tokenise(
             key["truncation"] = truncation
         file = folder / f"{sha256_text(canonical_json(key))}.arrow"
     table = None if file is None else _read_cached(file)
-    if table is None:
-        table = _tokenise(rows, tokenizer, siamese, max_length, with_tail)
-        if file is not None:
-            _write_cached(table, file)
-    arrays = {name: _arrays(table[name].combine_chunks()) for name in table.column_names}
+    if table is None and file is not None:
+        _write_cached(_tokenise(rows, tokenizer, siamese, max_length, with_tail), file)
+        table = _read_cached(file)
+    if table is None:  # the cache cannot be written, or is not wanted
+        table = pa.concat_tables(_tokenise(rows, tokenizer, siamese, max_length, with_tail))
+    arrays = {name: Ragged(table[name]) for name in table.column_names}
     labels = rows["label"].to_numpy() if "label" in rows else None
-    return TokenisedSplit(tuple(rows["id"]), arrays["a"], arrays.get("types_a"), arrays.get("b"), labels)
+    return TokenisedSplit(arrays["a"], arrays.get("types_a"), arrays.get("b"), labels)
 
 
 def whole_lengths(rows: pd.DataFrame, tokenizer: Tokenizer, encoding: Encoding) -> np.ndarray:
     """Tokens (n, I) of each input of canonical rows if nothing is cut; I is 2 for pairs read apart, else 1."""
-    table = _tokenise(rows, tokenizer, encoding == "siamese" and "text_b" in rows, _ENDLESS, with_tail=False)
-    inputs = [name for name in ("a", "b") if name in table.column_names]
-    return np.array([[len(ids) for ids in _arrays(table[name].combine_chunks())] for name in inputs]).T
+    parts = _tokenise(rows, tokenizer, encoding == "siamese" and "text_b" in rows, _ENDLESS, with_tail=False)
+    return np.concatenate(
+        [np.array([Ragged(part[name]).lengths for name in ("a", "b") if name in part.column_names]).T for part in parts]
+    )
 
 
 def swapped(rows: pd.DataFrame) -> pd.DataFrame:
@@ -131,15 +184,11 @@ def in_random_order(given: TokenisedSplit, turned: TokenisedSplit, seed: int, ep
     nothing in most pair tasks (Hayes 2024 trains on random orders). The choice depends on ``(seed, epoch)`` alone, so a
     resumed run reads what it would have read.
     """
-    turns = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5
-
-    def mixed(one: list[np.ndarray], other: list[np.ndarray]) -> list[np.ndarray]:
-        return [b if turn else a for a, b, turn in zip(one, other, turns, strict=True)]
-
+    turns, rows = np.random.default_rng([seed, epoch, _ORDERS]).random(len(given)) < 0.5, np.arange(len(given))
     types = None
     if given.types_a is not None and turned.types_a is not None:
-        types = mixed(given.types_a, turned.types_a)
-    return TokenisedSplit(given.ids, mixed(given.a, turned.a), types, None, given.labels)
+        types = Picked((given.types_a, turned.types_a), turns, rows)
+    return TokenisedSplit(Picked((given.a, turned.a), turns, rows), types, None, given.labels)
 
 
 def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
@@ -147,16 +196,22 @@ def joined(splits: Sequence[TokenisedSplit]) -> TokenisedSplit:
     first = splits[0]
     if len(splits) == 1:
         return first
-    return TokenisedSplit(
-        ids=tuple(name for split in splits for name in split.ids),
-        a=[ids for split in splits for ids in split.a],
-        types_a=None if first.types_a is None else [types for split in splits for types in split.types_a or ()],
-        b=None if first.b is None else [ids for split in splits for ids in split.b or ()],
-        labels=None,
-    )
+    which = np.repeat(np.arange(len(splits)), [len(split) for split in splits])
+    rows = np.concatenate([np.arange(len(split)) for split in splits])
+
+    def one(columns: Sequence[Sequence[np.ndarray] | None]) -> Picked | None:
+        known = [column for column in columns if column is not None]
+        return Picked(known, which, rows) if len(known) == len(splits) else None
+
+    inputs = Picked([split.a for split in splits], which, rows)
+    types, second = one([split.types_a for split in splits]), one([split.b for split in splits])
+    return TokenisedSplit(inputs, types, second, labels=None)
 
 
-def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int, with_tail: bool) -> pa.Table:
+def _tokenise(
+    rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_length: int, with_tail: bool
+) -> Iterator[pa.Table]:
+    """The tokens in parts of as many rows as are tokenised at once."""
     encode = partial(
         tokenizer.fast,
         truncation="do_not_truncate" if with_tail else "longest_first",
@@ -164,27 +219,28 @@ def _tokenise(rows: pd.DataFrame, tokenizer: Tokenizer, siamese: bool, max_lengt
         return_attention_mask=False,
         return_token_type_ids=tokenizer.token_types,
     )
-    texts = [rows[name].tolist() for name in ("text_a", "text_b") if name in rows]
+    columns = [rows[name] for name in ("text_a", "text_b") if name in rows]
 
     def tokenised(some: slice) -> pa.Table:
-        whole = encode(texts[0][some]) if siamese else encode(*(each[some] for each in texts))
-        columns = {"a": whole["input_ids"]}
+        texts = [column.iloc[some].tolist() for column in columns]
+        whole = encode(texts[0]) if siamese else encode(*texts)
+        found = {"a": whole["input_ids"]}
         if "token_type_ids" in whole:
-            columns["types_a"] = whole["token_type_ids"]
+            found["types_a"] = whole["token_type_ids"]
         if siamese:
-            columns["b"] = encode(texts[1][some])["input_ids"]
+            found["b"] = encode(texts[1])["input_ids"]
         if with_tail:
-            columns = {name: [_head_and_tail(one, max_length) for one in values] for name, values in columns.items()}
-        return pa.table({name: pa.array(values, type=pa.list_(pa.int32())) for name, values in columns.items()})
+            found = {name: [_head_and_tail(one, max_length) for one in values] for name, values in found.items()}
+        kinds = {name: pa.list_(pa.int8() if name == "types_a" else pa.int32()) for name in found}
+        return pa.table({name: pa.array(values, type=kinds[name]) for name, values in found.items()})
 
     if len(rows) <= _MANY:
-        return tokenised(slice(None))
-    parts = []
+        yield tokenised(slice(None))
+        return
     with counting("tokenising", len(rows)) as count:
         for first in range(0, len(rows), _MANY):
-            parts.append(tokenised(slice(first, first + _MANY)))
-            count(len(parts[-1]))
-    return pa.concat_tables(parts)
+            yield tokenised(slice(first, first + _MANY))
+            count(min(_MANY, len(rows) - first))
 
 
 def head_tokens(max_length: int) -> int:
@@ -200,29 +256,36 @@ def _head_and_tail(ids: list[int], max_length: int) -> list[int]:
     return ids[:head] + ids[len(ids) - (max_length - head) :]
 
 
-def _arrays(column: pa.ListArray) -> list[np.ndarray]:
-    values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
-    return [values[start:end] for start, end in pairwise(offsets)]
-
-
 def _read_cached(file: Path) -> pa.Table | None:
     try:
-        content = file.read_bytes()
-        digest, body = content[:_DIGEST], content[_DIGEST:]
+        # Of a mapped file the system reads what a batch needs, and takes the room back when it is short of it.
+        is_large = file.stat().st_size >= _MAPPED
+        content = pa.memory_map(str(file)).read_buffer() if is_large else pa.py_buffer(file.read_bytes())
+        digest, body = bytes(memoryview(content)[:_DIGEST]), memoryview(content)[_DIGEST:]
         # Arrow has no checksums: a changed byte would silently change tokens.
-        return feather.read_table(pa.BufferReader(body)) if hashlib.sha256(body).digest() == digest else None
+        return pa.ipc.open_file(pa.py_buffer(body)).read_all() if hashlib.sha256(body).digest() == digest else None
     except (OSError, pa.ArrowException):
         # Missing or damaged: tokenise again, which is cheap and always right.
         return None
 
 
-def _write_cached(table: pa.Table, file: Path) -> None:
+def _write_cached(parts: Iterable[pa.Table], file: Path) -> None:
+    """Write each part as it comes, so that they are never all in memory."""
     try:
         with new_file(file) as temporary:
-            sink = pa.BufferOutputStream()
-            feather.write_feather(table, sink, compression="zstd")
-            body = sink.getvalue().to_pybytes()
-            temporary.write_bytes(hashlib.sha256(body).digest() + body)
+            with temporary.open("wb") as sink:
+                sink.write(bytes(_DIGEST))
+                writer = None
+                for table in parts:
+                    writer = writer or pa.ipc.new_file(sink, table.schema)
+                    writer.write_table(table)
+                if writer is not None:
+                    writer.close()
+            with temporary.open("r+b") as content:
+                content.seek(_DIGEST)
+                digest = hashlib.file_digest(content, "sha256").digest()
+                content.seek(0)
+                content.write(digest)
     except (PipelineError, OSError):
         # A cache that cannot be written costs time, not correctness.
         return

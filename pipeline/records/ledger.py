@@ -3,11 +3,13 @@
 A run is finished when ``run.json`` is in place; it is written last, by rename. Anything else is unfinished.
 """
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from heapq import nlargest
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -21,7 +23,7 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name
 from pipeline.records.older import upgraded
 from pipeline.records.store import SourceRun as SourceRun
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import Recipe, SharedRecipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import is_held, locked
@@ -69,7 +71,7 @@ class TaskScore(BaseModel, frozen=True):
     test: float | None = Field(None, description="the metric on the rows that are scored, where dev only chooses")
     test_rows: int = Field(0, description="rows that are scored, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
-    recipe: Recipe | None = Field(None, description="how the run trained on the task; None: it did not")
+    recipe: SharedRecipe | None = Field(None, description="how the run trained on the task; None: it did not")
     train_rows: int = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
     dev_in_train: int = Field(0, description="dev rows that are also in train")
@@ -236,6 +238,13 @@ class Ledger:
     def names(self) -> list[str]:
         """The runs that left anything, finished or not."""
         return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []
+
+    def newest(self, most: int) -> list[str]:
+        """Of :meth:`names` those whose folders changed last, ``most`` at most."""
+        if not self.root.is_dir():
+            return []
+        with os.scandir(self.root) as entries:
+            return [entry.name for entry in nlargest(most, entries, key=lambda each: each.stat().st_mtime_ns)]
 
     def records(self) -> tuple[dict[str, RunRecord], list[str]]:
         """The finished runs by name, and why others cannot be read."""

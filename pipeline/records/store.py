@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, field_validator
 
 from pipeline.data.tasks import Metric, Name
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import SharedRecipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, noted, printable, raise_all, writing
 from pipeline.system.model_files import ModelFiles
@@ -52,7 +52,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     run: str = Field(pattern=rf"^{_RUN.pattern}$")
     seed: int
     limit: int | None
-    recipe: Recipe
+    recipe: SharedRecipe
     train_rows: str = Field(description="fingerprint of the rows it was trained on")
     pair: bool = Field(description="whether the task compares two texts")
     meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")

@@ -1,5 +1,6 @@
 """Which adapters of the store a fusion is made of, and which ones a new adapter may be warm-started from."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,9 +112,13 @@ class Fusion:
 
         One that is named with its run is not missing: it cannot be trained anew.
         """
-        verdicts, found = self._verdicts(), dict[str, str | None]()
+        verdicts, found = _by_task(self._verdicts()), dict[str, str | None]()
         for name in names:
-            meant = [(artifact.manifest.run, why) for artifact, why in verdicts if name.means(artifact.manifest)]
+            meant = [
+                (artifact.manifest.run, why)
+                for artifact, why in verdicts.get(name.task, ())
+                if name.means(artifact.manifest)
+            ]
             if name.run is None and all(why is not None for _, why in meant):
                 found[name.task] = f"adapter {meant[0][0]} {meant[0][1]}" if meant else None
         return found
@@ -251,15 +256,23 @@ def _choose(
 
     A name's ``problem`` is told by the adapters that it may stand for.
     """
-    chosen, problems = [], []
+    chosen, problems, by_task = [], [], _by_task(verdicts)
     for name in names:
-        meant = [verdict for verdict in verdicts if name.means(verdict[0].manifest)]
+        meant = [verdict for verdict in by_task.get(name.task, ()) if name.means(verdict[0].manifest)]
         if usable := [artifact for artifact, why in meant if why is None]:
             chosen.append(max(usable, key=lambda artifact: preference(artifact.manifest)))
         else:
             problems.append(f"{name.task}: {problem(name, meant)}")
     raise_all(what, problems)
     return sorted(chosen, key=lambda artifact: artifact.manifest.task)
+
+
+def _by_task(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
+    """The verdicts on the adapters of each task; none on a task without adapters."""
+    found = defaultdict[str, list[Verdict]](list)
+    for verdict in verdicts:
+        found[verdict[0].manifest.task].append(verdict)
+    return found
 
 
 def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:

@@ -68,6 +68,8 @@ class Limits:
     """Seconds that a request waits for others to be computed with."""
     poll: float = 2.0
     """Seconds between two looks at the store."""
+    models: int = 64
+    """Models in memory."""
 
 
 class Served(Protocol):

@@ -1,10 +1,20 @@
 """Recipe: everything that determines a training run except its task, seed, data and backbone."""
 
+import json
 from collections.abc import Mapping
 from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
@@ -429,3 +439,22 @@ def has_key(values: Mapping[str, Any], key: str) -> bool:
 def _with_flat_key(problem: str) -> str:
     key, colon, rest = problem.partition(":")
     return {f"{part}.{key}": flag for flag, (part, key) in FLAGS.items()}.get(key, key) + colon + rest
+
+
+_read: dict[str, Recipe] = {}
+_MOST_READ = 4096
+
+
+def _read_before(values: Any, validate: ValidatorFunctionWrapHandler) -> Recipe:
+    if not isinstance(values, dict):
+        return validate(values)
+    key = json.dumps(values, sort_keys=True, default=repr)
+    if key not in _read:
+        if len(_read) >= _MOST_READ:
+            _read.clear()
+        _read[key] = validate(values)
+    return _read[key]
+
+
+SharedRecipe = Annotated[Recipe, WrapValidator(_read_before)]
+"""A recipe in a file: many files hold the same, which is validated once and is one object in memory."""

@@ -16,6 +16,9 @@ from pipeline.system.errors import PipelineError
 from pipeline.training.terms import extra_passes
 from stages.compare.plan import Job
 
+_MOST = 1000
+"""Runs to learn from: reading more would take longer than it tells."""
+
 
 @dataclass(frozen=True)
 class Duration:
@@ -33,7 +36,7 @@ class Duration:
         return f"{'more than' if self.unknown else 'about'} {about}"
 
 
-class _Work(NamedTuple):
+class Work(NamedTuple):
     """What a run does: rows it trains on, over all epochs, and rows it scores."""
 
     trained: float
@@ -53,8 +56,8 @@ class Estimate:
         self.runs: set[str] = set()
         self._spent = defaultdict[tuple[Kind, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
         """By method and tasks, by method alone under None: rows and seconds, each of training and of scoring."""
-        self._works: dict[Job, _Work] = {}
-        for name in workspace.ledger.names():
+        self._works: dict[Job, Work] = {}
+        for name in workspace.ledger.newest(_MOST):
             # A damaged record is told by the command that needs it.
             with suppress(PipelineError):
                 if (record := workspace.ledger.find(name)) is not None:
@@ -87,12 +90,13 @@ class Estimate:
         if not known:
             return None
         if job not in self._works:
-            self._works[job] = self._work_of(job)
+            self._works[job] = self.work(job)
         rows, seconds = self._spent[known[0]]
         work = np.array([self._works[job].training, self._works[job].scored])
         return float((work * seconds / np.maximum(rows, 1)).sum())
 
-    def _work_of(self, job: Job) -> _Work:
+    def work(self, job: Job) -> Work:
+        """What a job of training would do."""
         workspace, recipe = self.workspace, job.parts[0].recipe
         data = {
             task.name: workspace.task_data(task, limit, job.seed, own.extra)
@@ -103,7 +107,7 @@ class Estimate:
         return _work(recipe, train, [len(rows.dev) for rows in data.values()])
 
 
-def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> _Work:
+def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> Work:
     steps = recipe.joint_steps({task: recipe.steps_over(rows) for task, rows in train.items()})
     batches = steps * (len(train) if recipe.joint.mixing == "simultaneous" else 1)
     epochs = 0 if recipe.is_merged_only else recipe.epochs_of(steps)
@@ -112,4 +116,4 @@ def _work(recipe: Recipe, train: Mapping[str, int], dev: list[int]) -> _Work:
     # Batches are full but for a pass's last one.
     share = sum(train.values()) / sum(map(recipe.steps_over, train.values()))
     trained = batches * share * epochs
-    return _Work(trained, scorings * sum(dev), trained * (3 + extra_passes(recipe)))
+    return Work(trained, scorings * sum(dev), trained * (3 + extra_passes(recipe)))

@@ -82,6 +82,41 @@ def test_one_copy_of_the_backbone_is_in_memory(shelf: StoreShelf, shop: Shop) ->
         assert len({dict(each._model.backbone.named_parameters())[name].data_ptr() for each in models}) == 1
 
 
+def test_few_models_stay_in_memory_and_answer_the_same(shelf: StoreShelf, shop: Shop) -> None:
+    small = StoreShelf.open(shop.store, "films", None, "fp32", most=1)
+    assert (small.tasks, small.loaded) == (shelf.tasks, 1)
+    for name in ("films", "meals", "pairs", "films", "meals"):
+        rows = [(tuple(text) if isinstance(text, list) else text, False) for text in texts_of(shop, name)[:3]]
+        model = small.find(name) or small.load(name)
+        assert small.find(name) is model
+        assert small.loaded == 1
+        assert model.answers(rows) == shelf.load(name).answers(rows)
+
+
+def test_the_model_that_was_not_asked_longest_makes_room(shop: Shop) -> None:
+    small = StoreShelf.open(shop.store, "films", None, "fp32", most=2)
+    for name in ("films", "meals"):
+        small.load(name)
+    assert small.find("films") is not None
+    small.load("pairs")
+    assert [small.find(name) is None for name in ("films", "meals", "pairs")] == [False, True, False]
+
+
+def test_a_model_that_is_damaged_when_it_is_asked_for_gives_way_to_the_next_best(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = shutil.copytree(shop.store, tmp_path / "store")
+    small = StoreShelf.open(store, "pairs", None, "fp32", most=1)
+    (best,) = (each for each in small.models() if each["task"] == "films" and each["best"])
+    assert not best["loaded"]
+    head = store / f"{best['kind']}s" / "films" / best["run"] / "head.safetensors"
+    head.write_bytes(head.read_bytes()[:-1] + b"\x01")
+    other = small.load("films")
+    assert other.name != best["name"]
+    assert small.find("films") is other
+    assert capsys.readouterr().err.count("not served") == 1
+
+
 def test_models_are_listed_with_what_they_read(client: httpx.Client, shop: Shop) -> None:
     found = client.get("/models").json()
     assert found["default"] == "films"

@@ -34,7 +34,6 @@ def split_of(
         return [np.full(length, base + row, dtype=np.int32) for row, length in enumerate(lengths)]
 
     return TokenisedSplit(
-        ids=tuple(map(str, range(len(lengths)))),
         a=filled(lengths, 100),
         types_a=[np.arange(length, dtype=np.int32) % 2 for length in lengths] if types else None,
         b=None if second is None else filled(second, 200),
@@ -196,7 +195,7 @@ def test_a_siamese_batch_holds_first_sentences_before_second_ones() -> None:
 
 def test_a_sentence_that_repeats_stands_in_a_siamese_batch_once() -> None:
     a, b, c = (np.full(length, length, dtype=np.int32) for length in (3, 5, 4))
-    split = TokenisedSplit(("0", "1", "2"), [a, b, a], [np.zeros_like(x) for x in (a, b, a)], [a, c, c], np.arange(3))
+    split = TokenisedSplit([a, b, a], [np.zeros_like(x) for x in (a, b, a)], [a, c, c], np.arange(3))
     batch = collate(split, np.array([0, 1, 2]), PAD)
     assert batch["input_ids"][:, 0].tolist() == [3, 5, 4]
     assert batch["pairs"].tolist() == [0, 1, 0, 0, 2, 2]
@@ -204,7 +203,7 @@ def test_a_sentence_that_repeats_stands_in_a_siamese_batch_once() -> None:
     assert (batch["token_type_ids"].shape, batch["labels"].tolist()) == ((3, 5), [0, 1, 2])
     assert "pairs" not in collate(split, np.array([1]), PAD)
     # What differs only in length is not the same sentence.
-    nearly = TokenisedSplit(("0",), [np.array([7, 0])], None, [np.array([7, 0, 0])], None)
+    nearly = TokenisedSplit([np.array([7, 0])], None, [np.array([7, 0, 0])], None)
     assert len(collate(nearly, np.array([0]), PAD)["input_ids"]) == 2
 
 
@@ -214,7 +213,7 @@ def test_a_batch_has_no_token_types_and_no_labels_where_there_are_none() -> None
 
 
 def test_real_scores_stay_real() -> None:
-    split = TokenisedSplit(("0",), [np.array([1])], None, None, np.array([2.5]))
+    split = TokenisedSplit([np.array([1])], None, None, np.array([2.5]))
     labels = collate(split, np.array([0]), PAD)["labels"]
     assert (labels.dtype, labels.tolist()) == (torch.float32, [2.5])
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pipeline.data import load
 from pipeline.data.load import canonical_rows, fingerprint, load_split, read_test_texts
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
@@ -47,6 +48,36 @@ def problem(data: Path, of: Task, **options: Any) -> str:
 
 
 # Canonical rows.
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"text": ["fine", " ", None, 3.5, "poor", "so so", "\ud800"], "label": ["1", "x", "7", None, 0, "0", 1]},
+        {"id": ["a", "b", "a", None, ["c"], "\udfff", "b"], "label": [1, 0, 2, 0.5, 1, 1, 0]},
+    ],
+    ids=["good", "texts and labels", "ids"],
+)
+def test_rows_are_the_same_read_part_by_part(
+    changed: dict[str, Any], part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"id": [7, 5, 3, 1, 2, 4, 6], "text": [f"text {i}" for i in range(7)], "label": [0, 1, 1, 0, 1, 0, 0]}
+    table = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in (columns | changed).items()})
+
+    def found() -> Any:
+        try:
+            rows = canonical_rows(task(), table, "here")
+        except PipelineError as error:
+            return str(error)
+        texts = canonical_rows(task(), table.drop(columns="id").astype({"text": str}), "here")
+        return rows.to_dict("list"), rows.dtypes.to_dict(), fingerprint(rows), texts.to_dict("list"), fingerprint(texts)
+
+    whole = found()
+    assert isinstance(whole, str) == bool(changed)
+    monkeypatch.setattr(load, "_PART", part)
+    assert found() == whole
 
 
 def test_rows_have_ids_texts_and_whole_labels(tmp_path: Path) -> None:

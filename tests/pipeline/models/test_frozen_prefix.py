@@ -33,7 +33,6 @@ def make_split(rows: int = 30, siamese: bool = False, types: bool = True) -> Tok
 
     a = sentences()
     return TokenisedSplit(
-        ids=tuple(map(str, range(rows))),
         a=a,
         types_a=[np.arange(len(ids), dtype=np.int32) // 3 % 2 for ids in a] if types and not siamese else None,
         b=[*a[: rows // 2], *sentences()[: rows - rows // 2]] if siamese else None,
@@ -165,7 +164,7 @@ def test_inputs_that_differ_in_their_token_types_alone_are_kept_apart(make: Make
     """The same words, cut into a pair at another place."""
     tokens = np.arange(5, 15, dtype=np.int32)
     types = [(np.arange(10) >= cut).astype(np.int32) for cut in (3, 7)]
-    split = TokenisedSplit(("0", "1"), [tokens, tokens], types, None, np.zeros(2, dtype=np.int64))
+    split = TokenisedSplit([tokens, tokens], types, None, np.zeros(2, dtype=np.int64))
     model, batch = make((0,)).eval(), collate(split, np.arange(2), 0)
     outputs, _ = run(model, cache(model, split).extend(batch))
     assert (outputs[0] - outputs[1]).abs().max() > 1e-3

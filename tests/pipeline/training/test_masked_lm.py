@@ -132,7 +132,7 @@ def shown(backbone: Backbone, texts: list[str], masking: Masking, seed: int) -> 
     """What the model reads in two epochs of training, in both evaluations, and a random number of each step."""
     tokenizer = backbone.tokenizer
     tokens = [np.array(tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
-    split = TokenisedSplit(tuple(texts), tokens, None, None, None)
+    split = TokenisedSplit(tokens, None, None, None)
     torch.manual_seed(0)
     model = BertForMaskedLM(BertConfig(**SIZES))
     read: dict[bool, list[list[int]]] = {True: [], False: []}
@@ -180,7 +180,7 @@ def asked_of_fit(
     """What ``fit_masked`` gives to ``fit``, which is not called."""
     texts = [f"the {thing} is good" for thing in ("film", "song", "book", "soup", "dish")]
     tokens = [np.array(backbone.tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
-    split = TokenisedSplit(tuple(texts), tokens, None, None, None)
+    split = TokenisedSplit(tokens, None, None, None)
     recipe = Recipe(
         trainable="full", epochs=2, learning_rate=1e-3, batch_size=4, gradient_accumulation_steps=2, precision="fp32"
     )
@@ -234,7 +234,7 @@ def test_the_score_is_the_share_of_hidden_words_that_are_guessed(
     encoded = [np.array(backbone.tokenizer.fast(text)["input_ids"], dtype=np.int32) for text in texts]
     ends = [encoded[0][[0, -1]]]
     held_out = {
-        name: TokenisedSplit(tuple(map(str, range(len(tokens)))), tokens, None, None, None)
+        name: TokenisedSplit(tokens, None, None, None)
         for name, tokens in {"all": encoded, "one": encoded[:1], "ends": ends}.items()
     }
     asked_of_fit(backbone, held_out, masking=Masking(chosen=1.0))

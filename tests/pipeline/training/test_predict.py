@@ -32,7 +32,7 @@ def siamese_split(rows: int, sentences: int, types: bool = True, seed: int = 0) 
     pool = [rng.integers(5, 20, size=rng.integers(3, 15)).astype(np.int32) for _ in range(sentences)]
     a, b = ([pool[i] for i in rng.integers(sentences, size=rows)] for _ in range(2))
     types_a = [np.zeros_like(ids) for ids in a] if types else None
-    return TokenisedSplit(tuple(map(str, range(rows))), a, types_a, b, np.arange(rows, dtype=np.float64))
+    return TokenisedSplit(a, types_a, b, np.arange(rows, dtype=np.float64))
 
 
 def plain_outputs(model: TransferModel, split: TokenisedSplit) -> Tensor:
@@ -102,7 +102,7 @@ def test_sentences_are_padded_among_their_like_and_not_to_their_pair(make: Calla
     model.backbone.register_forward_hook(
         lambda _, inputs, kwargs, output: lengths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
     )
-    outputs(model, TokenisedSplit(tuple("01234567"), a, None, b, None), batch_size=4)
+    outputs(model, TokenisedSplit(a, None, b, None), batch_size=4)
     assert lengths == [15, 4]
 
 

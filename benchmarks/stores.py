@@ -1,0 +1,109 @@
+"""Stores of up to 100,000 adapters: time and memory to list them, to pick those of a target and to start a fusion."""
+
+import shutil
+from pathlib import Path
+
+from pipeline.records.store import MANIFEST, Manifest, Store
+from pipeline.runs.sources import Fusion, SourceName
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import canonical_json, sha256_text
+from stages.demo_tasks import write_tasks
+
+from . import child
+from .backbones import NANO, backbone_folder
+from .child import Step
+from .report import Report
+from .setting import Setting
+from .timing import Row
+
+_SIZES = (100, 1000, 10_000, 100_000)
+_SEEDS = 10
+_FUSED = 4
+_TARGET = "tickets"
+
+
+def run(setting: Setting) -> Report:
+    data = setting.scratch / "stores-data"
+    write_tasks(data)
+    backbone = backbone_folder(setting, NANO)
+    return Report(
+        (
+            f"Manifests alone, of {_SEEDS} adapters a task. Cold: without an index, which is then written. Warm: with"
+            f" it. Pick: the adapters of {_FUSED} tasks named for a fusion, or of all. Start: the run of the fusion of"
+            f" those named is identified, data read; nothing is trained. Look up: one adapter by its run.",
+            "Seconds of the processor, MB of memory beyond what the libraries take, the most that was seen. Each line"
+            " is one process, or two where there is an index to be read.",
+        ),
+        ([_row(setting, data, backbone, count) for count in ([60] if setting.quick else _SIZES)],),
+    )
+
+
+def _row(setting: Setting, data: Path, backbone: Path, count: int) -> Row:
+    root = setting.scratch / f"stores-{count}"
+    _write(root, count, Workspace(str(backbone), data, root, setting.scratch).backbone.weights_hash)
+    row: Row = {"adapters": count, **child.measured(cold, root), **child.measured(warm, root, backbone, data)}
+    shutil.rmtree(root)
+    return row
+
+
+def cold(root: str) -> dict[str, Step]:
+    return {"list cold": lambda: Store(Path(root)).artifacts()}
+
+
+def warm(root: str, backbone: str, data: str) -> dict[str, Step]:
+    workspace = Workspace(backbone, Path(data), Path(root), Path(root) / "reports")
+    task, recipe = workspace.task(_TARGET), Recipe(trainable="fusion")
+    run, names = _run_of(0), [SourceName(_task_of(number * _SEEDS)) for number in range(_FUSED)]
+    fusion = Fusion(task, recipe, workspace)
+    _ = workspace.backbone.weights_hash
+    chosen = []
+
+    def pick() -> None:
+        chosen[:] = fusion.choose(fusion.named(names), seed=0)
+
+    def start() -> None:
+        _ = TrainingRun(fusion.request(chosen, seed=0, limit=None), workspace).name
+
+    return {
+        "list warm": workspace.store.artifacts,
+        f"pick {_FUSED}": pick,
+        "start": start,
+        "pick all": lambda: fusion.choose(None, seed=0),
+        "look up": lambda: workspace.store.find(run),
+    }
+
+
+def _task_of(number: int) -> str:
+    """The name of an adapter's task; the last adapters are the target's own."""
+    return f"task{number // _SEEDS}"
+
+
+def _run_of(number: int) -> str:
+    return sha256_text(str(number))[:12]
+
+
+def _write(root: Path, count: int, weights: str) -> None:
+    """Manifests without their files; those of the target stand last."""
+    recipe = Recipe(trainable="adapter", encoding="cross", bottleneck=8)
+    for number in range(count):
+        manifest = Manifest(
+            kind="adapter",
+            task=_TARGET if number >= count - _SEEDS else _task_of(number),
+            run=_run_of(number),
+            seed=number % _SEEDS,
+            limit=None,
+            recipe=recipe,
+            train_rows=sha256_text("rows"),
+            pair=False,
+            meaning={"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
+            metric="accuracy",
+            dev=0.5 + number / (4 * count),
+            backbone="nano",
+            backbone_weights=weights,
+            files={name: sha256_text(f"{name} {number}") for name in ("adapter.safetensors", "head.safetensors")},
+        )
+        folder = root / manifest.place
+        folder.mkdir(parents=True)
+        (folder / MANIFEST).write_text(canonical_json(manifest.model_dump(mode="json")), encoding="ascii")
