@@ -10,15 +10,23 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from .setting import Setting
+
 Step = Callable[[], object]
 
 
-def measured(prepare: Callable[..., Mapping[str, Step]], *arguments: object, **environment: str) -> dict[str, float]:
+def measured(
+    setting: Setting, prepare: Callable[..., Mapping[str, Step]], *arguments: object, **environment: str
+) -> dict[str, float]:
     """``<step>, s`` and ``<step>, MB`` of each step that ``prepare`` of ``arguments`` returns, in a new process.
+
+    Quick benchmarks, whose numbers mean nothing, stay in this one.
 
     Seconds of the processor. MB (2^20 bytes) of the process's own memory, the most that was seen during the step beyond
     what there was before the first one; of mapped files, none. What ``prepare`` itself does is not counted.
     """
+    if setting.quick:
+        return _of(prepare(*map(str, arguments)))
     name = f"{prepare.__module__}:{prepare.__name__}"
     command = [sys.executable, "-m", __name__, name, *map(str, arguments)]
     done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
@@ -44,10 +52,8 @@ class _Memory:
             time.sleep(0.05)
 
 
-def _main(name: str, *arguments: str) -> dict[str, float]:
-    module, _, function = name.partition(":")
-    steps, found = getattr(importlib.import_module(module), function)(*arguments), dict[str, float]()
-    memory = _Memory()
+def _of(steps: Mapping[str, Step]) -> dict[str, float]:
+    found, memory = dict[str, float](), _Memory()
     before = memory.now()
     for title, step in steps.items():
         memory.most, started = memory.now(), time.process_time()
@@ -61,4 +67,5 @@ if __name__ == "__main__":
     from pipeline.system import process
 
     process.set_up()
-    print(json.dumps(_main(*sys.argv[1:])))
+    module, _, function = sys.argv[1].partition(":")
+    print(json.dumps(_of(getattr(importlib.import_module(module), function)(*sys.argv[2:]))))

@@ -52,7 +52,7 @@ def measured(setting: Setting, suffix: str, rows: int, cached: bool) -> Row:
     if not data.is_dir():
         _write(data / _TASK.name, suffix, rows)
     backbone = worded(setting, backbone_folder(setting, NANO))
-    found = child.measured(steps, backbone, data, PIPELINE_CACHE=str(data / "cache"))
+    found = child.measured(setting, steps, backbone, data, PIPELINE_CACHE=str(data / "cache"))
     return {"file": suffix, "rows": rows, "cached": "yes" if cached else "no", **found}
 
 

@@ -30,7 +30,7 @@ def run(setting: Setting) -> Report:
     write_tasks(data)
     backbone = backbone_folder(setting, NANO)
     result, _ = compare(_study(), _workspace(backbone, data, reports))
-    table = [_row(reports, result, data, backbone, count) for count in ([20, 40] if setting.quick else _SIZES)]
+    table = [_row(setting, reports, result, data, backbone, count) for count in ([20] if setting.quick else _SIZES)]
     return Report(
         (
             f"A study of {len(result.entries)} runs in a ledger with so many others on the same backbone. List: runs"
@@ -53,9 +53,9 @@ def _workspace(backbone: Path, data: Path, reports: Path) -> Workspace:
     return Workspace(str(backbone), data, reports / "store", reports)
 
 
-def _row(reports: Path, result: StudyResult, data: Path, backbone: Path, count: int) -> Row:
+def _row(setting: Setting, reports: Path, result: StudyResult, data: Path, backbone: Path, count: int) -> Row:
     _fill(Ledger(reports), next(entry.run for entry in result.entries if entry.run is not None), count)
-    found = [child.measured(step, reports, data, backbone) for step in (listing, planning, reporting)]
+    found = [child.measured(setting, step, reports, data, backbone) for step in (listing, planning, reporting)]
     return {"runs": count, **{name: value for each in found for name, value in each.items()}}
 
 

@@ -29,7 +29,7 @@ def run(setting: Setting) -> Report:
         for number in range(count):
             random_adapter(setting, backbone, store, source_task(number), number)
         for most in (Limits.models, count):
-            found = child.measured(shelf, store.root, most)
+            found = child.measured(setting, shelf, store.root, most)
             rows.append({"adapters": count, "in memory": min(most, count), **found})
     return Report(
         (

@@ -43,7 +43,11 @@ def run(setting: Setting) -> Report:
 def _row(setting: Setting, data: Path, backbone: Path, count: int) -> Row:
     root = setting.scratch / f"stores-{count}"
     _write(root, count, Workspace(str(backbone), data, root, setting.scratch).backbone.weights_hash)
-    row: Row = {"adapters": count, **child.measured(cold, root), **child.measured(warm, root, backbone, data)}
+    row: Row = {
+        "adapters": count,
+        **child.measured(setting, cold, root),
+        **child.measured(setting, warm, root, backbone, data),
+    }
     shutil.rmtree(root)
     return row
 

@@ -162,5 +162,6 @@ def test_a_checkpoint_of_any_content_is_resumed_or_left(
             load_checkpoint(file)
         with suppress(PipelineError):
             model = torch.nn.Linear(3, 2)
-            resumed = Resumption(file, 60.0, model, torch.optim.AdamW(model.parameters()), Accelerator(cpu=True))
+            optimizer = torch.optim.AdamW(model.parameters())
+            resumed = Resumption(file, 60.0, model, model, optimizer, Accelerator(cpu=True))
             assert resumed.progress.step in (0, 3)
