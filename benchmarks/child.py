@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Self
 
 from .setting import Setting
 
@@ -35,11 +36,20 @@ def measured(
 
 
 class _Memory:
-    """The most memory of its own that this process had, in MB, seen 20 times a second."""
+    """The most memory of its own that this process had, in MB, seen 20 times a second while the block runs."""
 
     def __init__(self) -> None:
         self.most = self.now()
-        threading.Thread(target=self._watch, daemon=True).start()
+        self._ended = threading.Event()
+        self._watching = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._watching.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._watching.join()
 
     @staticmethod
     def now() -> float:
@@ -47,19 +57,19 @@ class _Memory:
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon:"))
 
     def _watch(self) -> None:
-        while True:
+        while not self._ended.wait(0.05):
             self.most = max(self.most, self.now())
-            time.sleep(0.05)
 
 
 def _of(steps: Mapping[str, Step]) -> dict[str, float]:
-    found, memory = dict[str, float](), _Memory()
-    before = memory.now()
-    for title, step in steps.items():
-        memory.most, started = memory.now(), time.process_time()
-        step()
-        found[f"{title}, s"] = time.process_time() - started
-        found[f"{title}, MB"] = max(memory.most, memory.now()) - before
+    found = dict[str, float]()
+    with _Memory() as memory:
+        before = memory.now()
+        for title, step in steps.items():
+            memory.most, started = memory.now(), time.process_time()
+            step()
+            found[f"{title}, s"] = time.process_time() - started
+            found[f"{title}, MB"] = max(memory.most, memory.now()) - before
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
 
 
@@ -61,6 +62,14 @@ class StudyResult(BaseModel):
     entries: tuple[Entry, ...]
     shared_text: tuple[str, ...] = ()
     """Which targets share text with tasks that rows use for them, in words."""
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        study = self.study
+        for name in (*study.methods, *(study.curve.methods if study.curve is not None else ())):
+            if name not in study.rows and name not in METHODS:
+                raise ValueError(f"study.methods: '{name}' is no method, and no row of study {study.name}")
+        return self
 
     @model_validator(mode="after")
     def _check_entries(self) -> Self:

@@ -123,10 +123,21 @@ def test_report_rebuilds_everything_from_the_ledger(compared) -> None:  # type: 
     for file in kept:
         if file.name != "study.json":
             file.unlink()
-    assert report("small", workspace.reports) == folder
+    with with_figures():
+        assert report("small", workspace.reports) == folder
     assert {file: file.read_bytes() for file in kept} == kept
     with pytest.raises(PipelineError, match="compare --study nothing"):
         report("nothing", workspace.reports)
+
+
+def test_a_kept_study_that_names_no_method_is_refused(compared, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = compared[3]
+    kept = json.loads((folder / "study.json").read_text())
+    kept["study"]["methods"].append("nothing")
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "study.json").write_text(json.dumps(kept))
+    with pytest.raises(PipelineError, match="study.methods: 'nothing' is no method, and no row of study small"):
+        report("small", tmp_path)
 
 
 def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # type: ignore[no-untyped-def]
