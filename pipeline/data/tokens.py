@@ -81,7 +81,7 @@ class Picked(Sequence[np.ndarray]):
     """Row i is row ``rows[i]`` of ``sources[which[i]]``."""
 
     def __init__(self, sources: Sequence[Sequence[np.ndarray]], which: np.ndarray, rows: np.ndarray) -> None:
-        self._sources, self._which, self._rows = sources, which.astype(np.uint8), rows
+        self._sources, self._which, self._rows = sources, which.astype(np.min_scalar_type(len(sources))), rows
 
     def __len__(self) -> int:
         return len(self._rows)

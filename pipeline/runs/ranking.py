@@ -96,17 +96,16 @@ def _units(
     With these, adapters ranked more like their whole models do than by their units alone.
     """
     assert recipe.pooling is not None
-    device = accelerator.device
-    reader = UnitReader(backbone.load().to(device), [modules_of(each) for each in candidates])
+    reader = UnitReader(backbone.load().to(accelerator.device), [modules_of(each) for each in candidates])
     (split,) = splits_of(rows, recipe, backbone.tokenizer, both_orders=False)
     inputs, pairs = (split, None) if split.b is None else sentences_of(split, np.arange(len(split)))
     order = np.argsort(inputs.lengths, kind="stable")  # inputs of like length share a batch
     vectors, units = list[Tensor](), list[list[Tensor]]()
     for first in range(0, len(order), _BATCH):
         batch = collate(inputs, order[first : first + _BATCH], backbone.tokenizer.pad_token_id)
-        inputs_there = {key: batch[key].to(device) for key in BACKBONE_INPUTS if key in batch}
+        tensors = {key: batch[key].to(accelerator.device) for key in BACKBONE_INPUTS if key in batch}
         with accelerator.autocast():
-            bare, read = reader.read(inputs_there, recipe.pooling)
+            bare, read = reader.read(tensors, recipe.pooling)
         vectors.append(bare.float().cpu())
         units.append([each.float().cpu() for each in read])
     back = torch.from_numpy(np.argsort(order, kind="stable"))

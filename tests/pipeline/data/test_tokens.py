@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from pipeline.data import tokens
 from pipeline.data.batches import training_batches
-from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.data.tokens import Picked, TokenisedSplit, Tokenizer, tokenise
 from pipeline.models.backbone import open_backbone
 from pipeline.system import streams
 
@@ -328,3 +328,10 @@ def test_a_command_shows_that_it_tokenises_many_rows(
         assert "tokenising" in shown and "9/9" in shown
     else:
         assert shown == "tokenising 9 rows ...\n"
+
+
+def test_rows_are_picked_from_more_sources_than_a_byte_counts() -> None:
+    sources = [[np.array([number])] for number in range(300)]
+    picked = Picked(sources, np.arange(300), np.zeros(300, int))
+    assert [ids.item() for ids in picked] == list(range(300))
+    assert picked.lengths.tolist() == [1] * 300
