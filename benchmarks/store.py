@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store
 from pipeline.runs.sources import why_other_backbone, why_recipe_not_fused
@@ -33,28 +34,40 @@ def write_artifacts(root: Path, count: int, backbone_weights: str = "hash") -> l
     manifests: list[Manifest] = []
     for number in range(count):
         is_fusion = number % 5 == 4
-        manifest = Manifest(
+        manifest = manifest_of(
+            number,
             kind="fusion" if is_fusion else "adapter",
             task=TASKS[number % len(TASKS)],
-            run=sha256_text(str(number))[:12],
             seed=number // 20,
-            limit=None,
             recipe=Recipe(trainable="fusion" if is_fusion else "adapter", encoding="cross"),
-            train_rows=sha256_text("rows"),
-            pair=False,
-            meaning={"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
-            metric="accuracy",
             dev=0.5 + number / (4 * count),
-            backbone="nano",
             backbone_weights=backbone_weights,
             sources=_sources(manifests[-4:]) if is_fusion else (),
-            files={name: sha256_text(f"{name} {number}") for name in ("adapter.safetensors", "head.safetensors")},
         )
         manifests.append(manifest)
         folder = root / manifest.place
         folder.mkdir(parents=True)
         (folder / MANIFEST).write_text(json.dumps(manifest.model_dump(mode="json"), indent=2, sort_keys=True))
     return manifests
+
+
+def run_of(number: int) -> str:
+    return sha256_text(str(number))[:12]
+
+
+def manifest_of(number: int, **values: Any) -> Manifest:
+    """A manifest with ``values``, and a run and files of its own; what it is of does not matter to a store."""
+    return Manifest(
+        run=run_of(number),
+        limit=None,
+        train_rows=sha256_text("rows"),
+        pair=False,
+        meaning={"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
+        metric="accuracy",
+        backbone="nano",
+        files={name: sha256_text(f"{name} {number}") for name in ("adapter.safetensors", "head.safetensors")},
+        **values,
+    )
 
 
 def _sources(adapters: Sequence[Manifest]) -> tuple[SourceRun, ...]:

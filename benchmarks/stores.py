@@ -3,12 +3,12 @@
 import shutil
 from pathlib import Path
 
-from pipeline.records.store import MANIFEST, Manifest, Store
+from pipeline.records.store import MANIFEST, Store
 from pipeline.runs.sources import Fusion, SourceName
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.atomic import canonical_json, sha256_text
+from pipeline.system.atomic import canonical_json
 from stages.demo_tasks import write_tasks
 
 from . import child
@@ -16,6 +16,7 @@ from .backbones import NANO, backbone_folder
 from .child import Step
 from .report import Report
 from .setting import Setting
+from .store import manifest_of, run_of
 from .timing import Row
 
 _SIZES = (100, 1000, 10_000, 100_000)
@@ -59,7 +60,8 @@ def cold(root: str) -> dict[str, Step]:
 def warm(root: str, backbone: str, data: str) -> dict[str, Step]:
     workspace = Workspace(backbone, Path(data), Path(root), Path(root) / "reports")
     task, recipe = workspace.task(_TARGET), Recipe(trainable="fusion")
-    run, names = _run_of(0), [SourceName(_task_of(number * _SEEDS)) for number in range(_FUSED)]
+    names = [SourceName(_task_of(number * _SEEDS)) for number in range(_FUSED)]
+    run = run_of(0)
     fusion = Fusion(task, recipe, workspace)
     _ = workspace.backbone.weights_hash
     chosen = []
@@ -84,29 +86,18 @@ def _task_of(number: int) -> str:
     return f"task{number // _SEEDS}"
 
 
-def _run_of(number: int) -> str:
-    return sha256_text(str(number))[:12]
-
-
 def _write(root: Path, count: int, weights: str) -> None:
     """Manifests without their files; those of the target stand last."""
     recipe = Recipe(trainable="adapter", encoding="cross", bottleneck=8)
     for number in range(count):
-        manifest = Manifest(
+        manifest = manifest_of(
+            number,
             kind="adapter",
             task=_TARGET if number >= count - _SEEDS else _task_of(number),
-            run=_run_of(number),
             seed=number % _SEEDS,
-            limit=None,
             recipe=recipe,
-            train_rows=sha256_text("rows"),
-            pair=False,
-            meaning={"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
-            metric="accuracy",
             dev=0.5 + number / (4 * count),
-            backbone="nano",
             backbone_weights=weights,
-            files={name: sha256_text(f"{name} {number}") for name in ("adapter.safetensors", "head.safetensors")},
         )
         folder = root / manifest.place
         folder.mkdir(parents=True)
