@@ -26,6 +26,8 @@ from pipeline.settings.recipe import Recipe
 class Pal(nn.Module):
     """TS of one layer and task; ``encode`` V_E and ``decode`` V_D are shared by the layers."""
 
+    mixes_tokens = True
+
     def __init__(self, encode: nn.Linear, decode: nn.Linear, heads: int) -> None:
         super().__init__()
         size = encode.out_features

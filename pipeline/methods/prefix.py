@@ -28,6 +28,8 @@ from pipeline.settings.recipe import Recipe
 class PrefixSite(TaskSite):
     """Puts the prefix before the input of the keys and values of ``layer``, and makes it visible in the mask."""
 
+    mixes_tokens = True  # each input has the prefix before its own keys
+
     def __init__(self, layer: Any) -> None:
         super().__init__()
         attention, *projections, self._mask = attention_of(layer)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from pipeline.data.tasks import Encoding, Pooling
 from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, layers_of, lower_states, upper_states
 from pipeline.models.switching import activate
+from pipeline.models.unpadding import Row, as_row, can_unpad, row_inputs
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling, encoder: Any = None) -> Tensor:
@@ -84,7 +85,7 @@ class TransferModel(nn.Module):
             activate(self.backbone, self.task)
         if known is None:
             encoders = (self.backbone, *self.second.values())
-            vectors = [pool(e(**inputs).last_hidden_state, attention_mask, self.pooling, e) for e in encoders]
+            vectors = [pool(self._hidden(e, inputs), attention_mask, self.pooling, e) for e in encoders]
             return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
         if absent is not None:
             computed = self.prefix_output({name: tensor[absent] for name, tensor in inputs.items()})
@@ -93,6 +94,24 @@ class TransferModel(nn.Module):
             return known
         hidden = upper_states(self.backbone, frozen_depth(self.backbone), known, inputs)
         return pool(hidden, attention_mask, self.pooling, self.backbone)
+
+    def unpads(self, device: torch.device) -> bool:
+        """Whether training on ``device`` computes batches without their padding (:mod:`unpadding`).
+
+        Not on a GPU, where a pass over a few more tokens takes the same time.
+        """
+        return device.type == "cpu" and all(can_unpad(each) for each in (self.backbone, *self.second.values()))
+
+    def _hidden(self, encoder: Any, inputs: dict[str, Tensor]) -> Tensor:
+        """The last hidden states (B, T, d), or (B, 1, d) of a lean encoder."""
+        mask = inputs["attention_mask"]
+        # Where nothing trains, batches are sorted by length and have little padding.
+        if not (self.training and torch.is_grad_enabled() and self.unpads(mask.device)):
+            return encoder(**inputs).last_hidden_state
+        row = Row.of(mask)
+        with as_row(row):
+            found = encoder(**row_inputs(encoder, row, inputs["input_ids"], inputs.get("token_type_ids")))
+        return row.padded(found.last_hidden_state)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.

@@ -22,6 +22,7 @@ def notes(runs: StudyRuns) -> Iterator[str]:
     yield from runs.result.shared_text
     yield from _budgets(runs, main)
     yield from _trials(runs)
+    yield from _source_seed(runs)
     yield from _starts(runs)
     yield from paragraphs(_NOTES["intervals"])
 
@@ -118,6 +119,14 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
             )
     if runs.study.unequal_trials:
         yield runs.study.unequal_trials
+
+
+def _source_seed(runs: StudyRuns) -> Iterator[str]:
+    if runs.study.source_seed is not None and len(runs.study.seeds) > 1:
+        yield (
+            f"What other tasks give was trained once, with seed {runs.study.source_seed}: no interval covers how much"
+            " another seed would change it."
+        )
 
 
 def _starts(runs: StudyRuns) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
-from pipeline.models.transfer_model import MultitaskModel
+from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.build import build_for_training
@@ -297,16 +297,23 @@ class TrainingRun:
             scorings[name].extend = dev.extend
             # Rows that are read once are not worth caching, and SMART runs all layers, on perturbed embeddings.
             again = recipe.epochs_over(len(self.data[name].train)) > 1 and not recipe.smart.weight
-            extend = cache(joined(splits[name]), max_bytes=bound - dev.bytes if again else 0).extend
-        return {name: self._batches(name, own, accelerator, extend) for name, own in splits.items()}
+            train = cache(joined(splits[name]), max_bytes=bound - dev.bytes if again else 0)
+            extend = train.extend if train.bytes else None
+        return {name: self._batches(model.of(name), name, own, accelerator, extend) for name, own in splits.items()}
 
     def _batches(
-        self, name: str, splits: Sequence[TokenisedSplit], accelerator: Accelerator, extend: Extend | None
+        self,
+        model: TransferModel,
+        name: str,
+        splits: Sequence[TokenisedSplit],
+        accelerator: Accelerator,
+        extend: Extend | None,
     ) -> TrainingData:
         """The batches of one task; ``extend`` adds to each piece what is known of its inputs."""
         recipe, seed, pad_token_id = self.parts[name].recipe, self.request.seed, self.backbone.tokenizer.pad_token_id
         pieces, rows = recipe.gradient_accumulation_steps * accelerator.num_processes, len(splits[0])
-        most_padding = padding_worth_a_pass(accelerator.device, recipe.precision)
+        padded = extend is not None or not model.unpads(accelerator.device)
+        most_padding = padding_worth_a_pass(accelerator.device, recipe.precision) if padded else None
 
         def of_epoch(epoch: int) -> TokenisedSplit:
             return splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], seed, epoch)

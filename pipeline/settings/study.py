@@ -26,6 +26,9 @@ from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
 class Study(BaseModel):
     """What is compared.
 
@@ -44,7 +47,8 @@ class Study(BaseModel):
     apart: dict[TaskName, tuple[TaskName, ...]] = Field(
         {}, description="target -> tasks that it takes nothing from, such as those that share text with its dev"
     )
-    seeds: tuple[Annotated[int, Field(ge=0, lt=2**32)], ...] = Field(min_length=1)
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+    source_seed: Seed | None = Field(None, description="the seed of what other tasks give; None: that of the target")
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
     dev_limit: Rows | None = Field(
@@ -122,6 +126,13 @@ class Study(BaseModel):
         sequential = [name for name in known if METHODS[rows[name].method].by_source]
         if self.reference not in self.methods or self.reference in sequential:
             problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
+        if self.source_seed is not None:
+            problems += [
+                f"source_seed: {name} merges adapters that started from the same weights, so their seed must be that of"
+                " the target: leave source_seed out"
+                for name in known
+                if rows[name].method == "merge"
+            ]
         if self.limit is not None and self.target_limit is not None and self.target_limit > self.limit:
             problems.append(
                 f"target_limit: {self.target_limit} is more than limit {self.limit}, which holds for all tasks"

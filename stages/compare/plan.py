@@ -109,11 +109,11 @@ def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
 
     @cache
     def seeded(job: Job, seed: int) -> Job:
-        needs = tuple(seeded(need, seed) for need in job.needs)
-        each = study.tune_on == "each seed"
-        return replace(
-            job, needs=needs, seed=seed, trials=tuple(seeded(t, seed) for t in job.trials) if each else job.trials
-        )
+        # What other tasks give may be given once, as if it came from a hub.
+        others = seed if study.source_seed is None else study.source_seed
+        needs = tuple(seeded(need, seed if need.task == job.task else others) for need in job.needs)
+        of_trials = seed if study.tune_on == "each seed" else study.seeds[0]
+        return replace(job, needs=needs, seed=seed, trials=tuple(seeded(trial, of_trials) for trial in job.trials))
 
     return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed) for cell in cells}
 

@@ -55,9 +55,10 @@ class Smoothness:
         start = noise[0].detach()
         delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)
         # The mean cosine over the tokens that are not padding. It stays on the device: a GPU's host would wait for it.
-        cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T)
+        cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T), or (1, N) of a batch without padding
         mask = piece.batch.get("attention_mask")
-        mean = cosine.mean() if mask is None else (cosine * mask).sum() / mask.sum()
+        padded = mask is not None and mask.shape == cosine.shape
+        mean = (cosine * mask).sum() / mask.sum() if padded else cosine.mean()
         self._cosines = self._cosines.to(cosine.device) + torch.stack([mean, torch.ones_like(mean)])
         with perturbed(embeddings, lambda _: delta):
             return self._settings.weight * divergence(run.forward(model, piece), outputs)

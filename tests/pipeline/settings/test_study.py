@@ -443,6 +443,10 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["recipe: Input", "target_limit: Input", "rows: Input", "tasks.sts: Input", "curve: Input"],
     ),
     "seeds that no generator takes": ({"seeds": [-1, 2], "limit": 0}, ["seeds", "limit: Input"]),
+    "merged adapters of another seed": (
+        {"methods": ["merge"], "source_seed": 1},
+        ["source_seed: merge merges adapters that started from the same weights"],
+    ),
     "a target with more rows than every task": ({"limit": 9, "target_limit": 10}, ["target_limit: 10 is more than"]),
     "too few dev rows for a score": ({"dev_limit": 1}, ["dev_limit: Input"]),
 }

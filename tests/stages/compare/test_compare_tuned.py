@@ -83,6 +83,19 @@ def test_a_row_is_tried_where_the_study_says_and_before_what_is_built_on_it(wher
         assert {*job.needs, *job.trials} <= set(order[:place])
 
 
+@pytest.mark.parametrize("source_seed", [1, 5])
+@pytest.mark.parametrize("where", ["first seed", "each seed"])
+def test_what_other_tasks_give_may_be_trained_once(where: str, source_seed: int) -> None:
+    of = study(tune_on=where, methods=["full", "sequential", "adapter", "fusion"], source_seed=source_seed)
+    jobs = jobs_of(of, plan(of))
+    for job in in_order(jobs.values()):
+        for need in job.needs:
+            assert need.seed == (job.seed if need.task == job.task else source_seed)
+    assert {job.seed for job in jobs.values()} == {1, 2}
+    given = {need for cell, job in jobs.items() for need in job.needs if need.task != cell.target}
+    assert len(given) == 2  # a model and an adapter of meals, for both seeds
+
+
 def test_a_single_value_is_no_choice() -> None:
     of = study(methods=["full"], tune={"full": {"epochs": [7]}})
     assert [(job.trials, job.parts[0].recipe.epochs) for job in jobs_of(of, plan(of)).values()] == [((), 7)] * 2

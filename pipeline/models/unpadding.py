@@ -1,0 +1,185 @@
+"""Unpadding: the tokens of a batch in one row without padding, for all but attention (Zeng et al. 2022).
+
+Everything in a BERT layer but attention treats each token by itself, so a batch (B, T) may as well be one row of its N
+tokens. Attention takes the inputs in groups of like length, each padded by itself. A batch of mixed lengths, of which
+padding is easily half, then takes one pass at the price of its tokens.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pipeline.data.batches import micro_batches
+from pipeline.models.layout import layers_of
+
+_MOST_PADDED_SCORES = 8192
+"""Attention scores of padding, for each head, beyond which two smaller groups are faster than one (MiniLM)."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Inputs of like length, which attend together."""
+
+    inputs: slice
+    """In the order of the row."""
+    tokens: slice
+    """In the row."""
+    places: Tensor | None
+    """Where each token stands in the group's (b T); None: there is no padding."""
+    length: int
+    mask: Tensor | None
+    """(b, 1, 1, T), added to scores."""
+
+    def pad(self, row: Tensor) -> Tensor:
+        """The group's part of a row (N, k) as (b, T, k), with zeros for padding."""
+        part = row[self.tokens]
+        if self.places is None:
+            return part.unflatten(0, (-1, self.length))
+        count = self.inputs.stop - self.inputs.start
+        return scattered(part, self.places, count * self.length).unflatten(0, (count, self.length))
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """The tokens (n, k) of (b, T, k) in the order of the row."""
+        flat = padded.flatten(0, 1)
+        return flat if self.places is None else _Gathered.apply(flat, self.places)
+
+
+@dataclass(frozen=True)
+class Row:
+    """How the N tokens of a batch (B, T) stand in one row: input after input, from the shortest to the longest."""
+
+    shape: torch.Size
+    places: Tensor
+    """Where each token of the row stands in the batch, of B T."""
+    order: Tensor
+    """Which input of the batch is the first of the row, the second, ..., (B,)."""
+    firsts: Tensor
+    """Where each input begins in the row, (B,)."""
+    positions: Tensor
+    """The position of each token in its own input, from 0, (N,)."""
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, attention_mask: Tensor) -> "Row":
+        """The row of a batch whose padding stands behind its inputs; the mask is (B, T), of zeros and ones."""
+        lengths = attention_mask.sum(dim=1).numpy()
+        order = np.argsort(lengths, kind="stable")
+        ascending = lengths[order]
+        firsts = np.concatenate([[0], np.cumsum(ascending)])
+        positions = np.arange(firsts[-1]) - np.repeat(firsts[:-1], ascending)
+        places = np.repeat(order * attention_mask.shape[1], ascending) + positions
+        groups = tuple(
+            _group(part, firsts, positions, ascending) for part in micro_batches(ascending**2, 1, _MOST_PADDED_SCORES)
+        )
+        each = (torch.from_numpy(array) for array in (places, order, firsts[:-1], positions))
+        return cls(attention_mask.shape, *each, groups)
+
+    def take(self, batch: Tensor) -> Tensor:
+        """The row (1, N) of numbers (B, T)."""
+        return batch.flatten()[self.places].unsqueeze(0)
+
+    def padded(self, row: Tensor) -> Tensor:
+        """Hidden states (B, T, d) of a row (1, N, d), with zeros for padding; (B, 1, d) of first tokens (1, B, d)."""
+        if row.shape[1] == len(self.order):  # equally right where each input has one token
+            return scattered(row[0], self.order, len(self.order)).unsqueeze(1)
+        return scattered(row[0], self.places, self.shape.numel()).unflatten(0, self.shape)
+
+
+def _group(part: np.ndarray, firsts: np.ndarray, positions: np.ndarray, lengths: np.ndarray) -> Group:
+    """The group of the inputs numbered ``part`` in the row."""
+    inputs = slice(int(part[0]), int(part[-1]) + 1)
+    tokens, longest = slice(int(firsts[inputs.start]), int(firsts[inputs.stop])), int(lengths[part[-1]])
+    if lengths[part[0]] == longest:
+        return Group(inputs, tokens, None, longest, None)
+    visible = np.arange(longest) < lengths[part][:, None]
+    mask = torch.zeros(visible.shape).masked_fill_(torch.from_numpy(~visible), -torch.inf)
+    places = np.repeat(np.arange(len(part)) * longest, lengths[part]) + positions[tokens]
+    return Group(inputs, tokens, torch.from_numpy(places), longest, mask[:, None, None, :])
+
+
+class _Scattered(torch.autograd.Function):
+    """``out[places] = rows``. Forward and backward each copy rows; autograd's own would add them up."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
+        ctx.save_for_backward(places)
+        return rows.new_zeros(count, *rows.shape[1:]).index_copy_(0, places, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (places,) = ctx.saved_tensors
+        return gradients[0].index_select(0, places), None, None
+
+
+class _Gathered(torch.autograd.Function):
+    """``rows[places]``, no place twice."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.count = len(rows)
+        return rows.index_select(0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return gradients[0].new_zeros(ctx.count, *gradients[0].shape[1:]).index_copy_(0, places, gradients[0]), None
+
+
+def scattered(rows: Tensor, places: Tensor, count: int) -> Tensor:
+    """(count, ...) with ``rows`` (n, ...) at ``places`` (n,), no place twice, and zeros elsewhere."""
+    return _Scattered.apply(rows, places, count)
+
+
+_current: ContextVar["Row | None"] = ContextVar("row", default=None)
+
+
+def current_row() -> Row | None:
+    """The row that the layers of a lean encoder are computing; None: they compute a batch."""
+    return _current.get()
+
+
+@contextmanager
+def as_row(row: Row) -> Iterator[None]:
+    """Let lean encoders compute the tokens of ``row``."""
+    token = _current.set(row)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def can_unpad(encoder: Any) -> bool:
+    """Whether every layer of ``encoder`` can take a row of tokens: it is lean, and mixes tokens in attention alone.
+
+    Not so with prefixes, which each input has before its own keys, with gates that are the mean over an input's tokens
+    (UniPELT), or with attention of a task's own (PAL).
+    """
+    if getattr(encoder, "is_gradient_checkpointing", False):  # the backward pass computes layers again, on their own
+        return False
+    layers = layers_of(encoder)
+    lean = all(hasattr(getattr(layer, "attention", None), "narrows") for layer in layers)
+    return lean and bool(layers) and not any(_mixes_tokens(module) for module in encoder.modules())
+
+
+def _mixes_tokens(module: nn.Module) -> bool:
+    gates, prefixes = getattr(module, "use_gating", False), getattr(module, "prefixes", None)
+    return bool(gates or prefixes or getattr(module, "mixes_tokens", False))
+
+
+def row_inputs(encoder: Any, row: Row, input_ids: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
+    """What ``encoder`` reads of a batch, as a row (1, N).
+
+    RoBERTa counts positions from behind its padding index.
+    """
+    first = getattr(encoder.embeddings, "padding_idx", None)
+    positions = row.positions if first is None else row.positions + first + 1
+    ids = row.take(input_ids)
+    types = torch.zeros_like(ids) if token_type_ids is None else row.take(token_type_ids)
+    return {"input_ids": ids, "token_type_ids": types, "position_ids": positions.unsqueeze(0)}

@@ -1,0 +1,189 @@
+"""A batch without its padding is that batch: the same vectors and gradients, whatever trains, or it is not tried."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeline.methods.fusion import add_fusion
+from pipeline.methods.fusion import use_fusion_implementation as use
+from pipeline.methods.registry import METHODS, add_modules
+from pipeline.methods.saved import SavedModules
+from pipeline.models import transfer_model, unpadding
+from pipeline.models.backbone import Backbone, open_backbone
+from pipeline.models.heads import build_head
+from pipeline.models.layout import split_encoder
+from pipeline.models.lean import make_lean
+from pipeline.models.transfer_model import TransferModel
+from pipeline.models.unpadding import Row, can_unpad
+from pipeline.settings.recipe import Recipe
+from tests.nano import FAMILIES, save_backbone
+from tests.pipeline.methods.adapted import randomise
+
+LIKE_BERT = ("bert", "roberta", "electra")
+MIXING = {"prefix", "prefix-tuning", "unipelt", "pal"}
+"""What lets tokens meet elsewhere than in attention."""
+LENGTHS = (3, 9, 5, 9, 2, 24)
+
+
+def inputs_of(lengths: Sequence[int]) -> dict[str, Tensor]:
+    mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    ids = torch.randint(5, 20, mask.shape, generator=torch.Generator().manual_seed(2))
+    # What stands in the padding must not matter.
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def model_of(encoder: Any, pooling: Any = "cls", second: Any = None) -> TransferModel:
+    for each in (encoder, second):
+        if each is not None:
+            make_lean(each, pooling)
+            for module in each.modules():
+                if isinstance(module, nn.Dropout):
+                    module.p = 0.0
+    return TransferModel(encoder, build_head("linear", 32, 2, 1, 0.0), "cross", pooling, second=second).train()
+
+
+def vectors_and_gradients(model: TransferModel, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad()
+    vectors = model.encode(**inputs)
+    (vectors * torch.linspace(-1, 1, vectors.numel()).view(vectors.shape)).sum().backward()
+    return vectors.detach(), {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Whether a model gives the same as a row of tokens and as a padded batch, and really has both."""
+
+    def rows_equal_batches(model: TransferModel, lengths: Sequence[int] = LENGTHS) -> None:
+        inputs, rows = inputs_of(lengths), []
+        assert model.unpads(torch.device("cpu"))
+        made = Row.of
+        with monkeypatch.context() as patch:
+            patch.setattr(Row, "of", lambda mask: rows.append(made(mask)) or rows[-1])
+            found = vectors_and_gradients(model, inputs)
+            assert len(rows) == 1 + len(model.second)
+            patch.setattr(transfer_model, "can_unpad", lambda encoder: False)
+            expected = vectors_and_gradients(model, inputs)
+            assert len(rows) == 1 + len(model.second)
+        torch.testing.assert_close(found[0], expected[0], rtol=0, atol=5e-6)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-4)
+
+    return rows_equal_batches
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Backbone]:
+    folder = tmp_path_factory.mktemp("families")
+    return {name: open_backbone(str(save_backbone(folder / name, family=name))) for name in FAMILIES}
+
+
+def with_adapter(backbone: Backbone, kind: Any, trainable: Any = "full+adapter") -> Any:
+    encoder = backbone.load()
+    sizes = {"unipelt_bottleneck": 4} if kind == "unipelt" else {"bottleneck": 4}
+    add_modules(encoder, ["films"], Recipe(trainable=trainable, adapter=kind, **sizes))
+    randomise(encoder, "films", seed=3)
+    return encoder
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize("family", LIKE_BERT)
+def test_full_fine_tuning(family: str, pooling: Any, families: dict[str, Backbone], check: Any) -> None:
+    check(model_of(families[family].load(), pooling))
+
+
+@pytest.mark.parametrize("lengths", [(9,), (7, 7, 7), (1, 1), (1, 30), (2, 200, 100, 150, 90)])
+def test_lengths(lengths: Sequence[int], backbone: Backbone, check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpadding, "_MOST_PADDED_SCORES", 100)
+    config = backbone.load().config
+    check(model_of(backbone.load()), [min(length, config.max_position_embeddings) for length in lengths])
+
+
+@pytest.mark.parametrize("family", LIKE_BERT)
+@pytest.mark.parametrize("kind", sorted(set(METHODS) - MIXING))
+def test_adapters(kind: str, family: str, families: dict[str, Backbone], check: Any) -> None:
+    check(model_of(with_adapter(families[family], kind)))
+
+
+@pytest.mark.parametrize("kind", sorted(MIXING))
+def test_what_mixes_tokens_elsewhere_keeps_its_padding(kind: str, backbone: Backbone) -> None:
+    model = model_of(with_adapter(backbone, kind))
+    assert not model.unpads(torch.device("cpu"))
+    vectors_and_gradients(model, inputs_of(LENGTHS))
+
+
+@pytest.mark.parametrize("implementation", ["fast", "adapterhub"])
+@pytest.mark.parametrize("form", ["standard", "gated"])
+def test_fusion(
+    form: Any, implementation: Any, backbone: Backbone, saved: Callable[..., SavedModules], check: Any
+) -> None:
+    encoder = backbone.load()
+    sources = {name: saved(name, seed) for seed, name in enumerate(("films", "pairs"))}
+    target = "films" if form == "standard" else "tickets"
+    add_fusion(encoder, sources, Recipe(trainable="fusion", fusion=form, bottleneck=8), target)
+    use(encoder, implementation)
+    randomise(encoder, "adapter_fusion_layer", seed=5)
+    check(model_of(encoder))
+
+
+def test_encoders_that_share_layers(backbone: Backbone, check: Any) -> None:
+    encoders = split_encoder(backbone.load(), 1, 2)
+    for model in [model_of(encoder) for encoder in encoders]:
+        check(model)
+
+
+def test_a_second_encoder(backbone: Backbone, check: Any) -> None:
+    check(model_of(backbone.load(), second=backbone.load().requires_grad_(False)))
+
+
+def test_a_copy_has_rows_of_its_own(backbone: Backbone, check: Any) -> None:
+    check(copy.deepcopy(model_of(backbone.load())))
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - set(LIKE_BERT)))
+def test_other_families_keep_their_padding(family: str, families: dict[str, Backbone]) -> None:
+    encoder = families[family].load()
+    make_lean(encoder, "cls")
+    assert not can_unpad(encoder)
+
+
+def test_nothing_is_unpadded_that_does_not_train_here(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Row, "of", lambda mask: pytest.fail("a row was made"))
+    model, inputs = model_of(backbone.load()), inputs_of(LENGTHS)
+    assert not model.unpads(torch.device("cuda"))
+    with torch.no_grad():
+        model.encode(**inputs)
+    model.eval().encode(**inputs)
+    model.train().backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.encode(**inputs)
+
+
+def test_not_lean_not_unpadded(backbone: Backbone) -> None:
+    assert not can_unpad(backbone.load())
+
+
+def test_few_attention_scores_are_of_padding() -> None:
+    """Groups of like length attend together; none holds more padding than another pass would cost."""
+    lengths = torch.randint(2, 200, (64,), generator=torch.Generator().manual_seed(0)).tolist()
+    row = Row.of(inputs_of(lengths)["attention_mask"])
+    assert 2 < len(row.groups) < 64
+    for group in row.groups:
+        own = sorted(lengths)[group.inputs]
+        assert group.length == max(own)
+        assert sum(group.length**2 - length**2 for length in own) <= unpadding._MOST_PADDED_SCORES
+    assert [token for group in row.groups for token in range(group.tokens.start, group.tokens.stop)] == [
+        *range(sum(lengths))
+    ]
+
+
+def test_dropout_differs_from_token_to_token(backbone: Backbone) -> None:
+    model = model_of(backbone.load(), "mean")
+    for module in model.backbone.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    inputs = inputs_of([9, 9])
+    inputs["input_ids"][1] = inputs["input_ids"][0]
+    first, second = model.encode(**inputs)
+    assert not torch.equal(first, second)
