@@ -103,8 +103,8 @@ def _row_attention(module: Any, first_only: bool, row: Row, hidden_states: Tenso
     found: list[Tensor] = []
     for group in row.groups:
         asked = query[group.inputs].unsqueeze(1) if first_only else group.pad(query)
-        each = (_by_head(module, states) for states in (asked, group.pad(key), group.pad(value)))
-        context = _attend(*each, group.mask, probability).transpose(1, 2).flatten(2)
+        queries, keys, values = (_by_head(module, states) for states in (asked, group.pad(key), group.pad(value)))
+        context = _attend(queries, keys, values, group.mask, probability).transpose(1, 2).flatten(2)
         found.append(context.squeeze(1) if first_only else group.unpad(context))
     return torch.cat(found).unsqueeze(0)
 

@@ -77,8 +77,8 @@ class Row:
         groups = tuple(
             _group(part, firsts, positions, ascending) for part in micro_batches(ascending**2, 1, _MOST_PADDED_SCORES)
         )
-        each = (torch.from_numpy(array) for array in (places, order, firsts[:-1], positions))
-        return cls(attention_mask.shape, *each, groups)
+        given = torch.from_numpy
+        return cls(attention_mask.shape, given(places), given(order), given(firsts[:-1]), given(positions), groups)
 
     def take(self, batch: Tensor) -> Tensor:
         """The row (1, N) of numbers (B, T)."""

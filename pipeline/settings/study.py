@@ -25,7 +25,6 @@ from pipeline.settings.rows import (
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
-
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 

@@ -55,10 +55,10 @@ class Smoothness:
         start = noise[0].detach()
         delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)
         # The mean cosine over the tokens that are not padding. It stays on the device: a GPU's host would wait for it.
-        cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T), or (1, N) of a batch without padding
+        cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T), or (1, N) without padding
         mask = piece.batch.get("attention_mask")
-        padded = mask is not None and mask.shape == cosine.shape
-        mean = (cosine * mask).sum() / mask.sum() if padded else cosine.mean()
+        padded = mask if mask is not None and mask.shape == cosine.shape else torch.ones_like(cosine)
+        mean = (cosine * padded).sum() / padded.sum()
         self._cosines = self._cosines.to(cosine.device) + torch.stack([mean, torch.ones_like(mean)])
         with perturbed(embeddings, lambda _: delta):
             return self._settings.weight * divergence(run.forward(model, piece), outputs)
