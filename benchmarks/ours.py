@@ -108,7 +108,8 @@ def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Progress:
     """One epoch of a fresh model through the real loop; nothing is evaluated."""
     built, recipe = build(run), run.recipe
     accelerator = make_accelerator(recipe.precision)
-    most_padding = padding_worth_a_pass(accelerator.device)
+    unpads = built.model.of(run.task.name).unpads(accelerator.device)
+    most_padding = None if unpads else padding_worth_a_pass(accelerator.device, recipe.precision)
     return fit(
         built.model,
         recipe=recipe,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeline.methods.fast_fusion import FusionSite
 from pipeline.methods.fusion import add_fusion, load_fusion, save_fusion, use_fusion_implementation
@@ -17,7 +17,6 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.heads import build_head
 from pipeline.models.layout import lower_states, split_encoder, upper_states
-from pipeline.models.lean import make_lean
 from pipeline.models.switching import activate
 from pipeline.models.tensors import layer_of
 from pipeline.models.transfer_model import SplitModel, TransferModel
@@ -70,6 +69,11 @@ def fused(backbone: Backbone, sources: Saved, form: str) -> Any:
     return encoder
 
 
+def same(found: Tensor, expected: Tensor) -> None:
+    """Equal but for last bits: on some CPUs a product depends on where in memory its factors lie."""
+    torch.testing.assert_close(found, expected, rtol=0, atol=5e-5)
+
+
 def run(encoder: Any, mask: Tensor = PADDED) -> tuple[Tensor, dict[str, Tensor]]:
     """States of the tokens that are no padding, and gradients of a loss on them."""
     encoder.eval().zero_grad()
@@ -84,7 +88,7 @@ def test_with_its_up_projection_at_zero_an_adapter_is_the_frozen_model(kind: Any
     add_modules(encoder, ["films"], Recipe(adapter=kind, bottleneck=8))
     randomise(encoder, "adapter_down")
     randomise(encoder, "adapter_up", scale=0.0)
-    assert torch.equal(hidden(encoder), hidden(backbone.load()))
+    same(hidden(encoder), hidden(backbone.load()))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -135,7 +139,7 @@ def test_a_fusion_is_saved_and_loaded_and_blind_to_padding(
     save_fusion(encoder, sources, saved)
     loaded = backbone.load()
     load_fusion(loaded, sources, saved)
-    assert torch.equal(hidden(loaded), hidden(encoder))
+    same(hidden(loaded), hidden(encoder))
     loaded.double()
     alone = loaded(input_ids=IDS[1:2, :5], attention_mask=WHOLE[:1, :5]).last_hidden_state
     padded = loaded(input_ids=IDS, attention_mask=PADDED).last_hidden_state
@@ -148,7 +152,7 @@ def test_lower_and_upper_states_are_the_whole(depth: int, backbone: Backbone) ->
     inputs = {"input_ids": IDS, "attention_mask": PADDED}
     states = lower_states(encoder, depth, inputs)
     assert torch.equal(upper_states(encoder, depth, states, inputs), encoder(**inputs).last_hidden_state)
-    assert torch.equal(hidden(encoder), hidden(backbone.load()))
+    same(hidden(encoder), hidden(backbone.load()))
 
 
 def test_a_convolution_after_the_lowest_layer_is_run_once(tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_trained_layernorms_are_saved_with_their_adapter(backbone: Backbone, tmp
     loaded = backbone.load()
     load_modules(loaded, saved)
     assert load_layernorms(loaded, tmp_path / "norms.safetensors", saved) == norms.keys()
-    assert torch.equal(hidden(loaded), hidden(encoder))
+    same(hidden(loaded), hidden(encoder))
 
 
 def test_each_of_several_tasks_has_its_own_layernorms(backbone: Backbone) -> None:
@@ -241,18 +245,3 @@ def test_rates_by_layer_reach_every_layer(backbone: Backbone) -> None:
             assert rate == 1.0, name
         else:
             assert rate == 0.5**depth, name
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_lean_training_draws_the_same_dropout(pooling: Any, backbone: Backbone) -> None:
-    found = []
-    for lean in (False, True):
-        encoder = backbone.load(hidden_dropout=0.2).train()
-        if lean:
-            make_lean(encoder, pooling)
-        torch.manual_seed(0)
-        states = encoder(input_ids=IDS, attention_mask=PADDED).last_hidden_state
-        found.append(states[:, 0] if pooling == "cls" else states[PADDED.bool()])
-    assert isinstance(encoder, nn.Module)
-    torch.testing.assert_close(*found, rtol=0, atol=1e-5)
-    assert not torch.allclose(found[0][:1], hidden(backbone.load())[:1, 0], atol=1e-2)

@@ -66,7 +66,7 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             found = vectors_and_gradients(model, inputs)
             assert len(rows) == 1 + len(model.second)
             patch.setattr(transfer_model, "can_unpad", lambda encoder: False)
-            expected = vectors_and_gradients(model, inputs)
+            expected = vectors_and_gradients(model.train(), inputs)
             assert len(rows) == 1 + len(model.second)
         torch.testing.assert_close(found[0], expected[0], rtol=0, atol=5e-6)
         torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-4)
@@ -156,8 +156,8 @@ def test_nothing_is_unpadded_that_does_not_train_here(backbone: Backbone, monkey
     with torch.no_grad():
         model.encode(**inputs)
     model.eval().encode(**inputs)
-    model.train().backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.encode(**inputs)
+    model.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.train().encode(**inputs)
 
 
 def test_not_lean_not_unpadded(backbone: Backbone) -> None:
