@@ -39,7 +39,8 @@ def run(setting: Setting) -> Report:
     return Report(
         (
             f"{describe(setting)}: {len(rows)} rows, batch {tuning.recipe.batch_size}, the same batches,"
-            " cut into micro-batches or without padding, fused AdamW, clipping, linear schedule, one epoch, fp32; training steps alone.",
+            " ours without padding where that is faster, else in micro-batches; fused AdamW, clipping, linear schedule,"
+            " one epoch, fp32; training steps alone.",
             "Medians (lowest to highest) of rounds in which the peers ran in turn.",
         ),
         (table,),

@@ -53,12 +53,12 @@ class TransferModel(nn.Module):
         self.encoding = encoding
         self.pooling = pooling
         self.task = task
-        self._trains_unpadded = False
+        self._can_unpad = False
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        # Looked up here, not for each batch: it goes through all modules.
-        self._trains_unpadded = mode and self.unpads(torch.device("cpu"))
+        if mode:  # Looked up here, not for each batch: it goes through all modules.
+            self._can_unpad = self.unpads(torch.device("cpu"))
         for backbone in (self.backbone, *self.second.values()):
             for part in frozen_parts(backbone):
                 part.eval()
@@ -109,7 +109,8 @@ class TransferModel(nn.Module):
         """The last hidden states (B, T, d), or (B, 1, d) of a lean encoder."""
         mask = inputs["attention_mask"]
         # Where nothing trains, batches are sorted by length and have little padding.
-        if not (self._trains_unpadded and torch.is_grad_enabled() and mask.device.type == "cpu"):
+        trains = self.training and torch.is_grad_enabled()
+        if not (trains and self._can_unpad and mask.device.type == "cpu"):
             return encoder(**inputs).last_hidden_state
         row = Row.of(mask)
         with as_row(row):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 from pipeline.data.batches import micro_batches
 from pipeline.models.layout import layers_of
@@ -165,7 +166,8 @@ def can_unpad(encoder: Any) -> bool:
         return False
     layers = layers_of(encoder)
     lean = all(hasattr(getattr(layer, "attention", None), "narrows") for layer in layers)
-    return lean and bool(layers) and not any(_mixes_tokens(module) for module in encoder.modules())
+    fit = not any(isinstance(each, CheckpointWrapper) or _mixes_tokens(each) for each in encoder.modules())
+    return lean and bool(layers) and fit
 
 
 def _mixes_tokens(module: nn.Module) -> bool:

@@ -192,7 +192,7 @@ def test_leaving_out_a_source_behind_a_closed_gate_changes_nothing(
     expected, members = hidden(encoder), [*SOURCES, TARGET]
     assert prune_fusion(encoder, members, ["scores", TARGET, "films"]) == ["films", "scores", TARGET]
     use(encoder, "fast")
-    torch.testing.assert_close(hidden(encoder), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(hidden(encoder), expected, atol=1e-4, rtol=0)
     found = encoder(torch.tensor([[5, 6]]), output_adapter_fusion_attentions=True).adapter_fusion_attentions
     assert [*found] == [Fuse("films", "scores", TARGET).name]
 
