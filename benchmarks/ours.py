@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
+from pipeline.data.batches import Piece, inputs_of, training_batches
 from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit
 from pipeline.methods.registry import add_modules
@@ -108,8 +108,7 @@ def train_epoch(run: TrainingRun, split: TokenisedSplit) -> Progress:
     """One epoch of a fresh model through the real loop; nothing is evaluated."""
     built, recipe = build(run), run.recipe
     accelerator = make_accelerator(recipe.precision)
-    unpads = built.model.of(run.task.name).unpads(accelerator.device)
-    most_padding = None if unpads else padding_worth_a_pass(accelerator.device, recipe.precision)
+    most_padding = built.model.of(run.task.name).most_padding(accelerator.device, recipe.precision)
     return fit(
         built.model,
         recipe=recipe,

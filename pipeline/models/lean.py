@@ -3,7 +3,7 @@
 With CLS pooling, or the pooler, the last layer is computed for the first token alone, since nothing reads the others.
 On a CPU attention with dropout is written out, since torch's fused attention has none there and takes a slower path,
 and dropout draws four numbers from each random word. For the backward pass it keeps one byte per number instead of
-four. A batch may be given as one row of tokens (:mod:`unpadding`).
+four. A batch may be given packed (:mod:`unpadding`).
 
 No parameter and no name changes.
 """
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Pooling
-from pipeline.models.unpadding import Row, current_row
+from pipeline.models.unpadding import Packed, current_packed
 
 
 def make_lean(encoder: PreTrainedModel, pooling: Pooling) -> None:
@@ -76,8 +76,8 @@ def _lean_attention(
     What is not covered here (AdapterHub's prefixes, attention maps, masked heads, decoding) goes to the module's own
     forward.
     """
-    if (row := current_row()) is not None:
-        return _row_attention(module, first_only, row, hidden_states), None
+    if (packed := current_packed()) is not None:
+        return _packed_attention(module, first_only, packed, hidden_states), None
     prefixes = getattr(getattr(module, "prefix_tuning", None), "prefixes", None)
     if prefixes or any(value is not None and value is not False for value in (*args, *keywords.values())):
         return type(module).forward(module, hidden_states, attention_mask, *args, **keywords)
@@ -95,13 +95,13 @@ def _lean_attention(
     return context.transpose(1, 2).flatten(2), None
 
 
-def _row_attention(module: Any, first_only: bool, row: Row, hidden_states: Tensor) -> Tensor:
-    """The context (1, N, d) of a row of tokens, or of its inputs' first ones alone, (1, B, d)."""
-    asking = hidden_states[:, row.firsts] if first_only else hidden_states
+def _packed_attention(module: Any, first_only: bool, packed: Packed, hidden_states: Tensor) -> Tensor:
+    """The context (1, N, d) of a packed batch, or of its inputs' first tokens alone, (1, B, d)."""
+    asking = hidden_states[:, packed.firsts] if first_only else hidden_states
     query, key, value = module.query(asking)[0], module.key(hidden_states)[0], module.value(hidden_states)[0]
     probability = module.dropout.p if module.training else 0.0
     found: list[Tensor] = []
-    for group in row.groups:
+    for group in packed.groups:
         asked = query[group.inputs].unsqueeze(1) if first_only else group.pad(query)
         queries, keys, values = (_by_head(module, states) for states in (asked, group.pad(key), group.pad(value)))
         context = _attend(queries, keys, values, group.mask, probability).transpose(1, 2).flatten(2)
@@ -128,5 +128,5 @@ def _narrow_residual(module: nn.Module, inputs: tuple[Tensor, Tensor]) -> tuple[
     context, residual = inputs
     if context.shape[1] == residual.shape[1]:
         return context, residual
-    row = current_row()
-    return context, residual[:, : context.shape[1]] if row is None else residual[:, row.firsts]
+    packed = current_packed()
+    return context, residual[:, : context.shape[1]] if packed is None else residual[:, packed.firsts]

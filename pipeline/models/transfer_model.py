@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pipeline.data.batches import padding_worth_a_pass
 from pipeline.data.tasks import Encoding, Pooling
 from pipeline.models.layout import frozen_depth, frozen_parts, is_frozen, layers_of, lower_states, upper_states
 from pipeline.models.switching import activate
-from pipeline.models.unpadding import Row, as_row, can_unpad, row_inputs
+from pipeline.models.unpadding import Packed, as_packed, can_unpad, packed_inputs
 
 
 def pool(hidden: Tensor, mask: Tensor, pooling: Pooling, encoder: Any = None) -> Tensor:
@@ -105,6 +106,10 @@ class TransferModel(nn.Module):
         """
         return device.type == "cpu" and all(can_unpad(each) for each in (self.backbone, *self.second.values()))
 
+    def most_padding(self, device: torch.device, precision: str) -> int | None:
+        """Tokens of padding beyond which training cuts a batch in two; None: never, such as where it has none."""
+        return None if self.unpads(device) else padding_worth_a_pass(device, precision)
+
     def _hidden(self, encoder: Any, inputs: dict[str, Tensor]) -> Tensor:
         """The last hidden states (B, T, d), or (B, 1, d) of a lean encoder."""
         mask = inputs["attention_mask"]
@@ -112,10 +117,10 @@ class TransferModel(nn.Module):
         trains = self.training and torch.is_grad_enabled()
         if not (trains and self._can_unpad and mask.device.type == "cpu"):
             return encoder(**inputs).last_hidden_state
-        row = Row.of(mask)
-        with as_row(row):
-            found = encoder(**row_inputs(encoder, row, inputs["input_ids"], inputs.get("token_type_ids")))
-        return row.padded(found.last_hidden_state)
+        packed = Packed.of(mask)
+        with as_packed(packed):
+            found = encoder(**packed_inputs(encoder, packed, inputs["input_ids"], inputs.get("token_type_ids")))
+        return packed.padded(found.last_hidden_state)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.

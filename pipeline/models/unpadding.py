@@ -1,8 +1,8 @@
-"""Unpadding: the tokens of a batch in one row without padding, for all but attention (Zeng et al. 2022).
+"""Unpadding: the tokens of a batch packed into one sequence, for all but attention (Zeng et al. 2022).
 
-Everything in a BERT layer but attention treats each token by itself, so a batch (B, T) may as well be one row of its N
-tokens. Attention takes the inputs in groups of like length, each padded by itself. A batch of mixed lengths, of which
-padding is easily half, then takes one pass at the price of its tokens.
+Everything in a BERT layer but attention treats each token by itself, so a batch (B, T) may as well be one sequence of
+its N tokens. Attention takes the inputs in groups of like length, each padded by itself. A batch of mixed lengths, of
+which padding is easily half, then takes one pass at the price of its tokens.
 """
 
 from collections.abc import Iterator
@@ -28,47 +28,47 @@ class Group:
     """Inputs of like length, which attend together."""
 
     inputs: slice
-    """In the order of the row."""
+    """In the packed order."""
     tokens: slice
-    """In the row."""
+    """Of the packed sequence."""
     places: Tensor | None
     """Where each token stands in the group's (b T); None: there is no padding."""
     length: int
     mask: Tensor | None
     """(b, 1, 1, T), added to scores."""
 
-    def pad(self, row: Tensor) -> Tensor:
-        """The group's part of a row (N, k) as (b, T, k), with zeros for padding."""
-        part = row[self.tokens]
+    def pad(self, packed: Tensor) -> Tensor:
+        """The group's part of the packed (N, k) as (b, T, k), with zeros for padding."""
+        part = packed[self.tokens]
         if self.places is None:
             return part.unflatten(0, (-1, self.length))
         count = self.inputs.stop - self.inputs.start
         return scattered(part, self.places, count * self.length).unflatten(0, (count, self.length))
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """The tokens (n, k) of (b, T, k) in the order of the row."""
+        """The tokens (n, k) of (b, T, k) in the packed order."""
         flat = padded.flatten(0, 1)
         return flat if self.places is None else _Gathered.apply(flat, self.places)
 
 
 @dataclass(frozen=True)
-class Row:
-    """How the N tokens of a batch (B, T) stand in one row: input after input, from the shortest to the longest."""
+class Packed:
+    """How the N tokens of a batch (B, T) are packed: input after input, from the shortest to the longest."""
 
     shape: torch.Size
     places: Tensor
-    """Where each token of the row stands in the batch, of B T."""
+    """Where each packed token stands in the batch, of B T."""
     order: Tensor
-    """Which input of the batch is the first of the row, the second, ..., (B,)."""
+    """Which input of the batch is packed first, second, ..., (B,)."""
     firsts: Tensor
-    """Where each input begins in the row, (B,)."""
+    """Where each input begins in the packed sequence, (B,)."""
     positions: Tensor
     """The position of each token in its own input, from 0, (N,)."""
     groups: tuple[Group, ...]
 
     @classmethod
-    def of(cls, attention_mask: Tensor) -> "Row":
-        """The row of a batch whose padding stands behind its inputs; the mask is (B, T), of zeros and ones."""
+    def of(cls, attention_mask: Tensor) -> "Packed":
+        """A batch whose padding stands behind its inputs; the mask is (B, T), of zeros and ones."""
         lengths = attention_mask.sum(dim=1).numpy()
         order = np.argsort(lengths, kind="stable")
         ascending = lengths[order]
@@ -82,18 +82,18 @@ class Row:
         return cls(attention_mask.shape, given(places), given(order), given(firsts[:-1]), given(positions), groups)
 
     def take(self, batch: Tensor) -> Tensor:
-        """The row (1, N) of numbers (B, T)."""
+        """The packed (1, N) of numbers (B, T)."""
         return batch.flatten()[self.places].unsqueeze(0)
 
-    def padded(self, row: Tensor) -> Tensor:
-        """Hidden states (B, T, d) of a row (1, N, d), with zeros for padding; (B, 1, d) of first tokens (1, B, d)."""
-        if row.shape[1] == len(self.order):  # equally right where each input has one token
-            return scattered(row[0], self.order, len(self.order)).unsqueeze(1)
-        return scattered(row[0], self.places, self.shape.numel()).unflatten(0, self.shape)
+    def padded(self, packed: Tensor) -> Tensor:
+        """Hidden states (B, T, d) of the packed (1, N, d), zeros for padding; (B, 1, d) of first tokens (1, B, d)."""
+        if packed.shape[1] == len(self.order):  # equally right where each input has one token
+            return scattered(packed[0], self.order, len(self.order)).unsqueeze(1)
+        return scattered(packed[0], self.places, self.shape.numel()).unflatten(0, self.shape)
 
 
 def _group(part: np.ndarray, firsts: np.ndarray, positions: np.ndarray, lengths: np.ndarray) -> Group:
-    """The group of the inputs numbered ``part`` in the row."""
+    """The group of the inputs numbered ``part`` in the packed order."""
     inputs = slice(int(part[0]), int(part[-1]) + 1)
     tokens, longest = slice(int(firsts[inputs.start]), int(firsts[inputs.stop])), int(lengths[part[-1]])
     if lengths[part[0]] == longest:
@@ -138,18 +138,18 @@ def scattered(rows: Tensor, places: Tensor, count: int) -> Tensor:
     return _Scattered.apply(rows, places, count)
 
 
-_current: ContextVar["Row | None"] = ContextVar("row", default=None)
+_current: ContextVar["Packed | None"] = ContextVar("packed", default=None)
 
 
-def current_row() -> Row | None:
-    """The row that the layers of a lean encoder are computing; None: they compute a batch."""
+def current_packed() -> Packed | None:
+    """What the layers of a lean encoder are computing; None: a padded batch."""
     return _current.get()
 
 
 @contextmanager
-def as_row(row: Row) -> Iterator[None]:
-    """Let lean encoders compute the tokens of ``row``."""
-    token = _current.set(row)
+def as_packed(packed: Packed) -> Iterator[None]:
+    """Let lean encoders compute ``packed``."""
+    token = _current.set(packed)
     try:
         yield
     finally:
@@ -157,7 +157,7 @@ def as_row(row: Row) -> Iterator[None]:
 
 
 def can_unpad(encoder: Any) -> bool:
-    """Whether every layer of ``encoder`` can take a row of tokens: it is lean, and mixes tokens in attention alone.
+    """Whether every layer of ``encoder`` can take a packed sequence: it is lean, and mixes tokens in attention alone.
 
     Not so with prefixes, which each input has before its own keys, with gates that are the mean over an input's tokens
     (UniPELT), or with attention of a task's own (PAL).
@@ -175,13 +175,13 @@ def _mixes_tokens(module: nn.Module) -> bool:
     return bool(gates or prefixes or getattr(module, "mixes_tokens", False))
 
 
-def row_inputs(encoder: Any, row: Row, input_ids: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
-    """What ``encoder`` reads of a batch, as a row (1, N).
+def packed_inputs(encoder: Any, packed: Packed, input_ids: Tensor, token_type_ids: Tensor | None) -> dict[str, Tensor]:
+    """What ``encoder`` reads of a packed batch, (1, N).
 
     RoBERTa counts positions from behind its padding index.
     """
     first = getattr(encoder.embeddings, "padding_idx", None)
-    positions = row.positions if first is None else row.positions + first + 1
-    ids = row.take(input_ids)
-    types = torch.zeros_like(ids) if token_type_ids is None else row.take(token_type_ids)
+    positions = packed.positions if first is None else packed.positions + first + 1
+    ids = packed.take(input_ids)
+    types = torch.zeros_like(ids) if token_type_ids is None else packed.take(token_type_ids)
     return {"input_ids": ids, "token_type_ids": types, "position_ids": positions.unsqueeze(0)}

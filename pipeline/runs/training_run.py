@@ -312,8 +312,9 @@ class TrainingRun:
         """The batches of one task; ``extend`` adds to each piece what is known of its inputs."""
         recipe, seed, pad_token_id = self.parts[name].recipe, self.request.seed, self.backbone.tokenizer.pad_token_id
         pieces, rows = recipe.gradient_accumulation_steps * accelerator.num_processes, len(splits[0])
-        padded = extend is not None or not model.unpads(accelerator.device)
-        most_padding = padding_worth_a_pass(accelerator.device, recipe.precision) if padded else None
+        # What a cache extends keeps its padding.
+        worth = model.most_padding if extend is None else padding_worth_a_pass
+        most_padding = worth(accelerator.device, recipe.precision)
 
         def of_epoch(epoch: int) -> TokenisedSplit:
             return splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], seed, epoch)
