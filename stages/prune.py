@@ -52,11 +52,11 @@ def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion"
         "keep": keep,
     }
     run = run_name(identity)
-    if not force and (record := workspace.finished(run)) is not None:
+    if not force and (record := workspace.finished(run, with_model=True)) is not None:
         return record
     with workspace.ledger.lock(run):
         # Another command may have finished it between the first look and the lock.
-        record = None if force else workspace.finished(run)
+        record = None if force else workspace.finished(run, with_model=True)
         return record or _pruned(fusion, task, keep, workspace, identity)
 
 
@@ -104,6 +104,7 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
         ),
         artifact=str(artifact.folder),
         artifact_digest=artifact.manifest.digest,
+        manifest=artifact.manifest,
         provenance=provenance(),
     )
     curve = [{"epoch": 0.0, "dev": score.dev, **{f"share of {name}": share for name, share in shares.items()}}]

@@ -22,6 +22,7 @@ from pipeline.data.load import Added
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name
 from pipeline.records.older import upgraded
+from pipeline.records.store import Manifest
 from pipeline.records.store import SourceRun as SourceRun
 from pipeline.settings.recipe import Recipe, SharedRecipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json
@@ -119,6 +120,9 @@ class RunRecord(BaseModel, frozen=True):
     parameters: Parameters | None = Field(None, description="absent from records of older versions")
     artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
     artifact_digest: str | None = None
+    manifest: Manifest | None = Field(
+        None, description="of the artifact: what is built on it can be identified without it; absent from older records"
+    )
     weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")
     provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -165,6 +169,11 @@ class RunRecord(BaseModel, frozen=True):
     def dev(self) -> float:
         """The dev score by which the kept epoch was selected: on the only task, or the mean over several."""
         return sum(self.scores[task].dev for task in self.trained_on) / len(self.trained_on)
+
+    @property
+    def model_sha256(self) -> str | None:
+        """A hash of what it kept of its model, if anything."""
+        return self.artifact_digest or self.weights_sha256
 
     @property
     def value(self) -> float:

@@ -110,7 +110,7 @@ class TrainingRun:
 
     def finished(self) -> RunRecord | None:
         """The ledger's record, if everything the run leaves behind is still there."""
-        return self.workspace.finished(self.name, self.request.keep_weights)
+        return self.workspace.finished(self.name, self.request.keep_weights or self.request.kind in ARTIFACT_KINDS)
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
@@ -397,6 +397,7 @@ class TrainingRun:
             ),
             artifact=None if artifact is None else str(artifact.folder),
             artifact_digest=None if artifact is None else artifact.manifest.digest,
+            manifest=None if artifact is None else artifact.manifest,
             weights_sha256=weights_sha256,
             provenance=provenance(),
         )

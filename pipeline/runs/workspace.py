@@ -22,7 +22,7 @@ from pipeline.methods.registry import check_fits
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.repository import family_of
 from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.records.store import Store
+from pipeline.records.store import Artifact, Store
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import ScoredOn, Scoring
@@ -140,15 +140,28 @@ class Workspace:
         precision, backbone = resolve_precision(recipe.precision), self.backbone
         return own.resolve(task, precision, backbone.max_length, backbone.layers, joint)
 
-    def finished(self, run: str, keep_weights: bool = False) -> RunRecord | None:
-        """The ledger's record of ``run``, if everything the run leaves behind, or is asked to keep, is still there."""
+    def finished(self, run: str, with_model: bool) -> RunRecord | None:
+        """The ledger's record of ``run``; ``with_model`` only if its artifact or its weights are still there.
+
+        A record stands without them. What was built on the artifact of one without a manifest cannot be identified
+        (:meth:`adapter_of`): these are only found with their artifact.
+        """
         record = self.ledger.find(run)
         if record is None or record.kind not in ARTIFACT_KINDS:
-            # Weights that nobody asks for may be deleted; the scores stand without them.
-            is_whole = not keep_weights or self.ledger.weights_file(run).is_file()
-            return record if is_whole else None
+            return record if not with_model or self.ledger.weights_file(run).is_file() else None
+        if not with_model and record.manifest is not None:
+            return record
         artifact = self.store.find_unchanged(run, record.artifact_digest)
         return None if artifact is None else record.model_copy(update={"artifact": str(artifact.folder)})
+
+    def adapter_of(self, record: RunRecord) -> Artifact:
+        """What a run that :meth:`finished` has found put into the store: whether it is still there or not."""
+        manifest = record.manifest
+        if manifest is not None:
+            return Artifact(folder=self.store.root / manifest.place, manifest=manifest)
+        artifact = self.store.find(record.run)
+        assert artifact is not None
+        return artifact
 
     def task_data(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
         """Checked rows of a task; read once a command, however many runs use them and samples are drawn.

@@ -60,7 +60,7 @@ class EnsembleRun:
         return f"ensemble {self.task.name} seed {self.seed}"
 
     def finished(self) -> RunRecord | None:
-        return self.workspace.finished(self.name)
+        return self.workspace.finished(self.name, with_model=False)
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record; its predictions are made in a moment."""

@@ -90,8 +90,7 @@ class Known:
         best: dict[str, RunRecord] = {}
         for record in sources:
             best[record.task] = max(best.get(record.task, record), record, key=lambda each: each.dev)
-        found = (self.workspace.store.find(record.run) for record in best.values())
-        return tuple(artifact for artifact in found if artifact is not None)
+        return tuple(map(self.workspace.adapter_of, best.values()))
 
 
 class Ended(NamedTuple):
@@ -115,7 +114,11 @@ class RemoteJob:
         """Train the job, if the ledger still does not have it."""
         known = Known(_reopened(self.workspace), {self.job} if self.is_kept else set())
         for job, outcome in self.built_on.items():
-            known.outcomes[job] = outcome if isinstance(outcome, PipelineError) else _appeared(outcome, known.workspace)
+            known.outcomes[job] = (
+                outcome
+                if isinstance(outcome, PipelineError)
+                else _appeared(outcome, known.workspace.on(job.backbone), job in self.job.takes_models_of)
+            )
         run = known.run(self.job)
         try:
             return Ended(run.get().run, run.title)
@@ -135,10 +138,10 @@ def _reopened(workspace: Workspace) -> Workspace:
     return _opened[key]
 
 
-def _appeared(run: str, workspace: Workspace, keep_weights: bool = False) -> RunRecord:
+def _appeared(run: str, workspace: Workspace, with_model: bool) -> RunRecord:
     """A run that another process has finished, as soon as it can be seen here."""
     end = time.monotonic() + _APPEARS_SECONDS
-    while (record := workspace.finished(run, keep_weights)) is None:
+    while (record := workspace.finished(run, with_model)) is None:
         if time.monotonic() > end:
             raise PipelineError(
                 f"run {run} was finished on another machine, but {workspace.ledger.folder(run)} or its artifact in"
@@ -151,18 +154,21 @@ def _appeared(run: str, workspace: Workspace, keep_weights: bool = False) -> Run
 class Jobs:
     """The jobs of one study in a workspace. What failed once is not tried again, nor what builds on it.
 
-    The models of the jobs ``kept`` are wanted afterwards.
+    What is finished stands on its record. Its model must be there only if the job is among those ``kept``, whose models
+    are wanted afterwards, or if something that is missing builds on it.
     """
 
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
-        continued = (job for job in jobs if not (METHODS[job.kind].takes_adapters or METHODS[job.kind].is_ensemble))
-        kept = kept | {need for job in continued for need in job.needs}
+        self._wanted = kept | {trial for job in kept for trial in job.trials}
+        continued = (job for job in jobs if not METHODS[job.kind].takes_adapters)
+        built_on = {need for job in continued for need in job.takes_models_of}
         # The best trial is the run of its job, which must not be trained again to have its weights.
-        self._known = Known(workspace, kept | {trial for job in kept for trial in job.trials})
+        self._known = Known(workspace, self._wanted | built_on | {trial for job in built_on for trial in job.trials})
+        self._lost: dict[Job, RunRecord] = {}
         # Other commands may finish runs meanwhile, and the processes that train together must agree on what is missing.
-        self._known.outcomes = on_main_process(self._look_up)
-        self._to_train = self.to_train
+        self._known.outcomes, self._lost = on_main_process(self._look_up)
+        self._count = len(self.to_train)
         self.get: Callable[[Job], RunRecord] = self._known.get
         """The run of a job, after :meth:`train`; its error if it failed, or something it builds on did."""
 
@@ -246,15 +252,16 @@ class Jobs:
         return pickle.dumps(RemoteJob(job, job in self._known.kept, built_on, replace(workspace)))
 
     def _settle(self, job: Job) -> bool:
-        """Whether a job needs no training: it fails with what it builds on, or one of its trials is its run."""
+        """Whether a job needs no training: it fails with what it builds on, one of its trials is its run, or it joins
+        the predictions of others."""
         if self._known.failed(job):
             self._try(job)
             return True
-        best = self._known.best_trial(job) if job.is_choice else None
-        if best is None or best not in self._known.outcomes:
-            return False
-        self._known.outcomes[job] = self._known.outcomes[best]
-        return True
+        if METHODS[job.kind].is_ensemble:
+            self._try(job)  # a moment
+        elif job.is_choice and (best := self._known.best_trial(job)) in self._known.outcomes:
+            self._known.outcomes[job] = self._known.outcomes[best]
+        return job in self._known.outcomes
 
     def _take(self, job: Job, outcome: Outcome, elsewhere: dict[Job, Ended], at_once: int) -> None:
         """Note how a job ended in the pool."""
@@ -267,9 +274,7 @@ class Jobs:
         try:
             if ended is None:
                 raise outcome.error or PipelineError("it ended without a word")
-            record = _appeared(ended.run, self.workspace, job in self._known.kept)
-            self._known.outcomes[job] = record
-            self.estimate.learn(record)
+            self._learn(job, _appeared(ended.run, self.workspace.on(job.backbone), job in self._known.kept))
         except PipelineError as error:
             self._known.outcomes[job] = error
         self._tell(job, outcome.place, at_once)
@@ -286,8 +291,7 @@ class Jobs:
         run: TrainingRun | EnsembleRun | None = None
         try:
             run = self._known.run(job)
-            self._known.outcomes[job] = record = run.get()
-            self.estimate.learn(record)
+            self._learn(job, run.get())
         except RunBusy:
             return run
         except PipelineError as error:
@@ -303,13 +307,56 @@ class Jobs:
         while on_main_process(lambda: all(self.workspace.ledger.is_busy(run.name) for run in runs)):
             time.sleep(_POLL_SECONDS)
 
-    def _look_up(self) -> dict[Job, RunRecord | PipelineError]:
-        """The jobs that the ledger has. One whose sources are unfinished cannot be identified and counts as missing."""
+    def _look_up(self) -> tuple[dict[Job, RunRecord | PipelineError], dict[Job, RunRecord]]:
+        """The jobs that the ledger has, and those whose model is lost and needed.
+
+        One whose sources are unfinished cannot be identified and counts as missing.
+        """
         known = self._known
         for job in self.jobs:
-            if known.can_run(job) and (record := known.run(job).finished()) is not None:
+            if (
+                known.can_run(job)
+                and (record := self._found(job, known.run(job).name, job in self._wanted)) is not None
+            ):
                 known.outcomes[job] = record
-        return known.outcomes
+        self._miss_lost_models()
+        return known.outcomes, self._lost
+
+    def _found(self, job: Job, run: str, with_model: bool) -> RunRecord | None:
+        return self.workspace.on(job.backbone).finished(run, with_model)
+
+    def _miss_lost_models(self) -> None:
+        """Count as missing what has finished, but whose model is gone and is what something missing builds on."""
+        outcomes, seen = self._known.outcomes, set[Job]()
+        for job in reversed(self.jobs):  # what a lost run is built on may be lost too
+            for need in () if job in outcomes else job.takes_models_of:
+                record = outcomes.get(need)
+                if need in seen or not isinstance(record, RunRecord):
+                    continue
+                seen.add(need)
+                if self._found(need, record.run, with_model=True) is None:
+                    same = [each for each in (need, *need.trials) if outcomes.get(each) == record]
+                    self._lost |= dict.fromkeys(same, record)
+                    for each in same:
+                        del outcomes[each]
+
+    def _learn(self, job: Job, record: RunRecord) -> None:
+        """Note a run. One that was lost may come out otherwise on another machine: what was built on it is missing."""
+        outcomes, lost = self._known.outcomes, self._lost.pop(job, None)
+        outcomes[job] = record
+        self.estimate.learn(record)
+        if lost is None or lost.model_sha256 == record.model_sha256:
+            return
+        stale = {job}
+        for other in self.jobs:
+            # A trial of another seed only chose the recipe.
+            if stale.isdisjoint((*other.needs, *(other.trials if other.is_choice else ()))):
+                continue
+            stale.add(other)
+            if isinstance(outcomes.get(other), RunRecord):
+                self._count += not other.is_choice
+                del outcomes[other]
+        self._miss_lost_models()
 
     def _tell_waiting(self, run: str, title: str, others: int = 0) -> None:
         more = f" and {others} more" if others else ""
@@ -323,7 +370,7 @@ class Jobs:
             outcome = ", ".join(f"{task} {score.metric} {score.dev:.4f}" for task, score in scores.items())
         except PipelineError as error:
             outcome = f"failed: {error}"
-        left, count = self.to_train, len(self._to_train)
+        left, count = self.to_train, self._count
         time_left = f", {self.estimate.total(left, at_once)} left" if left else ""
         where = f" ({place})" if place else ""
         done = count - len(left)

@@ -71,6 +71,11 @@ class Job:
         """Whether one of its trials is its run, or it joins other runs, so that it trains nothing itself."""
         return METHODS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
 
+    @property
+    def takes_models_of(self) -> tuple[Job, ...]:
+        """The jobs whose models it starts from or takes in; of the others that it names their scores are enough."""
+        return () if METHODS[self.kind].is_ensemble else self.needs
+
     def with_best(self, dev: Mapping[Job, float]) -> Job:
         """The job with the recipes of its best trial by the ``dev`` scores of those that finished, of equal ones the
         first."""

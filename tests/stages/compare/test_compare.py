@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.printing import print_plan
+from pipeline.records.store import Artifact, Manifest, Store
+from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.scoring import lineage
@@ -482,3 +485,80 @@ def test_full_models_are_kept_only_where_they_are_wanted(workspace: Workspace) -
     assert run("full", wanted) == (full, True)
     assert workspace.ledger.find(full).weights_sha256 is not None
     assert run("frozen", wanted) == (head, True)
+
+
+STACKED: dict[str, Any] = {
+    "methods": ["adapter", "fusion", "full", "sequential"],
+    "targets": ["films", "pairs"],
+    "seeds": [1],
+    "limit": 32,
+    "recipe": QUICK | {"epochs": 1},
+    "rows": {"standard": {"method": "fusion", "of": "adapter", "recipe": {"fusion": "standard"}}},
+}
+
+
+def finished_at(result: StudyResult, workspace: Workspace) -> dict[tuple[str, str, int], str]:
+    """When the run of each cell was finished; its name with it, for two may end in the same second."""
+    runs = {cell.run: workspace.ledger.find(str(cell.run)) for cell in result.entries}
+    return {(str(e.line), e.target, e.seed): f"{e.run} {runs[e.run].finished_at}" for e in result.entries}
+
+
+def test_what_is_finished_stands_on_its_record_without_any_model(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Reports copied to another machine go on there: models are made again only for what is still to be built."""
+    first, _ = compare(study(**STACKED), workspace)
+    assert not any(cell.error for cell in first.entries)
+    before = finished_at(first, workspace)
+    shutil.rmtree(workspace.store_root)
+    for weights in workspace.reports.rglob("weights.safetensors"):
+        weights.unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
+        assert compare(study(**STACKED), again(workspace))[0] == first
+
+    # A new row is built on the lost adapters: these are trained again, and nothing that was built on them before.
+    more, _ = compare(study(**STACKED | {"methods": [*STACKED["methods"], "standard"]}), again(workspace))
+    assert not any(cell.error for cell in more.entries)
+    after = finished_at(more, workspace)
+    assert {place for place in before if after[place].split()[0] == before[place].split()[0]} == set(before)
+    artifacts = workspace.store.artifacts()
+    assert {(each.manifest.kind, each.manifest.task) for each in artifacts} == {
+        (kind, task) for kind in ("adapter", "fusion") for task in ("films", "pairs")
+    }
+    standard = {str(cell.run) for cell in more.entries if cell.method == "standard"}
+    assert {each.manifest.run for each in artifacts if each.manifest.kind == "fusion"} == standard
+
+
+def test_what_was_built_on_a_model_that_comes_out_otherwise_is_built_again(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    first, _ = compare(study(**STACKED), workspace)
+    shutil.rmtree(workspace.store_root)
+    save = Store.save
+
+    def save_otherwise(store: Store, manifest: Manifest, write: Callable[[Path], None]) -> Artifact:
+        def write_more(folder: Path) -> None:
+            write(folder)
+            (folder / "other.txt").touch()
+
+        return save(store, manifest, write_more)
+
+    monkeypatch.setattr(Store, "save", save_otherwise)
+    values = STACKED | {"methods": [*STACKED["methods"], "standard"]}
+    more, _ = compare(study(**values), again(workspace))
+    assert not any(cell.error for cell in more.entries)
+    runs = {(str(cell.line), cell.target): cell.run for cell in first.entries}
+    changed = {place for cell in more.entries if runs.get(place := (str(cell.line), cell.target), cell.run) != cell.run}
+    assert changed == {("fusion", "films"), ("fusion", "pairs")}
+    adapters = {each.manifest.run: each.manifest.digest for each in workspace.store.artifacts()}
+    for cell in more.entries:
+        record = workspace.ledger.find(str(cell.run))
+        if record.kind == "fusion":
+            assert {source.run: source.digest for source in record.sources}.items() <= adapters.items()
+    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
+    assert compare(study(**values), again(workspace))[0] == more
+
+
+def test_models_that_are_wanted_are_made_again(workspace: Workspace) -> None:
+    small = study(methods=["adapter"], limit=16, recipe=QUICK | {"epochs": 1})
+    first, _ = compare(small, workspace, keep_weights=True)
+    shutil.rmtree(workspace.store_root)
+    compare(small, again(workspace), keep_weights=True)
+    assert [each.manifest.run for each in workspace.store.artifacts()] == [cell.run for cell in first.entries]

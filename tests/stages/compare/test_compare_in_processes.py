@@ -23,11 +23,12 @@ from tests.stages.compare.commands import arguments, wait_for_a_checkpoint
 
 Command = Callable[..., tuple[int, str, str]]
 STUDY = """
-methods = ["full", "sequential", "adapter", "fusion", "broken"]
+methods = ["full", "sequential", "adapter", "fusion", "broken", "joined"]
 targets = ["films", "meals"]
 seeds = [1]
 limit = 64
 reference = "full"
+scoring = "half"
 [recipe]
 bottleneck = 8
 epochs = 2
@@ -38,6 +39,9 @@ learning_rate = [1e-4, 1e-3]
 method = "full"
 recipe = { learning_rate = 1e30, max_grad_norm = 1e30 }
 tune = {}
+[rows.joined]
+method = "ensemble"
+of = ["full", "adapter"]
 """
 FAILED = 2  # cells, one a target
 
@@ -72,7 +76,7 @@ def test_two_processes_one_of_them_killed_give_what_one_gives(
     assert final_numbers(several) == final_numbers(one)
     assert "[12/12 runs]" in printed
     assert printed.count("failed: ") == FAILED
-    assert f"{FAILED} of 10 cells have no run" in printed
+    assert f"{FAILED} of 12 cells have no run" in printed
     assert printed.count("page: ") == 1
     for weights in one.glob("reports/runs/*/weights.safetensors"):
         assert (several / weights.relative_to(one)).read_bytes() == weights.read_bytes()
