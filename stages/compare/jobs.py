@@ -314,10 +314,9 @@ class Jobs:
         """
         known = self._known
         for job in self.jobs:
-            if (
-                known.can_run(job)
-                and (record := self._found(job, known.run(job).name, job in self._wanted)) is not None
-            ):
+            if not known.can_run(job):
+                continue
+            if (record := self._found(job, known.run(job).name, job in self._wanted)) is not None:
                 known.outcomes[job] = record
         self._miss_lost_models()
         return known.outcomes, self._lost
