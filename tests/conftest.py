@@ -102,6 +102,24 @@ def workspace(backbone_folder: Path, data_folder: Path, tmp_path: Path) -> Works
     return Workspace(str(backbone_folder), data_folder, tmp_path / "store", tmp_path / "reports")
 
 
+@pytest.fixture
+def forbid_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it, and whatever trains a step from then on fails the test."""
+
+    def forbid() -> None:
+        from pipeline.training import fit
+
+        monkeypatch.setattr(fit, "_backward", lambda *_: pytest.fail("trained"))
+
+    return forbid
+
+
+@pytest.fixture
+def no_training(forbid_training: Callable[[], None]) -> None:
+    """Whatever trains a step fails the test."""
+    forbid_training()
+
+
 @pytest.fixture(scope="session")
 def quick() -> Callable[..., Recipe]:
     """A recipe for a few steps: ``quick("adapter", epochs=1)``."""

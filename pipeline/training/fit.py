@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -82,27 +83,14 @@ def fit(
         PipelineError: nothing is trainable, or the loss is no longer a finite number; the checkpoint before that stays.
         KeyboardInterrupt: SIGINT, or SIGTERM in a command: after the step that is under way, or out of an evaluation.
     """
-    assert recipe.learning_rate is not None
     reset_peak_memory()
     interrupts = DeferredInterrupts()
-
-    def score(model: nn.Module, progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
-        """Score the model into the curve; returns whether it is the best so far."""
-        started = time.perf_counter()
-        model.eval()
-        # Processes that evaluate together all stay to the end: none may wait for one that has left.
-        with interrupts.lifted() if accelerator.num_processes == 1 else nullcontext():
-            scores = evaluate(model)
-        progress.evaluation_seconds += time.perf_counter() - started
-        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
-        measured = {name: value for companion in companions for name, value in companion.measured().items()}
-        return progress.add_point(epoch, mean_loss, scores, rate, measured)
-
+    scoring = _Scoring(evaluate, companions, interrupts, alone=accelerator.num_processes == 1)
     if not trainable(model):
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
         progress = Progress()
-        score(model.to(accelerator.device), progress, 0, None, 0.0)
+        scoring.take(model.to(accelerator.device), progress, 0, None, 0.0)
         return progress
     trained = copy_to_shard(model, accelerator)
     rates = peak_rates(trained, recipe, pretrained)
@@ -113,7 +101,7 @@ def fit(
     state = Resumption(checkpoint_file, checkpoint_seconds, plain, trained, optimizer, accelerator, companions)
     progress = state.progress
     total = data.epochs * data.batches_per_epoch
-    peak, schedule = recipe.learning_rate, SCHEDULES[recipe.schedule]
+    steps = _Steps(model, trained, prepared, recipe, seed, total, accelerator, loss, penalties, combine)
     patience = recipe.early_stopping_patience or math.inf
 
     def seconds_left(epoch: int, train_seconds: float) -> float:
@@ -125,10 +113,10 @@ def fit(
     def take_score(epoch: int, mean_loss: float | None) -> None:
         # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process
         # without a dev batch would not take part. Mixed precision is part of the module.
-        rate = peak * schedule(progress.step - 1, total, recipe.warmup_ratio) if epoch else 0.0
+        rate = steps.learning_rate(progress.step - 1) if epoch else 0.0
         shown.scoring(epoch)
         state.gather()
-        if best := score(plain, progress, epoch, mean_loss, rate):
+        if best := scoring.take(plain, progress, epoch, mean_loss, rate):
             state.remember_best()
         progress.done = epoch > 0 and (epoch >= data.epochs or epoch - progress.best_epoch >= patience)
         left = 0.0 if progress.done or not epoch else seconds_left(epoch + 1, progress.train_seconds)
@@ -153,16 +141,7 @@ def fit(
             stretch = _Stretch(progress, accelerator.device)
             batches = data.batches(progress.epoch, progress.batch)
             for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
-                torch.manual_seed(_step_seed(seed, progress.step, accelerator.process_index))
-                factor = schedule(progress.step, total, recipe.warmup_ratio)
-                for group in optimizer.param_groups:
-                    group["lr"] = group["initial_lr"] * factor
-                step_loss = _backward(model, pieces, loss, penalties, accelerator, combine)
-                norm = whole(accelerator.clip_grad_norm_(trained.parameters(), recipe.max_grad_norm))
-                prepared.step()
-                prepared.zero_grad()
-                # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
-                fine = torch.isfinite(step_loss) & (torch.isfinite(norm) if accelerator.scaler is None else True)
+                step_loss, fine = steps.take(pieces, progress.step)
                 stretch.add(step_loss, fine, sum(map(len, pieces)))
                 for companion in companions:
                     companion.after_step(progress.step, total)
@@ -187,6 +166,68 @@ def fit(
     state.restore_best()
     accelerator.free_memory()
     return progress
+
+
+class _Scoring:
+    """Takes the dev scores of a model; only a process ``alone`` may be interrupted meanwhile."""
+
+    def __init__(
+        self,
+        evaluate: Callable[[nn.Module], Scores],
+        companions: Sequence[Companion],
+        interrupts: DeferredInterrupts,
+        alone: bool,
+    ) -> None:
+        self._evaluate, self._companions, self._interrupts, self._alone = evaluate, companions, interrupts, alone
+
+    def take(self, model: nn.Module, progress: Progress, epoch: int, mean_loss: float | None, rate: float) -> bool:
+        """Score the model into the curve; returns whether it is the best so far."""
+        started = time.perf_counter()
+        model.eval()
+        # Processes that evaluate together all stay to the end: none may wait for one that has left.
+        with self._interrupts.lifted() if self._alone else nullcontext():
+            scores = self._evaluate(model)
+        progress.evaluation_seconds += time.perf_counter() - started
+        progress.peak_memory_mb = max(progress.peak_memory_mb, peak_memory_mb())
+        measured = {name: value for companion in self._companions for name, value in companion.measured().items()}
+        return progress.add_point(epoch, mean_loss, scores, rate, measured)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The optimiser steps of a training, each with random numbers and a learning rate of its own."""
+
+    model: nn.Module  # as accelerate has prepared it
+    trained: nn.Module  # whose parameters the optimiser has
+    optimizer: AcceleratedOptimizer
+    recipe: Recipe
+    seed: int
+    total: int
+    accelerator: Accelerator
+    loss: Loss
+    penalties: Sequence[Penalty]
+    combine: Surgery | None
+
+    def take(self, pieces: list[Piece], step: int) -> tuple[Tensor, Tensor]:
+        """Take a step with one batch; returns its loss, and whether that and the gradient are finite."""
+        accelerator = self.accelerator
+        torch.manual_seed(_step_seed(self.seed, step, accelerator.process_index))
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * self._factor(step)
+        loss = _backward(self.model, pieces, self.loss, self.penalties, accelerator, self.combine)
+        norm = whole(accelerator.clip_grad_norm_(self.trained.parameters(), self.recipe.max_grad_norm))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
+        return loss, torch.isfinite(loss) & (torch.isfinite(norm) if accelerator.scaler is None else True)
+
+    def learning_rate(self, step: int) -> float:
+        """The recipe's learning rate at a step, which some groups of parameters have a multiple of."""
+        assert self.recipe.learning_rate is not None
+        return self.recipe.learning_rate * self._factor(step)
+
+    def _factor(self, step: int) -> float:
+        return SCHEDULES[self.recipe.schedule](step, self.total, self.recipe.warmup_ratio)
 
 
 class _Stretch:

@@ -62,9 +62,11 @@ def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick
     assert len(pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv")) == 20
 
 
-def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_finished_run_is_not_trained_again(
+    workspace: Workspace, quick: Quick, forbid_training: Callable[[], None]
+) -> None:
     first = extract("films", quick("adapter"), workspace, seed=0)
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained again"))
+    forbid_training()
     assert extract("films", quick("adapter"), again(workspace), seed=0) == first
 
 

@@ -100,9 +100,11 @@ def test_what_determines_it_and_nothing_else_names_the_run(workspace: Workspace,
     assert len({name, *(run.name for run in others)}) == 1 + len(others)
 
 
-def test_a_finished_run_is_not_trained_again(workspace: Workspace, quick: Quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_finished_run_is_not_trained_again(
+    workspace: Workspace, quick: Quick, forbid_training: Callable[[], None]
+) -> None:
     first = make(workspace, quick, epochs=1).get()
-    monkeypatch.setattr("pipeline.runs.training_run.fit", lambda *_, **__: pytest.fail("trained again"))
+    forbid_training()
     assert make(dataclasses.replace(workspace), quick, epochs=1).get() == first
 
 

@@ -92,11 +92,11 @@ def test_where_none_is_better_than_the_bare_backbone_it_begins_fresh(
 
 
 def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
-    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+    workspace: Workspace, quick: Quick, forbid_training: Callable[[], None]
 ) -> None:
     source = extract("meals", quick("adapter"), workspace, seed=0)
     begun = extract("films", quick("adapter"), workspace, seed=0, start_from=f"meals@{source.run}")
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
+    forbid_training()
     assert extract("films", quick("adapter"), workspace, seed=0, start_from="best").run == begun.run
     assert artifact(workspace, begun).manifest.sources == ()
     workspace.store.remove(source.run)

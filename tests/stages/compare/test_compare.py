@@ -39,11 +39,6 @@ def study(**values: Any) -> Study:
     return Study.parse(given | values, "test")
 
 
-@pytest.fixture
-def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory, backbone_folder, data_folder):  # type: ignore[no-untyped-def]
     root = tmp_path_factory.mktemp("compared")
@@ -503,7 +498,7 @@ def finished_at(result: StudyResult, workspace: Workspace) -> dict[tuple[str, st
     return {(str(e.line), e.target, e.seed): f"{e.run} {runs[e.run].finished_at}" for e in result.entries}
 
 
-def test_what_is_finished_stands_on_its_record_without_any_model(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_finished_stands_on_its_record_without_any_model(workspace: Workspace) -> None:
     """Reports copied to another machine go on there: models are made again only for what is still to be built."""
     first, _ = compare(study(**STACKED), workspace)
     assert not any(cell.error for cell in first.entries)
@@ -511,9 +506,8 @@ def test_what_is_finished_stands_on_its_record_without_any_model(workspace: Work
     shutil.rmtree(workspace.store_root)
     for weights in workspace.reports.rglob("weights.safetensors"):
         weights.unlink()
-    with monkeypatch.context() as patched:
-        patched.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
-        assert compare(study(**STACKED), again(workspace))[0] == first
+    assert compare(study(**STACKED), again(workspace))[0] == first
+    assert not workspace.store.artifacts()
 
     # A new row is built on the lost adapters: these are trained again, and nothing that was built on them before.
     more, _ = compare(study(**STACKED | {"methods": [*STACKED["methods"], "standard"]}), again(workspace))
@@ -528,7 +522,9 @@ def test_what_is_finished_stands_on_its_record_without_any_model(workspace: Work
     assert {each.manifest.run for each in artifacts if each.manifest.kind == "fusion"} == standard
 
 
-def test_what_was_built_on_a_model_that_comes_out_otherwise_is_built_again(workspace: Workspace, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_built_on_a_model_that_comes_out_otherwise_is_built_again(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, forbid_training: Callable[[], None]
+) -> None:
     first, _ = compare(study(**STACKED), workspace)
     shutil.rmtree(workspace.store_root)
     save = Store.save
@@ -552,7 +548,7 @@ def test_what_was_built_on_a_model_that_comes_out_otherwise_is_built_again(works
         record = workspace.ledger.find(str(cell.run))
         if record.kind == "fusion":
             assert {source.run: source.digest for source in record.sources}.items() <= adapters.items()
-    monkeypatch.setattr("pipeline.training.fit.fit", lambda *_, **__: pytest.fail("trained"))
+    forbid_training()
     assert compare(study(**values), again(workspace))[0] == more
 
 

@@ -43,11 +43,6 @@ def again(workspace: Workspace) -> Workspace:
     return dataclasses.replace(workspace)
 
 
-@pytest.fixture
-def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.runs.training_run.fit", lambda *_, **__: pytest.fail("trained"))
-
-
 def rate(job: Job) -> float | None:
     return job.parts[0].recipe.learning_rate
 
