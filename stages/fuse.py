@@ -4,14 +4,12 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.records.ledger import RunRecord
-from pipeline.records.store import Artifact
-from pipeline.runs.ranking import best_sources
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.training.devices import is_main_process, make_accelerator, on_main_process
+from pipeline.training.devices import is_main_process, on_main_process
 from stages.extract import extract
 
 
@@ -35,12 +33,14 @@ def fuse(
         target_limit: training rows of the target, where they are others than ``limit``.
         sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
             lacks is trained first, as is the target's own if the recipe takes it. ``best:N``: of the adapters that fit
-            the N that :func:`pipeline.runs.ranking.best_sources` chooses. None: all that fit. In both cases none is
-            trained.
+            the N that :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all
+            that fit. In both cases none is trained.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
     """
-    fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     count = None if sources is None else best_count(sources)
+    if count is not None:
+        recipe = recipe.changed({"best_sources": count})
+    fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     if sources is not None and count is None:
         names = fusion.named(parse_sources(sources, workspace))
         _train_missing(names, fusion, seed, limit, target_limit)
@@ -49,8 +49,6 @@ def fuse(
     rows = limit if target_limit is None else target_limit
     if own is not None and rows is None:
         rows = own.limit
-    if count is not None:
-        chosen = _best(count, chosen, fusion, seed, rows)
     run = TrainingRun(fusion.request(chosen, seed=seed, limit=rows), workspace)
     if own is not None and own.train_rows != run.data[own.task].fingerprint["train"]:
         print(
@@ -59,19 +57,6 @@ def fuse(
             file=sys.stderr,
         )
     return run.get(force)
-
-
-def _best(
-    count: int, fitting: Sequence[Artifact], fusion: Fusion, seed: int, limit: int | None
-) -> tuple[Artifact, ...]:
-    """Of the ``fitting`` adapters the target's own, if it is there, and the ``count`` others that suit it best."""
-    task, workspace = fusion.task, fusion.workspace
-    others = [artifact for artifact in fitting if artifact.manifest.task != task.name]
-    rows = workspace.task_data(task, limit, seed).train
-    recipe = workspace.resolve(fusion.recipe, task)
-    accelerator = make_accelerator(recipe.precision)
-    best = best_sources(count, others, task, recipe, rows, workspace.backbone_for(recipe), accelerator)
-    return tuple(artifact for artifact in fitting if artifact.manifest.task == task.name or artifact in best)
 
 
 def _train_missing(

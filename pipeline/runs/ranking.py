@@ -57,8 +57,8 @@ def best_sources(
         return list(candidates)
     if len(rows) < LEAST:
         raise PipelineError(
-            f"--sources best:{count}: {len(rows)} training rows of {task.name} are too few to rank sources by (at least"
-            f" {LEAST}): name the sources"
+            f"best_sources {count} (--sources best:{count}): {len(rows)} training rows of {task.name} are too few to"
+            f" rank sources by (at least {LEAST}): name the sources"
         )
     rows = rows.sample(ROWS, random_state=0) if len(rows) > ROWS else rows
     labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, Task
 from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.build import build_for_training
 from pipeline.runs.once import get_or_train
+from pipeline.runs.ranking import best_sources
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, lineage, score_again, splits_of
 from pipeline.runs.starting import choose_anchor, choose_start
@@ -71,13 +73,13 @@ class TrainingRun:
             for name, part in self.parts.items()
         }
 
-    @cached_property
-    def sources(self) -> tuple[SourceRun, ...]:
+    def sources(self, adapters: Sequence[Artifact]) -> tuple[SourceRun, ...]:
+        """What the run builds on: the run that it continues, else ``adapters``."""
         start = self.request.start
         if start is not None:
             assert start.weights_sha256 is not None
             return (SourceRun(task=start.task, run=start.run, digest=start.weights_sha256),)
-        manifests = [artifact.manifest for artifact in self.request.adapters]
+        manifests = [artifact.manifest for artifact in adapters]
         return tuple(SourceRun(task=each.task, run=each.run, digest=each.digest) for each in manifests)
 
     @cached_property
@@ -95,7 +97,9 @@ class TrainingRun:
             "seed": self.request.seed,
             "backbone": self.backbone.identity,
             # The digest of a source's contents, not its name: what counts is what was built on.
-            "sources": [{"task": source.task, "digest": source.digest} for source in self.sources],
+            "sources": [
+                {"task": source.task, "digest": source.digest} for source in self.sources(self.request.adapters)
+            ],
         }
 
     @cached_property
@@ -143,14 +147,18 @@ class TrainingRun:
             name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
             for name, part in self.parts.items()
         }
+        adapters = self._best_sources(accelerator)
         initial, candidates = self._initial_adapter(scorings[self.task.name])
-        built = build_for_training(self.request, self.parts, self.backbone, ledger, initial)
+        built = build_for_training(
+            replace(self.request, adapters=adapters), self.parts, self.backbone, ledger, initial
+        )
         model = built.model
         combine = self._surgery(model)
         data = self._training_data(model, scorings, accelerator)
         encoder = model.of(self.task.name).backbone
-        fused = [source.task for source in self.sources] if recipe.trainable == "fusion" else []
-        adapters = adapter_hashes(encoder, [name for name in fused if not recipe.trains_own or name != self.task.name])
+        fused = [each.manifest.task for each in adapters] if recipe.trainable == "fusion" else []
+        frozen = [name for name in fused if not recipe.trains_own or name != self.task.name]
+        hashes = adapter_hashes(encoder, frozen)
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
         tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
@@ -185,13 +193,14 @@ class TrainingRun:
         tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
         earlier = lineage(self.request.start, ledger) if self.request.kind == "sequential" else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
-        unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, adapters)
+        unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, hashes)
         if accelerator.is_main_process:
             scored |= {
                 name: self._scored(scorings[name], prediction, tested.get(name), starts.get(name))
                 for name, prediction in best.items()
             }
-            self._finish(model, fitted, scored, scorings[self.task.name], initial, candidates, adapters, unchanged)
+            scoring, sources = scorings[self.task.name], self.sources(adapters)
+            self._finish(model, fitted, scored, scoring, initial, candidates, sources, hashes, unchanged)
         accelerator.wait_for_everyone()
 
     def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
@@ -244,6 +253,16 @@ class TrainingRun:
             labels = self.data[name].train["label"].to_numpy()
             weights = balanced_weights(labels, part.task.outputs).to(device)
         return objective_of(part.task, part.recipe, weights)
+
+    def _best_sources(self, accelerator: Accelerator) -> tuple[Artifact, ...]:
+        """The adapters of the request; of a fusion's only so many of other tasks as the recipe says."""
+        adapters, count = self.request.adapters, self.recipe.fusion.best
+        if self.recipe.trainable != "fusion" or count is None:
+            return adapters
+        others = [each for each in adapters if each.manifest.task != self.task.name]
+        rows = self.data[self.task.name].train
+        best = best_sources(count, others, self.task, self.recipe, rows, self.backbone, accelerator)
+        return tuple(each for each in adapters if each.manifest.task == self.task.name or each in best)
 
     def _initial_adapter(self, scoring: Scoring) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter that the model starts as, and the scores that it was chosen by; see :func:`choose_anchor`."""
@@ -355,19 +374,21 @@ class TrainingRun:
         scoring: Scoring,
         initial: Artifact | None,
         candidates: Mapping[str, dict[str, float]],
-        adapters: Mapping[str, str],
+        sources: Sequence[SourceRun],
+        hashes: Mapping[str, str],
         unchanged: dict[str, str],
     ) -> None:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears.
 
-        ``scored`` has all tasks, also those that sequential tuning went through before; ``adapters`` their hashes.
+        ``scored`` has all tasks, also those that sequential tuning went through before; ``hashes`` are of the tensors
+        of adapters that were to stay as they are.
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         if request.kind == "fusion":
-            names = members_of(self.recipe, self.task.name, [source.task for source in self.sources])
+            names = members_of(self.recipe, self.task.name, [source.task for source in sources])
             weights = site_attention(model.of(self.task.name).backbone.eval(), names, scoring.inputs())
             attention = attention_table(weights, names)
-        artifact = self._artifact(model, fitted.best_score) if request.kind in ARTIFACT_KINDS else None
+        artifact = self._artifact(model, fitted.best_score, sources) if request.kind in ARTIFACT_KINDS else None
         weights_sha256 = None
         if request.keep_weights or request.kind in _KEEPS_WEIGHTS:
             file = ledger.weights_file(self.name)
@@ -377,7 +398,7 @@ class TrainingRun:
             kind=request.kind,
             seed=request.seed,
             identity=self.identity,
-            sources=tuple(each.model_copy(update={"tensors": adapters.get(each.task)}) for each in self.sources),
+            sources=tuple(each.model_copy(update={"tensors": hashes.get(each.task)}) for each in sources),
             anchor=None if initial is None else initial.manifest.task,
             anchor_candidates=candidates.get("anchor_candidates", {}),
             anchor_scores=candidates.get("anchor_scores", {}),
@@ -403,7 +424,7 @@ class TrainingRun:
         )
         ledger.finish(record, fitted.curve, {name: table for name, (_, table) in scored.items()}, attention)
 
-    def _artifact(self, model: MultitaskModel, dev: float) -> Artifact:
+    def _artifact(self, model: MultitaskModel, dev: float, sources: Sequence[SourceRun]) -> Artifact:
         """What trained, put into the store."""
         request, task, backbone, is_fusion = self.request, self.task, self.backbone, self.request.kind == "fusion"
         manifest = Manifest(
@@ -421,10 +442,9 @@ class TrainingRun:
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,
             # An adapter needs none of those that it may have been warm-started from.
-            sources=self.sources if is_fusion else (),
+            sources=tuple(sources) if is_fusion else (),
         )
-        sources = [adapter.manifest.task for adapter in request.adapters]
-        return save_artifact(self.workspace.store, manifest, model.of(task.name), sources)
+        return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources])
 
 
 def _tell_overlap(name: str, data: TaskData) -> None:

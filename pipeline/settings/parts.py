@@ -110,7 +110,7 @@ class Merge(Part):
 
 
 class Fusion(Part):
-    flags = {"form": "fusion", "implementation": "fusion_impl"}
+    flags = {"form": "fusion", "implementation": "fusion_impl", "best": "best_sources"}
 
     form: FusionForm = Field(
         "gated",
@@ -119,6 +119,9 @@ class Fusion(Part):
     )
     implementation: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
+    best: Count | None = Field(
+        None, ge=1, description="fuse as many sources, those that linear probes of the target read best; unset: all"
+    )
 
 
 class Anchor(Part):

@@ -100,7 +100,7 @@ def test_no_more_are_asked_than_there_are_so_all_are_fused(stocked: Workspace, q
         ("best", None, "--sources best: say how many to choose, such as --sources best:8"),
         ("best:0", None, "--sources best:0: say how many"),
         ("best:two", None, "--sources best:two: say how many"),
-        ("best:1", 10, "--sources best:1: 10 training rows of films are too few to rank sources by (at least 20)"),
+        ("best:1", 10, "best_sources 1 (--sources best:1): 10 training rows of films are too few to rank sources by"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(

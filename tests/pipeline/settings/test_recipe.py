@@ -588,6 +588,7 @@ DEFAULTS = {
     "fusion_regularization": 0.01,
     "fusion_impl": "fast",
     "head_start": True,
+    "best_sources": None,
     "head_dropout": 0.1,
     "hidden_dropout": None,
     "epochs": None,
