@@ -18,6 +18,7 @@ NAMES = (
     "growth",
     "data",
     "jobs",
+    "nodes",
     "store",
     "stores",
     "studies",
@@ -56,8 +57,8 @@ def bench(
     Parameters
     ----------
     names
-        stage_one, fusion_block, stage_two, growth, data, jobs, store, stores, studies, ledgers, choosing, prediction,
-        serve, many_models, adapter_drop, full_tuning, regularised, gpu; all without names.
+        stage_one, fusion_block, stage_two, growth, data, jobs, nodes, store, stores, studies, ledgers, choosing,
+        prediction, serve, many_models, adapter_drop, full_tuning, regularised, gpu; all without names.
     quick
         Tiny sizes: shows that the benchmarks run; its numbers mean nothing.
     output

@@ -12,14 +12,16 @@ from torch import nn
 from benchmarks.__main__ import NAMES, main
 from benchmarks.memory import saved_mb
 
+STARTS_PROCESSES = {"jobs", "nodes", "serve"}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name == "jobs" else name for name in NAMES]
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in STARTS_PROCESSES else name for name in NAMES]
 )
 def test_runs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "serve":
-        pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    if needed := {"serve": "fastapi", "nodes": "ray"}.get(name):
+        pytest.importorskip(needed, reason=f"{needed} is not installed")
     for variable in ("BENCH_BACKBONE", "BENCH_DATA"):
         monkeypatch.delenv(variable, raising=False)
     main([name, "--quick", "--repeats", "1", "--output", str(tmp_path)])

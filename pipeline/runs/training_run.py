@@ -149,9 +149,7 @@ class TrainingRun:
         }
         adapters = self._best_sources(accelerator)
         initial, candidates = self._initial_adapter(scorings[self.task.name])
-        built = build_for_training(
-            replace(self.request, adapters=adapters), self.parts, self.backbone, ledger, initial
-        )
+        built = build_for_training(replace(self.request, adapters=adapters), self.parts, self.backbone, ledger, initial)
         model = built.model
         combine = self._surgery(model)
         data = self._training_data(model, scorings, accelerator)

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parent.parent.parent
 def test_fusion_joins_what_two_sources_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with two of its rows and fewer epochs for the sources, in this process."""
     study = find_study("demo")
-    recipe = {**study.recipe, "epochs": 5}
-    study = study.model_copy(update={"methods": ("adapter", "fusion"), "reference": "adapter", "recipe": recipe})
+    recipe, tasks = {**study.recipe, "epochs": 5}, {"coins": {"epochs": 1}}
+    rows = {"methods": ("adapter", "fusion"), "reference": "adapter"}
+    study = study.model_copy(update={**rows, "recipe": recipe, "tasks": tasks})
     monkeypatch.setattr("stages.demo.find_study", lambda _: study)
     assert demo(tmp_path / "demo", 0) == 0
     report = tmp_path / "demo" / "reports" / "demo"

@@ -95,7 +95,7 @@ def tables(draw: st.DrawFn) -> pd.DataFrame:
     return pd.DataFrame(columns, dtype=object)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tables(), st.sampled_from(SUFFIXES), st.sampled_from(["80/10/10", "50/25/25", "70/30"]), st.integers(0, 2))
 def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_lost(
     table: pd.DataFrame, suffix: str, split: str, seed: int

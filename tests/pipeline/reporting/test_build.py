@@ -8,7 +8,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.data.tables import write_table
+from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
+from pipeline.reporting.figures.drawing import Drawing
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
@@ -347,8 +350,13 @@ def test_the_epoch_table_reads_each_task_of_a_model_of_several(report: Report) -
     assert full[1] == pytest.approx(full[0] + 0.1) == pytest.approx(full[2] + 0.1)
 
 
-def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path) -> None:
+def test_the_tables_show_the_rows_that_are_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every score of a study is the same whether its rows chose too, or others did that are of no worth."""
+
+    def write_numbers(drawing: Drawing, folder: Path) -> None:
+        write_table(drawing.numbers, folder / f"{drawing.figure.name}.csv")
+
+    monkeypatch.setattr(figures, "write", write_numbers)
     reports = {}
     for scoring in ("dev", "half"):
         study = whole_study(tmp_path / scoring, scoring=scoring)

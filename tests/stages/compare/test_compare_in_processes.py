@@ -84,9 +84,8 @@ def test_two_processes_one_of_them_killed_give_what_one_gives(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)], ids=["SIGINT", "SIGTERM"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupt_reaches_all_processes_and_the_study_resumes(
     number: signal.Signals, workspace: Workspace, study: Path, run: Command, tmp_path: Path
 ) -> None:
