@@ -7,7 +7,8 @@ With frozen source outputs z_n, the target's own adapter z and sub-layer output 
 
 There is no softmax, so one source needs not give way to another: a source works in the next layer only if its output is
 there at about its full strength. w_n is zero at the start, and b_n the recipe's ``gate_start``, or min(1, 2 / N): the
-mean of ScaLearn's initial weights.
+mean of ScaLearn's initial weights. By default probes of the target choose the sources and each b_n
+(:mod:`pipeline.runs.gates`).
 
 The own adapter may train here from fresh: then it learns what the sources do not know. One that was trained on the same
 rows before leaves nothing to learn from them (the stacking problem of Wolpert 1992). Without an own adapter, a gate for
@@ -18,7 +19,7 @@ ScaLearnUniform++ (Frohmann et al. 2024, section 3).
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -113,3 +114,11 @@ def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | No
             fresh = GatedFusion(settings.gate, width, len(members), position, start)
         fresh.to(stock.query.weight.device).train(stock.training)
         site.adapter_fusion_layer[Fuse(*members).name] = fresh
+
+
+@torch.no_grad()
+def set_gates(backbone: PreTrainedModel, members: Sequence[str], gates: Mapping[str, float]) -> None:
+    """Set the b_n of the gated fusion over ``members`` in ``backbone`` at all sites; of others than ``gates`` to 0."""
+    for _, fusion in fused_sites(backbone, members):
+        for row, member in zip(fusion.bias, fusion.gated, strict=True):
+            row.fill_(gates.get(members[member], 0.0))

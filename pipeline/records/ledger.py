@@ -108,6 +108,7 @@ class RunRecord(BaseModel, frozen=True):
         {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
     )
     anchor_scores: dict[Name, float] = Field({}, description="of the same on the scored rows, where dev only chooses")
+    gates: dict[Name, float] = Field({}, description="where the gates of a fusion started, if probes chose them")
     backbone: str
     best_epoch: int
     scores: dict[Name, TaskScore] = Field(

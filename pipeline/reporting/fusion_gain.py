@@ -11,6 +11,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
 from pipeline.reporting.text import count, interval_text, listed, marks_note, points
+from pipeline.settings.parts import gates_text
 from pipeline.stats.paired import Comparison, Difference
 
 
@@ -99,7 +100,8 @@ def _beginning(record: RunRecord) -> str:
         case "gated":
             own = recipe.gated.own
             gates = sum(own == "none" or source.task != record.task for source in record.sources)
-            began = f"{_OWN[own]}gates at {recipe.gated.start_of(gates):.2g}"
+            start = gates_text(record.gates) if record.gates else f"{recipe.gated.start_of(gates):.2g}"
+            began = f"{_OWN[own]}gates at {start}"
         case "anchored" if recipe.anchor.score and record.anchor is not None:
             began = record.anchor
         case _:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
@@ -116,14 +117,20 @@ def sentence_vectors(
     Args:
         recipe: of the task that the rows are of, resolved.
     """
-    assert recipe.encoding is not None and recipe.pooling is not None
     encoder = backbone.load()
     if candidate is not None:
         candidate.verify()
         load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.adapter.drop_layers)
-    model = TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).requires_grad_(False)
+    return features_of(encoder.requires_grad_(False), recipe, rows, backbone, accelerator)
+
+
+def features_of(
+    encoder: PreTrainedModel, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
+) -> np.ndarray:
+    """What a linear head would read of ``rows`` from ``encoder``, (rows, features)."""
+    assert recipe.encoding is not None and recipe.pooling is not None
     vectors = mean_outputs(
-        model.to(accelerator.device),
+        TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).to(accelerator.device),
         splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,

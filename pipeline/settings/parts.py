@@ -139,8 +139,11 @@ class Gated(Part):
     flags = {"gate": "gate", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
 
     gate: Gate = Field("token", description="a gate for each token, or fixed ones: a number, or one for each feature")
-    start: float | None = Field(
-        None, ge=-100, le=100, description="gate of each source at the start; unset: 2 / sources, at most 1"
+    start: Annotated[float, Field(ge=-100, le=100)] | Literal["even", "probe"] | None = Field(
+        None,
+        description="gate of each source at the start: a number; even: 2 / sources, at most 1; probe: the sources and"
+        " gates with which a linear probe reads the target best, and no other sources; unset: probe with a fresh own"
+        " adapter, else even",
     )
     shared: bool = Field(False, description="the same gates at all sites")
     own: Own = Field(
@@ -151,8 +154,19 @@ class Gated(Part):
     )
 
     def start_of(self, gates: int) -> float:
-        """The gate of each source at the start, where a site has ``gates`` of them."""
-        return min(1.0, 2 / gates) if self.start is None else self.start
+        """The gate of each source at the start, where a site has ``gates`` of them; 0 where probes are to choose it."""
+        match self.start:
+            case "even" | None:  # in artifacts from before there was a choice
+                return min(1.0, 2 / gates)
+            case "probe":
+                return 0.0
+            case number:
+                return number
+
+
+def gates_text(gates: Mapping[str, float]) -> str:
+    """``quora 1, mnli 0.5``."""
+    return ", ".join(f"{name} {gate:.2g}" for name, gate in gates.items())
 
 
 class Standard(Part):

@@ -329,7 +329,15 @@ class Recipe(Part):
             "head_learning_rate": None if head == modules else head,
             "pretrained": self.pretrained.model_copy(update=rates),
             "score_start": usual_start if self.score_start is None else self.score_start,
+            "gated": self.gated.model_copy(update={"start": self._gate_start}),
         }
+
+    @property
+    def _gate_start(self) -> float | str | None:
+        """How the gates of a gated fusion start; None of what has no gates."""
+        if self.trainable != "fusion" or self.fusion.form != "gated" or self.gated.start is not None:
+            return self.gated.start
+        return "probe" if self.gated.own == "fresh" else "even"
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The same recipe with ``values``, flat or in their parts, in place of its own."""
@@ -346,11 +354,12 @@ class Recipe(Part):
         """The part of a resolved recipe that identifies a run: a fusion's form, and all that is not at its default.
 
         A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
-        default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one. The form is
-        named since its default has changed.
+        default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one. The form of
+        a fusion is always named, since its default has changed; even gates never are, since all were even at first.
         """
         usual, always = type(self)().flat(), {"fusion"} if self.trainable == "fusion" else set[str]()
-        return {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
+        differing = {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
+        return {flag: value for flag, value in differing.items() if (flag, value) != ("gate_start", "even")}
 
     @property
     def usual_epochs(self) -> int:

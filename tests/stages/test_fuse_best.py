@@ -89,9 +89,21 @@ def test_pairs_are_read_as_the_target_reads_them(
 
 
 def test_no_more_are_asked_than_there_are_so_all_are_fused(stocked: Workspace, quick: Quick, tmp_path: Path) -> None:
-    place = replace(stocked, reports=tmp_path)
-    record = fuse("films", quick("fusion", fusion="gated", epochs=1), place, seed=1, sources="best:3")
+    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", fusion="gated", epochs=1, gate_start="even")
+    record = fuse("films", recipe, place, seed=1, sources="best:3")
     assert [source.task for source in record.sources] == ["coins", "meals", "pairs"]
+
+
+def test_unasked_those_that_help_are_fused_each_with_its_gate(
+    stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1)
+    assert [source.task for source in record.sources] == ["meals"]
+    assert record.gates == {"meals": 1.0}
+    assert record.recipe.gated.start == "probe"
+    assert "films: gates start at meals 1; variance explained: none " in capsys.readouterr().err
+    manifest = stocked.store.current(stocked.store.find(record.run)).manifest  # type: ignore[arg-type]
+    assert [source.task for source in manifest.sources] == ["meals"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,9 @@ SOURCES = ("meals", "pairs")
 
 @pytest.fixture
 def recipe(quick: Any) -> Any:
-    return lambda **values: quick("fusion", fusion="gated", learning_rate=5e-2, bottleneck=8, **values)
+    """Of fusions over all sources, whether they help or not."""
+    usual = {"fusion": "gated", "learning_rate": 5e-2, "bottleneck": 8, "gate_start": "even"}
+    return lambda **values: quick("fusion", **usual | values)
 
 
 @pytest.fixture

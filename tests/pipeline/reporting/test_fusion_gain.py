@@ -85,6 +85,10 @@ def test_a_start_that_was_not_scored_is_told_under_the_table_and_not_in_the_summ
         ({"anchor": "sst", "recipe": Recipe(trainable="fusion", fusion="anchored", head_start=False)}, "sst, new head"),
         ({"recipe": Recipe(trainable="fusion")}, "fresh own adapter, gates at 1"),
         ({"recipe": Recipe(trainable="fusion", gate_start=0.25)}, "fresh own adapter, gates at 0.25"),
+        (
+            {"recipe": Recipe(trainable="fusion"), "gates": {"imdb": 1.0, "sts": 0.5}},
+            "fresh own adapter, gates at imdb 1, sts 0.5",
+        ),
         ({"recipe": Recipe(trainable="fusion", own_adapter="warm")}, "warm-started own adapter, gates at 1"),
         (
             {"recipe": Recipe(trainable="fusion", own_adapter="frozen", head_start=False)},

@@ -655,6 +655,23 @@ def test_the_form_of_a_fusion_is_always_part_of_its_identity(form: str) -> None:
     assert "fusion" not in resolved(STS, trainable="adapter", fusion=form).identity
 
 
+@pytest.mark.parametrize(
+    ("given", "start", "named"),
+    [
+        ({}, "probe", True),
+        ({"gate_start": "probe"}, "probe", True),
+        ({"gate_start": 0.5}, 0.5, True),
+        ({"gate_start": "even"}, "even", False),
+        *(({"own_adapter": own}, "even", False) for own in ("warm", "trained", "frozen", "none")),
+        ({"fusion": "standard", "gate_start": "even"}, None, False),
+    ],
+)
+def test_even_gates_are_not_named_since_they_were_the_first(given: dict[str, Any], start: Any, named: bool) -> None:
+    recipe = resolved(STS, trainable="fusion", **given)
+    assert recipe.gated.start == start
+    assert ("gate_start" in recipe.identity) == named
+
+
 def test_a_key_may_be_written_flat_or_in_its_part() -> None:
     flat = {
         "adapter": "pal",

@@ -1,0 +1,86 @@
+"""Where the gates of a fusion start: which sources, and how strong, told by linear probes before anything is trained.
+
+What a source adds in one layer is what all layers above it read, so sources get in each other's way: two adapters at
+full strength are often worth less than one of them. Forward selection, as for ensembles (Caruana et al. 2004), finds
+the few that help together: each step adds the source and gate with which ridge regression on the sentence vectors
+explains most of the labels' variance on rows left out, until no step is worth it.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from accelerate import Accelerator
+from transformers import PreTrainedModel
+
+from pipeline.data.tasks import Task
+from pipeline.methods.gated import set_gates
+from pipeline.models.backbone import Backbone
+from pipeline.runs.starting import features_of
+from pipeline.settings.parts import gates_text
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.probe import LEAST, explained
+
+ROWS = 512
+"""Training rows that a probe reads; of more, a seeded sample."""
+GATES = (1.0, 0.5)
+"""What is tried for a source beside others. The first is tried at 1 alone."""
+CANDIDATES = 4
+"""Sources that are tried beside others, those that are best alone."""
+LEAST_GAIN = 0.01
+"""Share of the labels' variance that a source must explain in addition; less is noise of a few hundred rows."""
+
+
+def choose_gates(
+    encoder: PreTrainedModel,
+    members: Sequence[str],
+    sources: Sequence[str],
+    task: Task,
+    recipe: Recipe,
+    rows: pd.DataFrame,
+    backbone: Backbone,
+    accelerator: Accelerator,
+) -> dict[str, float]:
+    """The sources to fuse, each with the gate that it starts with at all sites.
+
+    If no source helps, it is the best one with a gate of 0; with too few rows to tell, all with even gates.
+
+    Args:
+        encoder: with a gated fusion over ``members`` as it starts; its gates are overwritten.
+        sources: those of ``members`` that have a gate.
+        recipe: of the fusion, resolved for ``task``.
+        rows: labelled training rows of ``task``.
+    """
+    if len(rows) < LEAST:
+        return dict.fromkeys(sources, min(1.0, 2 / len(sources)))
+    rows = rows.sample(ROWS, random_state=0) if len(rows) > ROWS else rows
+    labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
+    encoder.to(accelerator.device)
+
+    def fit(gates: Mapping[str, float]) -> float:
+        set_gates(encoder, members, gates)
+        return explained(features_of(encoder, recipe, rows, backbone, accelerator), labels, classes)
+
+    none, alone = fit({}), {name: fit({name: 1.0}) for name in sources}
+    order = sorted(sources, key=lambda name: -alone[name])
+    gates, reached = {order[0]: 1.0}, alone[order[0]]
+    told = [f"none {none:.3f}", f"{order[0]} {reached:.3f}"]
+    if reached < none + LEAST_GAIN:
+        gates = {order[0]: 0.0}
+    while any(gates.values()):
+        tried = {
+            (name, gate): fit({**gates, name: gate})
+            for name in order[: CANDIDATES + len(gates)]
+            for gate in GATES
+            if name not in gates
+        }
+        (name, gate), best = max(tried.items(), key=lambda each: each[1], default=(("", 0.0), reached))
+        if best < reached + LEAST_GAIN:
+            break
+        gates[name], reached = gate, best
+        told.append(f"with {name} {best:.3f}")
+    if accelerator.is_main_process:
+        print(
+            f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(told)}", file=sys.stderr
+        )
+    return gates

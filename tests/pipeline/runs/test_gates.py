@@ -1,0 +1,81 @@
+"""Which sources a gated fusion starts with, and how strong: what probes prefer, step by step."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from pipeline.data.tasks import find_task
+from pipeline.methods.gated import GatedFusion
+from pipeline.runs import gates
+from pipeline.runs.gates import choose_gates
+from pipeline.settings.parts import gates_text
+from pipeline.settings.recipe import Recipe
+
+MEMBERS = ("own", "a", "b", "c", "d", "e", "f")
+SOURCES = MEMBERS[1:]
+
+
+class Site:
+    """A fused site whose gates can be read."""
+
+    def __init__(self) -> None:
+        self.fusion = GatedFusion("token", 4, len(MEMBERS), own=0, start=0.0)
+
+    def gates(self) -> dict[str, float]:
+        named = zip(SOURCES, self.fusion.bias.tolist(), strict=True)
+        return {name: gate for name, gate in named if gate}
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
+    """``choose_gates`` where a probe explains what ``worth`` says of the gates that are open."""
+
+    def chosen(worth: Callable[[Mapping[str, float]], float], rows: int = 40) -> dict[str, float]:
+        site = Site()
+        monkeypatch.setattr("pipeline.methods.gated.fused_sites", lambda *_: [(None, site.fusion)])
+        monkeypatch.setattr(gates, "features_of", lambda *_: site.gates())
+        monkeypatch.setattr(gates, "explained", lambda features, *_: worth(features))
+        accelerator: Any = type("Main", (), {"device": torch.device("cpu"), "is_main_process": True})
+        table = pd.DataFrame({"label": [0, 1] * (rows // 2)})
+        encoder: Any = torch.nn.Identity()
+        recipe = Recipe(trainable="fusion")
+        return choose_gates(encoder, MEMBERS, SOURCES, find_task("mr"), recipe, table, None, accelerator)  # type: ignore[arg-type]
+
+    return chosen
+
+
+def test_sources_join_as_long_as_each_explains_more(
+    choose: Callable[..., dict[str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best alone is first. Of what helps beside it, the gate that helps most is taken, and noise is not."""
+
+    def worth(open_gates: Mapping[str, float]) -> float:
+        of = {"a": 0.4, "b": 0.35, "c": 0.1, "d": 0.005}
+        alone = max((of.get(name, 0.0) for name in open_gates), default=0.0)
+        with_b = 0.1 if open_gates.get("b") == 0.5 and "a" in open_gates else 0.0
+        with_b -= 0.2 if open_gates.get("b") == 1.0 and "a" in open_gates else 0.0
+        return alone + with_b + (0.009 if "c" in open_gates and "a" in open_gates else 0.0)
+
+    assert choose(worth) == {"a": 1.0, "b": 0.5}
+    told = capsys.readouterr().err
+    assert told == "mr: gates start at a 1, b 0.5; variance explained: none 0.000, a 0.400, with b 0.500\n"
+
+
+def test_where_no_source_helps_the_best_stays_closed(choose: Callable[..., dict[str, float]]) -> None:
+    assert choose(lambda open_gates: 0.009 * ("e" in open_gates)) == {"e": 0.0}
+
+
+def test_all_may_be_needed(choose: Callable[..., dict[str, float]]) -> None:
+    """At the end nothing is left to try."""
+    assert choose(lambda open_gates: sum(open_gates.values())) == dict.fromkeys(SOURCES, 1.0)
+
+
+def test_too_few_rows_to_tell_leave_all_gates_even(choose: Callable[..., dict[str, float]]) -> None:
+    assert choose(lambda _: pytest.fail("probed"), rows=18) == dict.fromkeys(SOURCES, 2 / 6)
+
+
+def test_gates_are_told_in_few_words() -> None:
+    assert gates_text({"quora": 1.0, "mnli": 0.5, "x": 1 / 3}) == "quora 1, mnli 0.5, x 0.33"
