@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -10,26 +9,21 @@ import pandas as pd
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.load import TaskData
 from pipeline.data.tokens import TokenisedSplit, in_random_order, joined
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
-from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
-from pipeline.runs.build import Built, build_for_training
-from pipeline.runs.gates import choose_gates
+from pipeline.runs.initial import InitialModel, initial_model
 from pipeline.runs.once import get_or_train
-from pipeline.runs.ranking import best_sources
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, lineage, score_again, splits_of
-from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction, load_metric
@@ -46,8 +40,6 @@ from pipeline.training.terms import Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised, divergence_of
 from pipeline.training.tracking import tracking
 
-MOST_SOURCES = 16
-"""Sources that gates are tried for; of more, those that linear probes read best alone."""
 _KEEPS_WEIGHTS = frozenset({"frozen"})
 """Kinds of runs that keep their weights unasked: those of a head are few. A study makes a whole model for every task
 and seed, and for every ordered pair of tasks; to keep them all would fill disks."""
@@ -152,7 +144,15 @@ class TrainingRun:
             name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
             for name, part in self.parts.items()
         }
-        start = self._start(scorings[self.task.name])
+        start = initial_model(
+            self.request,
+            self.parts,
+            self.data[self.task.name].train,
+            scorings[self.task.name],
+            self.backbone,
+            self.workspace,
+            self.title,
+        )
         built, adapters = start.built, start.adapters
         model = built.model
         combine = self._surgery(model)
@@ -255,55 +255,6 @@ class TrainingRun:
             weights = balanced_weights(labels, part.task.outputs).to(device)
         return objective_of(part.task, part.recipe, weights)
 
-    def _start(self, scoring: Scoring) -> "_Start":
-        """The model before its first step."""
-        recipe, task, rows = self.recipe, self.task, self.data[self.task.name].train
-        initial, chosen = self._initial_adapter(scoring)
-
-        def built(adapters: tuple[Artifact, ...]) -> Built:
-            request = replace(self.request, adapters=adapters)
-            return build_for_training(request, self.parts, self.backbone, self.workspace.ledger, initial)
-
-        own = [each for each in self.request.adapters if each.manifest.task == task.name]
-        others = [each for each in self.request.adapters if each.manifest.task != task.name]
-        is_probed = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.start == "probe"
-        most = recipe.fusion.best if recipe.trainable == "fusion" else None
-        if is_probed:
-            most = min(most or MOST_SOURCES, MOST_SOURCES)
-        if most is not None:
-            others = best_sources(most, others, task, recipe, rows, self.backbone, scoring.accelerator)
-        adapters = self._in_order(own, others)
-        start = built(adapters)
-        if not is_probed:
-            return _Start(start, adapters, initial, chosen)
-
-        def encoder_of(start: Built) -> tuple[PreTrainedModel, list[str]]:
-            members = members_of(recipe, task.name, [each.manifest.task for each in adapters])
-            return start.model.of(task.name).backbone, members
-
-        encoder, members = encoder_of(start)
-        gated = members if recipe.gated.own == "none" else [name for name in members if name != task.name]
-        gates = choose_gates(encoder, members, gated, task, recipe, rows, self.backbone, scoring.accelerator)
-        adapters = self._in_order(own, [each for each in others if each.manifest.task in gates])
-        start = built(adapters)
-        set_gates(*encoder_of(start), gates)
-        return _Start(start, adapters, initial, {**chosen, "gates": gates})
-
-    def _in_order(self, *adapters: Sequence[Artifact]) -> tuple[Artifact, ...]:
-        """The request's adapters that are among ``adapters``."""
-        return tuple(each for each in self.request.adapters if any(each in some for some in adapters))
-
-    def _initial_adapter(self, scoring: Scoring) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
-        """The adapter that the model starts as, and the scores that it was chosen by; see :func:`choose_anchor`."""
-        adapters, recipe = self.request.adapters, self.recipe
-        if recipe.trainable == "fusion" and recipe.fusion.form == "anchored":
-            return choose_anchor(adapters, recipe, scoring, self.workspace)
-        warm = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
-        if adapters and (self.request.kind == "adapter" or warm):
-            rows = self.data[self.task.name].train
-            return choose_start(adapters, recipe, scoring, rows, self.backbone, self.title), {}
-        return None, {}
-
     def _surgery(self, model: MultitaskModel) -> Surgery | None:
         """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
         surgery, encoder = self.recipe.joint.gradient_surgery, model.of(self.task.name).backbone
@@ -397,7 +348,7 @@ class TrainingRun:
 
     def _finish(
         self,
-        start: "_Start",
+        start: InitialModel,
         fitted: Progress,
         scored: Mapping[str, tuple[TaskScore, pd.DataFrame]],
         scoring: Scoring,
@@ -471,19 +422,6 @@ class TrainingRun:
             sources=tuple(sources) if is_fusion else (),
         )
         return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources])
-
-
-@dataclass(frozen=True)
-class _Start:
-    """A model before its first step, and how its start was chosen."""
-
-    built: Built
-    adapters: tuple[Artifact, ...]
-    """What it is built on."""
-    initial: Artifact | None
-    """The adapter that it starts as, if any."""
-    chosen: Mapping[str, dict[str, float]]
-    """Fields of the record."""
 
 
 def _tell_overlap(name: str, data: TaskData) -> None:

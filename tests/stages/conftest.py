@@ -44,7 +44,7 @@ def shop(
     workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
     tasks = ("films", "meals", "pairs")
     adapters = {task: extract(task, quick("adapter", learning_rate=3e-2), workspace, seed=1) for task in tasks}
-    forms = {"films": {"fusion": "gated"}, "pairs": {"fusion": "anchored", "fusion_rank": 4}}
+    forms = {"films": {"fusion": "gated", "gate_start": "even"}, "pairs": {"fusion": "anchored", "fusion_rank": 4}}
     fusions = {
         task: fuse(task, quick("fusion", learning_rate=3e-2, **form), workspace, seed=1) for task, form in forms.items()
     }

@@ -90,7 +90,7 @@ def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefer
         seen.append([adapter.manifest.task for adapter in adapters])
         return next((adapter for adapter in adapters if adapter.manifest.task == chosen), None)
 
-    monkeypatch.setattr("pipeline.runs.training_run.choose_start", choose)
+    monkeypatch.setattr("pipeline.runs.initial.choose_start", choose)
     still = recipe().changed({"learning_rate": 1e-12})
     warm = fuse("films", still.changed({"own_adapter": "warm"}), workspace, seed=1)
     assert seen == [list(SOURCES)] and warm.anchor == chosen

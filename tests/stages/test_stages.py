@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs import training_run
+from pipeline.runs import initial
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.workspace import Workspace
@@ -110,13 +110,13 @@ def test_adapters_and_backbone_stay_bit_identical_through_fusion(
     workspace: Workspace, adapters: dict[str, RunRecord], quick: Quick, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
     trained = []
-    original = training_run.build_for_training
+    original = initial.build_for_training
 
     def remember(*arguments):  # type: ignore[no-untyped-def]
         trained.append(original(*arguments))
         return trained[-1]
 
-    monkeypatch.setattr(training_run, "build_for_training", remember)
+    monkeypatch.setattr(initial, "build_for_training", remember)
     before = {task: artifact_bytes(record) for task, record in adapters.items()}
     fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
     state = trained[0].model.of("films").backbone.state_dict()

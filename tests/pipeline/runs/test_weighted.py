@@ -104,7 +104,7 @@ def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspa
     assert single_run(many, "adapter", "films", recipe, seed=0).name == whole.name
     for source in ("meals", "pairs"):
         extract(source, recipe, fewer, seed=0)
-    fused = fuse("films", quick("fusion", epochs=1), fewer, seed=0)
+    fused = fuse("films", quick("fusion", epochs=1, gate_start="even"), fewer, seed=0)
     assert fused.scores["films"].rows == 10
     pruned = prune("films", dataclasses.replace(fewer), keep=1)
     assert pruned.scores["films"].rows == 10
