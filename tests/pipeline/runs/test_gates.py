@@ -53,11 +53,11 @@ def test_sources_join_as_long_as_each_explains_more(
     """The best alone is first. Of what helps beside it, the gate that helps most is taken, and noise is not."""
 
     def worth(open_gates: Mapping[str, float]) -> float:
-        of = {"a": 0.4, "b": 0.35, "c": 0.1, "d": 0.005}
+        of = {"a": 0.4, "b": 0.35, "c": 0.1, "d": 0.003}
         alone = max((of.get(name, 0.0) for name in open_gates), default=0.0)
         with_b = 0.1 if open_gates.get("b") == 0.5 and "a" in open_gates else 0.0
         with_b -= 0.2 if open_gates.get("b") == 1.0 and "a" in open_gates else 0.0
-        return alone + with_b + (0.009 if "c" in open_gates and "a" in open_gates else 0.0)
+        return alone + with_b + (0.004 if "c" in open_gates and "a" in open_gates else 0.0)
 
     assert choose(worth) == {"a": 1.0, "b": 0.5}
     told = capsys.readouterr().err
@@ -65,7 +65,7 @@ def test_sources_join_as_long_as_each_explains_more(
 
 
 def test_where_no_source_helps_the_best_stays_closed(choose: Callable[..., dict[str, float]]) -> None:
-    assert choose(lambda open_gates: 0.009 * ("e" in open_gates)) == {"e": 0.0}
+    assert choose(lambda open_gates: 0.004 * ("e" in open_gates)) == {"e": 0.0}
 
 
 def test_all_may_be_needed(choose: Callable[..., dict[str, float]]) -> None:
