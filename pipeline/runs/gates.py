@@ -75,11 +75,13 @@ def choose_gates(
             for gate in GATES
             if name not in gates
         }
-        (name, gate), best = max(tried.items(), key=lambda each: each[1], default=(("", 0.0), reached))
-        if best < reached + LEAST_GAIN:
+        helpful = {each: best for each, best in tried.items() if best >= reached + LEAST_GAIN}
+        if not helpful:
             break
-        gates[name], reached = gate, best
-        told.append(f"with {name} {best:.3f}")
+        # Between equals the one at full strength: what it knows reaches the layers above.
+        name, gate = max(helpful, key=lambda each: helpful[each] - (LEAST_GAIN if each[1] < 1 else 0.0))
+        gates[name], reached = gate, helpful[name, gate]
+        told.append(f"with {name} {reached:.3f}")
     if accelerator.is_main_process:
         print(
             f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(told)}", file=sys.stderr

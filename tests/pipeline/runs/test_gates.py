@@ -64,6 +64,16 @@ def test_sources_join_as_long_as_each_explains_more(
     assert told == "mr: gates start at a 1, b 0.5; variance explained: none 0.000, a 0.400, with b 0.500\n"
 
 
+@pytest.mark.parametrize(("more", "gate"), [(0.004, 1.0), (0.006, 0.5)])
+def test_between_equals_a_source_joins_at_full_strength(
+    more: float, gate: float, choose: Callable[..., dict[str, float]]
+) -> None:
+    """Half a gate has to explain more than noise beyond what a whole one does."""
+    worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.5}
+    found = choose(lambda open_gates: worth.get(tuple(open_gates), 0.0) + more * (open_gates.get("b") == 0.5))
+    assert found == {"a": 1.0, "b": gate}
+
+
 def test_where_no_source_helps_the_best_stays_closed(choose: Callable[..., dict[str, float]]) -> None:
     assert choose(lambda open_gates: 0.004 * ("e" in open_gates)) == {"e": 0.0}
 
