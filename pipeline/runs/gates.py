@@ -3,12 +3,14 @@
 What a source adds in one layer is what all layers above it read, so sources get in each other's way: two adapters at
 full strength are often worth less than one of them. Forward selection, as for ensembles (Caruana et al. 2004), finds
 the few that help together: each step adds the source and gate with which ridge regression on the sentence vectors
-explains most of the labels' variance on rows left out, until no step is worth it.
+explains most of the labels' variance on rows left out, until no step is worth it. The first has to explain
+significantly more than no source does: a useless one at full strength does harm.
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 from transformers import PreTrainedModel
@@ -19,7 +21,7 @@ from pipeline.models.backbone import Backbone
 from pipeline.runs.starting import features_of
 from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, explained
+from pipeline.stats.probe import LEAST, explained_rows, explains_more
 
 ROWS = 512
 """Training rows that a probe reads; of more, a seeded sample."""
@@ -28,8 +30,8 @@ GATES = (1.0, 0.5)
 CANDIDATES = 4
 """Sources that are tried beside others, those that are best alone."""
 LEAST_GAIN = 0.005
-"""Share of the labels' variance that a source must explain in addition. It is about the noise of 300 rows, but a linear
-probe sees little of a source whose knowledge counts only together with another's."""
+"""Share of the labels' variance that a source must explain beside others. It is about the noise of 300 rows, but a
+linear probe sees little of a source whose knowledge counts only together with another's."""
 
 
 def choose_gates(
@@ -44,7 +46,7 @@ def choose_gates(
 ) -> dict[str, float]:
     """The sources to fuse, each with the gate that it starts with at all sites.
 
-    If no source helps, it is the best one with a gate of 0; with too few rows to tell, all with even gates.
+    If no source is shown to help, it is the best one with a gate of 0; with too few rows to tell, all with even gates.
 
     Args:
         encoder: with a gated fusion over ``members`` as it starts; its gates are overwritten.
@@ -58,19 +60,18 @@ def choose_gates(
     labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     encoder.to(accelerator.device)
 
-    def fit(gates: Mapping[str, float]) -> float:
+    def fit(gates: Mapping[str, float]) -> np.ndarray:
         set_gates(encoder, members, gates)
-        return explained(features_of(encoder, recipe, rows, backbone, accelerator), labels, classes)
+        return explained_rows(features_of(encoder, recipe, rows, backbone, accelerator), labels, classes)
 
     none, alone = fit({}), {name: fit({name: 1.0}) for name in sources}
-    order = sorted(sources, key=lambda name: -alone[name])
-    gates, reached = {order[0]: 1.0}, alone[order[0]]
-    told = [f"none {none:.3f}", f"{order[0]} {reached:.3f}"]
-    if reached < none + LEAST_GAIN:
-        gates = {order[0]: 0.0}
+    order = sorted(sources, key=lambda name: -alone[name].mean())
+    first, reached = order[0], alone[order[0]].mean()
+    gates = {first: 1.0 if explains_more(alone[first], none, len(sources)) else 0.0}
+    told = [f"none {none.mean():.3f}", f"{first} {reached:.3f}"]
     while any(gates.values()):
         tried = {
-            (name, gate): fit({**gates, name: gate})
+            (name, gate): fit({**gates, name: gate}).mean()
             for name in order[: CANDIDATES + len(gates)]
             for gate in GATES
             if name not in gates

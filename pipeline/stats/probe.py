@@ -7,6 +7,7 @@ Rücklé, Gurevych 2021, "What to pre-train on? Efficient intermediate task sele
 from collections.abc import Mapping
 
 import numpy as np
+from scipy.stats import ttest_1samp
 from sklearn.linear_model import RidgeCV
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
@@ -50,13 +51,34 @@ def most_fitting(metric: Metric, probes: Mapping[str, np.ndarray], bare: np.ndar
 def explained(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> float:
     """The share of the labels' variance that ridge regression on ``vectors`` explains in rows that it did not see.
 
-    Each row is predicted by the fit on all others, in closed form; the penalty is the one that does best so. Unlike
-    accuracy it tells probes apart that all vote for the largest class. At most 1; below 0 where the mean of the other
-    rows would predict better. Arguments as for :func:`probe`.
+    Unlike accuracy it tells probes apart that all vote for the largest class. At most 1; below 0 where the mean of the
+    other rows would predict better. Arguments as for :func:`probe`.
+    """
+    return float(explained_rows(vectors, labels, classes).mean())
+
+
+def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
+    """What each row adds to :func:`explained`, (rows,), which is the mean of these.
+
+    Each row is predicted by the fit on all others, in closed form; the penalty is the one that does best so.
     """
     targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
     centred = targets - targets.mean(axis=0)
     scaled = StandardScaler().fit_transform(vectors.astype(np.float64))
     ridge = RidgeCV(_ALPHAS, store_cv_results=True).fit(scaled, centred)
-    error = ridge.cv_results_.sum(axis=tuple(range(ridge.cv_results_.ndim - 1))).min()
-    return 1.0 - float(error / (centred**2).sum())
+    errors = ridge.cv_results_.reshape(len(labels), -1, len(_ALPHAS)).sum(axis=1)
+    error = errors[:, errors.sum(axis=0).argmin()]
+    return 1.0 - error * len(labels) / (centred**2).sum()
+
+
+def explains_more(rows: np.ndarray, reference: np.ndarray, family: int = 1) -> bool:
+    """Whether one probe explains significantly more than another of the same rows, by a paired t test at 0.05.
+
+    Args:
+        rows, reference: as :func:`explained_rows` gives them.
+        family: comparisons of which this is the best (Bonferroni).
+    """
+    difference = rows - reference
+    if not difference.any():
+        return False
+    return bool(ttest_1samp(difference, 0.0, alternative="greater").pvalue < 0.05 / family)

@@ -7,7 +7,7 @@ from sklearn.preprocessing import StandardScaler
 
 from pipeline.stats.metrics import score
 from pipeline.stats.names import Metric
-from pipeline.stats.probe import LEAST, explained, most_fitting, probe
+from pipeline.stats.probe import LEAST, explained, explained_rows, explains_more, most_fitting, probe
 
 METRIC: dict[str, Metric] = {"quora": "accuracy", "sts": "pearson"}
 RNG = np.random.default_rng(0)
@@ -73,9 +73,11 @@ def test_the_explained_variance_is_that_of_rows_left_out_one_by_one(classes: int
         model = Ridge(alpha=alpha)
         rest = [np.arange(40) != row for row in range(40)]
         predictions = [model.fit(vectors[kept], targets[kept]).predict(vectors[~kept])[0] for kept in rest]
-        errors.append(((targets - np.reshape(predictions, targets.shape)) ** 2).sum())
-    expected = 1 - min(errors) / ((targets - targets.mean(axis=0)) ** 2).sum()
-    assert explained(vectors, wanted, classes) == pytest.approx(expected)
+        errors.append(((targets - np.reshape(predictions, targets.shape)) ** 2).sum(axis=1))
+    best, variance = min(errors, key=np.sum), ((targets - targets.mean(axis=0)) ** 2).sum()
+    assert explained(vectors, wanted, classes) == pytest.approx(1 - best.sum() / variance)
+    # The penalty is that of the probe, not one for each row.
+    assert explained_rows(vectors, wanted, classes) == pytest.approx(1 - 40 * best / variance)
 
 
 def test_it_tells_probes_apart_that_all_vote_for_the_largest_class() -> None:
@@ -83,3 +85,12 @@ def test_it_tells_probes_apart_that_all_vote_for_the_largest_class() -> None:
     nothing = RNG.normal(size=(200, 8))
     something = nothing + np.outer(wanted, RNG.normal(size=8))
     assert explained(nothing, wanted, 2) < 0.05 < 0.1 < explained(something, wanted, 2) <= 1
+
+
+@pytest.mark.parametrize(
+    ("gain", "noise", "family", "more"),
+    [(0.1, 0.1, 1, True), (0.1, 0.1, 10**9, False), (0.1, 3.0, 1, False), (-0.1, 0.1, 1, False), (0.0, 0.0, 1, False)],
+)
+def test_more_is_explained_only_where_rows_agree(gain: float, noise: float, family: int, more: bool) -> None:
+    reference = np.random.default_rng(0).normal(size=50)
+    assert explains_more(reference + gain + noise * np.random.default_rng(1).normal(size=50), reference, family) is more
