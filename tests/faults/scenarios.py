@@ -21,7 +21,7 @@ seeds = [3]
 bottleneck = 8
 epochs = 3
 """
-RECIPE = "bottleneck = 8\nepochs = 4\n"
+RECIPE = 'gate_start = "even"\nbottleneck = 8\nepochs = 4\n'
 
 
 @dataclass(frozen=True)
