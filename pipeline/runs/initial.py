@@ -80,13 +80,14 @@ def initial_model(
     if not is_probed:
         return InitialModel(start, fused, initial, chosen)
 
-    def members() -> list[str]:
+    def members(fused: Sequence[Artifact]) -> list[str]:
         return members_of(recipe, task.name, [each.manifest.task for each in fused])
 
-    gated = [name for name in members() if name != task.name or recipe.gated.own == "none"]
+    candidates = members(fused)
+    gated = [name for name in candidates if name != task.name or recipe.gated.own == "none"]
     encoder = start.model.of(task.name).backbone
-    gates = choose_gates(encoder, members(), gated, task, recipe, rows, backbone, scoring.accelerator)
+    gates = choose_gates(encoder, candidates, gated, task, recipe, rows, backbone, scoring.accelerator)
     fused = over([each for each in others if each.manifest.task in gates])
     start = built(fused)
-    set_gates(start.model.of(task.name).backbone, members(), gates)
+    set_gates(start.model.of(task.name).backbone, members(fused), gates)
     return InitialModel(start, fused, initial, {"gates": gates})

@@ -64,11 +64,14 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
     """
     targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
     centred = targets - targets.mean(axis=0)
+    variance = (centred**2).sum()
+    if not variance:  # equal labels leave nothing to explain
+        return np.zeros(len(labels))
     scaled = StandardScaler().fit_transform(vectors.astype(np.float64))
     ridge = RidgeCV(_ALPHAS, store_cv_results=True).fit(scaled, centred)
     errors = ridge.cv_results_.reshape(len(labels), -1, len(_ALPHAS)).sum(axis=1)
     error = errors[:, errors.sum(axis=0).argmin()]
-    return 1.0 - error * len(labels) / (centred**2).sum()
+    return 1.0 - error * len(labels) / variance
 
 
 def explains_more(rows: np.ndarray, reference: np.ndarray, family: int = 1) -> bool:

@@ -48,6 +48,7 @@ def test_it_says_the_same_twice_and_in_other_units() -> None:
 @pytest.mark.parametrize("name", ["quora", "sts"])
 def test_few_rows_and_labels_of_one_kind_are_no_error(name: str) -> None:
     assert 0 <= probe_score(VECTORS[:LEAST], np.zeros(LEAST), name) <= 1
+    assert explained(VECTORS[:LEAST], np.zeros(LEAST), 2 if name == "quora" else None) == 0
 
 
 @pytest.mark.parametrize(("right", "best"), [(0.9, "good"), (0.71, None)])
