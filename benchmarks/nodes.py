@@ -15,7 +15,7 @@ def run(setting: Setting) -> Report:
     study = (
         WholeStudy(setting, ["adapter"], [1], 32)
         if setting.quick
-        else WholeStudy(setting, ["adapter", "full"], [1, 2, 3], 1000)
+        else WholeStudy(setting, ["adapter", "full"], [1, 2, 3], 300)
     )
 
     def seconds_on(nodes: int) -> float:

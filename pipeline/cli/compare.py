@@ -63,7 +63,8 @@ def compare(
         reference: The row that the others are tested against (from the study).
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
         scoring: The rows that are scored. half: one half of dev, the other chooses; test: the labelled test split, dev
-            chooses; train: dev, a part of the training rows chooses; dev: dev, which chooses too (from the study).
+            chooses; held-out: rows of train that nothing trains on, dev chooses; train: dev, a part of the training
+            rows chooses; dev: dev, which chooses too (from the study).
         curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).
         curve_rows: Training rows at each point of the curve, such as 100,300 (from the study).
         keep_weights: Keep the trained models of all rows for predict, also of full fine-tuning: 440 MB each for

@@ -134,6 +134,16 @@ class TaskData:
         dev, test = _parts(self.dev, 0.5, seed, f"dev of task '{task.name}'")
         return replace(self, dev=dev, test=test)
 
+    def holding_out(self, task: Task, size: int, seed: int) -> TaskData:
+        """About ``size`` training rows, at most half of them, score instead of being trained on; all of dev chooses.
+
+        They share no text with the rows that stay. Those that stand in dev too are left out.
+        """
+        share = min(size / len(self.train), 0.5)
+        test, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
+        in_dev, _ = overlapping_rows(test, self.dev)
+        return replace(self, train=train, test=test[~in_dev].reset_index(drop=True))
+
     def choosing_in_train(self, task: Task, share: float, seed: int) -> TaskData:
         """A ``share`` of these training rows chooses instead of being trained on, and all of dev scores.
 

@@ -230,13 +230,16 @@ class Workspace:
         return self.scoring.of(task.name, *task.aliases)
 
     def _read(self, task: Task) -> TaskData:
-        """Its splits as they are published."""
+        """Its splits as they are published, but for training rows that are held out."""
         return self._once(("all", task.model_dump_json()), lambda: self._load(task))
 
     def _load(self, task: Task) -> TaskData:
         folder, is_test_scored = self.data_of(task), self.scored_on(task) == "test"
         announce(f"reading task {task.name} from {folder if folder is not None else 'the Hub'}")
-        return load_all_rows(task, folder, drop_overlap=self.drop_overlap, test=is_test_scored)
+        rows = load_all_rows(task, folder, drop_overlap=self.drop_overlap, test=is_test_scored)
+        if self.scored_on(task) == "held-out":
+            return rows.holding_out(task, self.scoring.size, self.scoring.seed)
+        return rows
 
 
 @cache

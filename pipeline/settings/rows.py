@@ -275,14 +275,15 @@ class Curve(BaseModel):
     _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
 
 
-ScoredOn = Literal["half", "test", "train", "dev"]
+ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
 
 
 class Scoring(BaseModel):
     """Which labelled rows choose, and which are scored.
 
     ``half``: one half of dev chooses and the other is scored. ``test``: dev chooses and the labelled test split is
-    scored. ``train``: a part of the training rows chooses and dev is scored. ``dev``: dev chooses and is scored.
+    scored. ``held-out``: dev chooses and rows of train are scored, on which no task trains. ``train``: a part of the
+    training rows chooses and dev is scored. ``dev``: dev chooses and is scored.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -290,6 +291,7 @@ class Scoring(BaseModel):
     rows: ScoredOn = "dev"
     tasks: dict[TaskName, ScoredOn] = Field({}, description="for one task")
     share: float = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
+    size: Rows = Field(1000, description="held-out: so many rows of train, at most half of them")
     seed: int = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
 
     @model_validator(mode="before")

@@ -74,6 +74,31 @@ def test_a_test_split_is_scored_and_all_of_dev_chooses(place: Workspace) -> None
     assert read(place, "meals", scoring=Scoring(rows="test", tasks={"meals": "dev"})).test is None
 
 
+def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace) -> None:
+    plain = read(place)
+    scoring = Scoring(rows="held-out", size=20)
+    found = read(place, scoring=scoring)
+    assert found.fingerprint["dev"] == plain.fingerprint["dev"]
+    shared = {"films dev 7"}  # of train, in dev too: it would have chosen
+    assert set(texts(found.train)) | set(texts(found.test)) | shared == set(texts(plain.train))
+    assert not set(texts(found.train)) & set(texts(found.test))
+    assert 19 <= len(texts(found.test)) <= 20
+    assert not shared & set(texts(found.test))
+    for limit, seed in ((20, 1), (20, 2)):
+        assert texts(read(place, limit=limit, seed=seed, scoring=scoring).test) == texts(found.test)
+    assert texts(read(place, scoring=Scoring(rows="held-out", size=20, seed=1)).test) != texts(found.test)
+    assert len(texts(read(place, scoring=Scoring(rows="held-out")).train)) == 30  # at most half is held out
+
+
+def test_a_source_does_without_the_rows_that_a_target_holds_out(place: Workspace) -> None:
+    assert place.data is not None
+    train = pd.read_csv(place.data / "films" / "train.csv")
+    train.to_csv(place.data / "meals" / "train.csv", index=False)
+    changes: dict[str, Any] = {"scoring": Scoring(rows="held-out", tasks={"meals": "dev"}), "held_out": ("films",)}
+    target, source = read(place, **changes), read(place, "meals", **changes)
+    assert set(texts(source.train)) == set(texts(target.train)) - set(texts(target.dev))
+
+
 def test_few_rows_give_some_of_theirs_to_choose_by(place: Workspace) -> None:
     plain = read(place, limit=20, seed=3)
     found = read(place, limit=20, seed=3, scoring=Scoring(rows="train"))
@@ -104,7 +129,7 @@ def test_overlap_is_dropped_with_all_rows_that_choose_or_score(place: Workspace,
 
 def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
     sizes = {}
-    for scoring in ("dev", "half", "test", "train"):
+    for scoring in ("dev", "half", "test", "held-out", "train"):
         found = read(place, dev_limit=8, scoring=Scoring(rows=scoring))  # type: ignore[arg-type]
         sizes[scoring] = (len(found.dev), len(found.scored))
-    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "train": (12, 8)}
+    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 8), "train": (12, 8)}

@@ -91,7 +91,7 @@ def together(cells: Cells, task: str, workspace: Workspace) -> tuple[EnsembleRec
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scoring", ["half", "test", "train"])
+@pytest.mark.parametrize("scoring", ["half", "test", "held-out", "train"])
 def test_no_scored_row_is_chosen_on(
     scoring: str, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +108,7 @@ def test_no_scored_row_is_chosen_on(
     workspace, cells = finished(chosen, data, backbone_folder, tmp_path / "true")
     made, members = together(cells, "pairs", workspace)
 
-    method = {"half": "halved", "train": "choosing_in_train"}.get(scoring)
+    method = {"half": "halved", "held-out": "holding_out", "train": "choosing_in_train"}.get(scoring)
     if method is None:
         for task, column in (("films", "label"), ("meals", "label"), ("pairs", "score")):
             rows = pd.read_csv(data / task / "test.csv")
