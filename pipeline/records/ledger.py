@@ -52,7 +52,7 @@ class RunBusy(PipelineError):
 
 class Cost(BaseModel, frozen=True):
     trainable_parameters: int
-    seconds: float = Field(description="training and evaluation, without start-up")
+    seconds: float = Field(description="choice of sources, training and evaluation, without start-up")
     examples_per_second: float = Field(description="training steps alone")
     peak_memory_mb: float
 

@@ -1,5 +1,6 @@
 """The model of a run before its first step, and what was chosen to make it: adapters, their gates, a warm start."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,8 @@ class InitialModel:
     """The adapter that it starts as, if any."""
     chosen: Mapping[str, dict[str, float]]
     """Fields of the run's record."""
+    seconds: float
+    """What choosing took; 0 where there was nothing to choose."""
 
 
 def initial_model(
@@ -51,6 +54,7 @@ def initial_model(
         scoring: of that task.
         title: of the run, for the line on stderr that tells a choice.
     """
+    started = time.perf_counter()
     task, recipe, _ = next(iter(parts.values()))
     adapters, others = request.adapters, [each for each in request.adapters if each.manifest.task != task.name]
     fuses = recipe.trainable == "fusion"
@@ -76,9 +80,10 @@ def initial_model(
     if most is not None:
         others = best_sources(most, others, task, recipe, rows, backbone, scoring.accelerator)
     fused = over(others) if fuses else adapters
+    seconds = time.perf_counter() - started if initial is not None or most is not None else 0.0
     start = built(fused)
     if not is_probed:
-        return InitialModel(start, fused, initial, chosen)
+        return InitialModel(start, fused, initial, chosen, seconds)
 
     def members(fused: Sequence[Artifact]) -> list[str]:
         return members_of(recipe, task.name, [each.manifest.task for each in fused])
@@ -90,4 +95,4 @@ def initial_model(
     fused = over([each for each in others if each.manifest.task in gates])
     start = built(fused)
     set_gates(start.model.of(task.name).backbone, members(fused), gates)
-    return InitialModel(start, fused, initial, {"gates": gates})
+    return InitialModel(start, fused, initial, {"gates": gates}, time.perf_counter() - started)

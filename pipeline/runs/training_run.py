@@ -385,7 +385,7 @@ class TrainingRun:
             unchanged=unchanged,
             cost=Cost(
                 trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-                seconds=round(fitted.seconds, 3),
+                seconds=round(start.seconds + fitted.seconds, 3),
                 examples_per_second=round(fitted.examples_per_second, 2),
                 peak_memory_mb=fitted.peak_memory_mb,
             ),

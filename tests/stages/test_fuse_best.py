@@ -1,6 +1,7 @@
 """fuse --sources best:N fuses the adapters that linear probes of the target's rows prefer."""
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ import pandas as pd
 import pytest
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs import ranking
+from pipeline.runs import initial, ranking
+from pipeline.runs.gates import choose_gates
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -104,6 +106,20 @@ def test_unasked_those_that_help_are_fused_each_with_its_gate(
     assert "films: gates start at meals 1; variance explained: none " in capsys.readouterr().err
     manifest = stocked.store.current(stocked.store.find(record.run)).manifest  # type: ignore[arg-type]
     assert [source.task for source in manifest.sources] == ["meals"]
+
+
+def test_choosing_counts_as_the_runs_time(
+    stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def slow(*arguments: object) -> dict[str, float]:
+        time.sleep(3)
+        return choose_gates(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(initial, "choose_gates", slow)
+    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1)
+    assert record.cost.seconds > 3
+    examples = 96 / record.cost.examples_per_second
+    assert examples < 3, "training alone would have taken as long"
 
 
 @pytest.mark.parametrize(
