@@ -82,14 +82,15 @@ class _JoinedSite:
         self.site = site
         self.places: dict[int, slice] = {}  # the units of each adapter, by its position
         self._downs, self._biases = list[Tensor](), list[Tensor]()
+        self._width = 0
         self._activation: Any = None
 
     def add(self, position: int, name: str) -> None:
         if name not in self.site.adapters:
             return
         module: Any = self.site.adapters[name]
-        first = max((place.stop for place in self.places.values()), default=0)
-        self.places[position] = slice(first, first + module.adapter_down[0].out_features)
+        first, self._width = self._width, self._width + module.adapter_down[0].out_features
+        self.places[position] = slice(first, self._width)
         self._downs.append(module.adapter_down[0].weight.detach().clone())
         self._biases.append(module.adapter_down[0].bias.detach().clone())
         self._activation = module.non_linearity  # all kinds have the same

@@ -78,7 +78,7 @@ def initial_model(
     if is_probed:
         most = min(most or MOST_SOURCES, MOST_SOURCES)
     if most is not None:
-        others = best_sources(most, others, task, recipe, rows, backbone, scoring.accelerator)
+        others = best_sources(most, others, task, recipe, rows, backbone, scoring.accelerator, workspace.ledger)
     fused = over(others) if fuses else adapters
     seconds = time.perf_counter() - started if initial is not None or most is not None else 0.0
     start = built(fused)

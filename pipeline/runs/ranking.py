@@ -19,7 +19,9 @@ from pipeline.data.tasks import Task
 from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import pair_features
+from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
+from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.build import modules_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.starting import sentence_vectors
@@ -42,6 +44,7 @@ def best_sources(
     rows: pd.DataFrame,
     backbone: Backbone,
     accelerator: Accelerator,
+    ledger: Ledger | None = None,
 ) -> list[Artifact]:
     """The ``count`` adapters of other tasks that linear probes of ``task`` read best, in the order of ``candidates``.
 
@@ -49,6 +52,7 @@ def best_sources(
         candidates: intact adapters of this backbone, one a task.
         recipe: of the fusion, resolved for ``task``.
         rows: labelled training rows of ``task``.
+        ledger: where there are runs of ``task`` with one source each, it is told how well the ranking agrees with them.
 
     Raises:
         PipelineError: too few rows to choose by.
@@ -79,6 +83,9 @@ def best_sources(
             f" rows: {', '.join(listed)}; fused: {', '.join(each.manifest.task for each in chosen)}",
             file=sys.stderr,
         )
+        found = {each.manifest.task: fit for each, fit in zip(kept, fits, strict=True)}
+        if ledger is not None and (agreed := agreement(found, trained_alone(ledger, task.name))):
+            print(f"{task.name}: {agreed}", file=sys.stderr)
     return chosen
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs import initial, ranking
+from pipeline.runs import agreement, initial, ranking
 from pipeline.runs.gates import choose_gates
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -106,6 +106,37 @@ def test_unasked_those_that_help_are_fused_each_with_its_gate(
     assert "films: gates start at meals 1; variance explained: none " in capsys.readouterr().err
     manifest = stocked.store.current(stocked.store.find(record.run)).manifest  # type: ignore[arg-type]
     assert [source.task for source in manifest.sources] == ["meals"]
+
+
+def test_a_ranking_is_compared_with_what_each_source_came_to(
+    stocked: Workspace,
+    quick: Quick,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(agreement, "LEAST", 3)
+    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", epochs=1, gate_start=1.0)
+    scores = {}
+    for source in ("coins", "meals", "pairs"):
+        assert "(Spearman)" not in capsys.readouterr().err
+        scores[source] = fuse("films", recipe, place, seed=1, sources=source).score("films").value
+    (group,) = agreement.trained_alone(place.ledger, "films")
+    assert group == scores
+    fused(stocked, quick, tmp_path)
+    assert "films: 3 of these sources were trained with alone before: the rankings agree by " in capsys.readouterr().err
+
+
+def test_rankings_agree_as_far_as_they_order_the_same_sources_alike() -> None:
+    fits = {"a": 0.4, "b": 0.3, "c": 0.2, "d": 0.1, "e": 0.0}
+    alike, reversed_ = dict(zip("abcdf", (9, 8, 7, 6, 10), strict=True)), dict(zip("abcd", (1, 2, 3, 4), strict=True))
+    said = "4 of these sources were trained with alone before: the rankings agree by {} (Spearman)"
+    assert agreement.agreement(fits, [alike]) == said.format("1.00")
+    assert agreement.agreement(fits, [alike, reversed_]) == said.format("0.00")
+    few, equal = {"a": 1.0, "b": 2.0, "c": 3.0}, dict.fromkeys("abcd", 0.5)
+    for useless in ([], [few], [equal]):
+        assert agreement.agreement(fits, useless) is None
+    assert agreement.agreement(dict.fromkeys("abcd", 0.0), [alike]) is None
 
 
 def test_choosing_counts_as_the_runs_time(
