@@ -113,9 +113,11 @@ class TaskData:
             )
         return replace(self, train=train, dropped={**self.dropped, name: int(in_train.sum())})
 
-    def sample(self, task: Task, limit: int | None, seed: int, dev_limit: int | None) -> TaskData:
-        """A stratified sample: ``limit`` rows of train drawn by ``seed``; ``dev_limit`` of dev, and as many of test,
-        always the same."""
+    def sample(
+        self, task: Task, limit: int | None, seed: int, dev_limit: int | None, test_limit: int | None = None
+    ) -> TaskData:
+        """A stratified sample: ``limit`` rows of train drawn by ``seed``; ``dev_limit`` of dev and ``test_limit`` of
+        test, always the same."""
 
         def part(rows: pd.DataFrame, size: int | None, seed: int, option: str) -> pd.DataFrame:
             if size is None or size >= len(rows):
@@ -126,7 +128,7 @@ class TaskData:
             return chosen
 
         train, dev = part(self.train, limit, seed, "--limit"), part(self.dev, dev_limit, _DEV_SEED, "--dev-limit")
-        test = None if self.test is None else part(self.test, dev_limit, _DEV_SEED, "--dev-limit")
+        test = None if self.test is None else part(self.test, test_limit, _DEV_SEED, "--dev-limit")
         return replace(self, train=train, dev=dev, test=test, whole=self)
 
     def halved(self, task: Task, seed: int) -> TaskData:

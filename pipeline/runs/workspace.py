@@ -53,7 +53,8 @@ class Workspace:
     checkpoint_seconds: float = 60.0
     cache_gb: float = 2.0
     dev_limit: int | None = None
-    """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data."""
+    """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data. Rows that
+    are held out of train are all scored."""
     scoring: Scoring = field(default_factory=Scoring)
     """Which rows choose and which are scored; part of a run's data."""
     more_data: tuple[Path, ...] = ()
@@ -195,7 +196,9 @@ class Workspace:
         rows = self._without_held_out(task)
         if self.scored_on(task) == "half":
             rows = rows.halved(task, self.scoring.seed)
-        return rows.sample(task, None, 0, self.dev_limit)
+        # How many rows are held out of train is said by the scoring.
+        test_limit = None if self.scored_on(task) == "held-out" else self.dev_limit
+        return rows.sample(task, None, 0, self.dev_limit, test_limit)
 
     def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
         data, test = self.task_data(task, limit, seed), read_test_texts(task, self.data_of(task))

@@ -132,4 +132,4 @@ def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
     for scoring in ("dev", "half", "test", "held-out", "train"):
         found = read(place, dev_limit=8, scoring=Scoring(rows=scoring))  # type: ignore[arg-type]
         sizes[scoring] = (len(found.dev), len(found.scored))
-    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 8), "train": (12, 8)}
+    assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (12, 8)}
