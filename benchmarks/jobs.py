@@ -9,7 +9,7 @@ from .whole_studies import WholeStudy
 
 
 def run(setting: Setting) -> Report:
-    seeds, limit = ([1], 32) if setting.quick else ([1, 2], 2000)
+    seeds, limit = ([1], 32) if setting.quick else ([1, 2], 500)
     studies = [
         WholeStudy(setting, [method], seeds, limit)
         for method in (["adapter"] if setting.quick else ["adapter", "full"])
