@@ -140,11 +140,20 @@ class TaskData:
         """About ``size`` training rows, at most half of them, score instead of being trained on; all of dev chooses.
 
         They share no text with the rows that stay. Those that stand in dev too are left out.
+
+        Raises:
+            PipelineError: too few rows can be held out.
         """
         share = min(size / len(self.train), 0.5)
-        test, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
-        in_dev, _ = overlapping_rows(test, self.dev)
-        return replace(self, train=train, test=test[~in_dev].reset_index(drop=True))
+        held_out, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
+        in_dev, _ = overlapping_rows(held_out, self.dev)
+        test = held_out[~in_dev].reset_index(drop=True)
+        if len(test) < len(held_out) / 2 or test["label"].nunique() < 2:
+            raise PipelineError(
+                f"task '{task.name}': {in_dev.sum()} of {len(held_out)} training rows to be held out stand in dev too,"
+                " and those that are left cannot score a run: say otherwise for this task under scoring.tasks"
+            )
+        return replace(self, train=train, test=test)
 
     def choosing_in_train(self, task: Task, share: float, seed: int) -> TaskData:
         """A ``share`` of these training rows chooses instead of being trained on, and all of dev scores.

@@ -17,7 +17,7 @@ _NEWEST = 1000
 
 
 def trained_alone(ledger: Ledger, task: str) -> list[dict[str, float]]:
-    """Scores of finished runs on ``task`` that had one source each, by source.
+    """Scores of finished runs on ``task`` that were given one source each, by source.
 
     Each group has runs that differ in nothing but the source: fusions over one adapter, or sequential tuning.
     """
@@ -27,7 +27,8 @@ def trained_alone(ledger: Ledger, task: str) -> list[dict[str, float]]:
             record = ledger.find(name)
             if record is None or record.kind not in ("fusion", "sequential") or record.trained_on != (task,):
                 continue
-            others = [source.task for source in record.sources if source.task != task]
+            # Those that it was given: of many, it may have kept one.
+            others = [source["task"] for source in record.identity.get("sources", ()) if source["task"] != task]
             if len(others) == 1:
                 rest = {key: value for key, value in record.identity.items() if key != "sources"}
                 groups[canonical_json(rest)].setdefault(others[0], record.scores[task].value)

@@ -17,6 +17,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.workspace import Workspace
+from pipeline.stats.probe import LEAST
 
 MOST_SOURCES = 16
 """Sources that gates are tried for; of more, those that linear probes read best alone."""
@@ -34,7 +35,7 @@ class InitialModel:
     chosen: Mapping[str, dict[str, float]]
     """Fields of the run's record."""
     seconds: float
-    """What choosing took; 0 where there was nothing to choose."""
+    """What choosing took, without building the model."""
 
 
 def initial_model(
@@ -75,12 +76,12 @@ def initial_model(
         return build_for_training(replace(request, adapters=fused), parts, backbone, workspace.ledger, initial)
 
     most = recipe.fusion.best if fuses else None
-    if is_probed:
+    if is_probed and len(rows) >= LEAST:
         most = min(most or MOST_SOURCES, MOST_SOURCES)
     if most is not None:
         others = best_sources(most, others, task, recipe, rows, backbone, scoring.accelerator, workspace.ledger)
     fused = over(others) if fuses else adapters
-    seconds = time.perf_counter() - started if initial is not None or most is not None else 0.0
+    seconds = time.perf_counter() - started
     start = built(fused)
     if not is_probed:
         return InitialModel(start, fused, initial, chosen, seconds)
@@ -91,8 +92,10 @@ def initial_model(
     candidates = members(fused)
     gated = [name for name in candidates if name != task.name or recipe.gated.own == "none"]
     encoder = start.model.of(task.name).backbone
+    started = time.perf_counter()
     gates = choose_gates(encoder, candidates, gated, task, recipe, rows, backbone, scoring.accelerator)
+    seconds += time.perf_counter() - started
     fused = over([each for each in others if each.manifest.task in gates])
     start = built(fused)
     set_gates(start.model.of(task.name).backbone, members(fused), gates)
-    return InitialModel(start, fused, initial, {"gates": gates}, time.perf_counter() - started)
+    return InitialModel(start, fused, initial, {"gates": gates}, seconds)
