@@ -208,6 +208,16 @@ def pretraining_seconds(backbone: Path) -> float:
     return float(found["total_seconds"] or found["seconds"]) if found is not None else 0.0
 
 
+def tasks_read(backbone: Path) -> set[str]:
+    """The tasks whose training texts further pretraining took for a backbone folder, with any that it went on from."""
+    read, seen = set[str](), set[Path]()
+    while backbone not in seen and (found := _result_in(backbone)) is not None:
+        seen.add(backbone)
+        read |= {*found["identity"].get("tasks", ())}
+        backbone = Path(str(found.get("from", found["backbone"])))
+    return read
+
+
 class _MaskedAccuracy(BaseModel):
     before: float
     after: float

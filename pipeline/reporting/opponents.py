@@ -8,16 +8,31 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once, runs_of
 from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text
-from pipeline.settings.rows import METHODS, Row
+from pipeline.settings.rows import METHODS
+from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
-OPPONENTS: dict[str, Callable[[Row], bool]] = {
-    "the target alone": lambda row: not row.joins,
-    "sequential tuning": lambda row: METHODS[row.method].by_source,
-    "one adapter": lambda row: row.method == "adapter",
-    "the best row without fusion": lambda _: True,
+
+def _is_alone(study: Study, name: str) -> bool:
+    """Whether nothing that a row trains or joins has read another task."""
+    row = study.row(name)
+    extra = any(study.recipe_for(name, target).extra for target in study.targets_of(name))
+    return not row.joins and not extra and row.backbone is None and all(_is_alone(study, each) for each in row.members)
+
+
+def fuses(study: Study, name: str) -> bool:
+    """Whether a row is a fusion, or an ensemble of which one member is."""
+    row = study.row(name)
+    return row.method == "fusion" or any(fuses(study, member) for member in row.members)
+
+
+OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
+    "the target alone": _is_alone,
+    "sequential tuning": lambda study, name: METHODS[study.row(name).method].by_source,
+    "one adapter": lambda study, name: study.row(name).method == "adapter",
+    "the best row without fusion": lambda study, name: True,
 }
-"""Kinds of rows. The best row of a kind stands for it, on each target its own."""
+"""Kinds of rows without fusion. The best row of a kind stands for it, on each target its own."""
 
 _SAYS: dict[Verdict, str] = {
     "better": "is better than",
@@ -54,17 +69,18 @@ def duels(runs: StudyRuns) -> list[Duel]:
     The comparisons of the leading fusion are corrected for one another alone, so that the study's question does not
     grow harder with every other fusion beside it; those of the others are a second family.
     """
-    methods = {line: runs.study.row(line.row) for line in runs.lines}
-    fusions = [line for line, row in methods.items() if row.method == "fusion"]
+    study = runs.study
+    fusions = [line for line in runs.lines if study.row(line.row).method == "fusion"]
+    without = [line for line in runs.lines if not fuses(study, line.row)]
     found = []
     for line in fusions:
         for kind, of_kind in OPPONENTS.items():
-            others = [other for other, row in methods.items() if row.method != "fusion" and of_kind(row)]
-            best = {target: other for target in runs.study.targets if (other := _best(runs, others, target))}
+            others = [other for other in without if of_kind(study, other.row)]
+            best = {target: other for target in study.targets if (other := _best(runs, others, target))}
             pairs = ((target, runs.cell(line, target), runs.cell(other, target)) for target, other in best.items())
             parts = {target: runs.difference(ours, theirs, target) for target, ours, theirs in pairs}
             known = {target: difference for target, difference in parts.items() if difference is not None}
-            if len(known) == len(runs.study.targets):
+            if len(known) == len(study.targets):
                 found.append(Duel(line, kind, best, known))
     leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in found}
     means = {(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in found}

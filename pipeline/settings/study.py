@@ -172,13 +172,20 @@ class Study(BaseModel):
     @property
     def unequal_trials(self) -> str:
         """A sentence, if the rows do not have as many trials each; else empty."""
-        trials = {self.title(name): len(self.row(name).trials) for name in self.methods}
+        trials = {self.title(name): self.trials_on_target(name) for name in self.methods}
         if len({*trials.values()}) < 2:
             return ""
         return (
             f"Rows were not tuned alike (trials: {', '.join(f'{title} {count}' for title, count in trials.items())}):"
             " the best of more trials scores higher by chance alone."
         )
+
+    def trials_on_target(self, name: str) -> int:
+        """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there."""
+        row = self.row(name)
+        bases = (*row.own, *((row.of,) if row.method == "full" and row.of else ()))
+        tried = [len(self.row(base).trials) for base in bases]
+        return len(row.trials) + sum(count for count in tried if count > 1)
 
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential tuning from it."""

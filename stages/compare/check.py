@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 from pipeline.data.tasks import Task
 from pipeline.reporting.published import published_mistakes
@@ -15,6 +16,7 @@ from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
 from stages.compare.plan import Job, in_order, jobs_of, plan
+from stages.pretrain import tasks_read
 
 
 def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
@@ -30,6 +32,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
             tasks.append(workspace.task(name))
     problems += published_mistakes(study)
     study = study.with_task_names(lambda name: _name_of(name, workspace))
+    problems += (*_taken_although_apart(study, workspace), *_read_before(study, workspace))
     sizes: dict[str, int] = {}
     for task in tasks:
         with noted(problems):
@@ -73,6 +76,34 @@ def shared_texts(study: Study, workspace: Workspace) -> Iterator[str]:
             if shared := target.text_shared_with(workspace.task(source)):
                 use = f"rows that use {source} for {target.name}: {', '.join(rows)}"
                 yield f"{target.name} and {source} share text ({shared}); {use}."
+
+
+def _taken_although_apart(study: Study, workspace: Workspace) -> Iterator[str]:
+    """Where a row names a task itself that ``apart`` keeps from its target: what it would take by itself, it leaves."""
+    for name in study.methods:
+        row = study.row(name)
+        for target, apart in study.apart.items():
+            if target not in study.targets_of(name):
+                continue
+            extra = [_name_of(source.task, workspace) for source in study.recipe_for(name, target).extra]
+            for key, taken in {"order": row.order or (), "after": row.after, "recipe.extra": extra}.items():
+                for task in sorted({*apart} & {*taken}):
+                    yield (
+                        f"rows.{name}.{key}: takes {task} for {target}, which apart.{target} forbids: leave {task} out,"
+                        f" or {target} out of rows.{name}.targets"
+                    )
+
+
+def _read_before(study: Study, workspace: Workspace) -> Iterator[str]:
+    """Backbones that ``pretrain`` has read the training texts of a task with, which the study holds out to score."""
+    held_out = [task for task in study.targets if study.scoring.of(task) == "held-out"]
+    for backbone in dict.fromkeys((workspace.backbone_name, *(study.row(name).backbone for name in study.methods))):
+        read = tasks_read(Path(backbone)) if backbone is not None else set[str]()
+        if seen := [task for task in held_out if task in read]:
+            yield (
+                f"backbone '{backbone}' was trained further on the training texts of {', '.join(seen)}, of which this"
+                " study holds out rows to score: give these tasks another scoring (half or test)"
+            )
 
 
 def _name_of(alias: str, workspace: Workspace) -> str:

@@ -57,6 +57,10 @@ class Job:
     def task(self) -> str:
         return "+".join(part.task for part in self.parts)
 
+    def is_of(self, task: str) -> bool:
+        """Whether it trains on ``task``, alone or beside others."""
+        return any(part.task == task for part in self.parts)
+
     def parts_in(self, workspace: Workspace) -> tuple[Part[Task], ...]:
         """Its parts with their tasks, as the workspace has them."""
         return tuple(Part(workspace.task(part.task), part.recipe, part.limit) for part in self.parts)
@@ -111,16 +115,19 @@ def _lines(study: Study, row: str, target: str) -> list[Line]:
 def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
     """:func:`job_of` each cell. What cells have in common but for their seed is worked out once."""
     of_first_seed, first = cache(partial(job_of, study)), {"seed": study.seeds[0]}
+    known: dict[Job, Job] = {}
 
     @cache
-    def seeded(job: Job, seed: int) -> Job:
+    def seeded(job: Job, seed: int, target: str) -> Job:
         # What other tasks give may be given once, as if it came from a hub.
         others = seed if study.source_seed is None else study.source_seed
-        needs = tuple(seeded(need, seed if need.task == job.task else others) for need in job.needs)
+        needs = tuple(seeded(need, seed if need.is_of(target) else others, target) for need in job.needs)
         of_trials = seed if study.tune_on == "each seed" else study.seeds[0]
-        return replace(job, needs=needs, seed=seed, trials=tuple(seeded(trial, of_trials) for trial in job.trials))
+        trials = tuple(seeded(trial, of_trials, target) for trial in job.trials)
+        made = replace(job, needs=needs, seed=seed, trials=trials)
+        return known.setdefault(made, made)
 
-    return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed) for cell in cells}
+    return {cell: seeded(of_first_seed(cell.model_copy(update=first)), cell.seed, cell.target) for cell in cells}
 
 
 def job_of(study: Study, cell: Entry) -> Job:
@@ -157,10 +164,14 @@ def job_of(study: Study, cell: Entry) -> Job:
         return jobs[0] if len(jobs) == 1 else replace(jobs[0], trials=tuple(jobs), tuned="")
 
     def alone(name: str | None, task: str) -> Job:
-        """One task by row ``name``. What that is built on: for an adapter the sources' there, else the task itself."""
+        """One task by row ``name``. What that is built on: for an adapter the sources' there, else the task itself.
+
+        A source is built on nothing that the target would not take from directly, least of all the target itself.
+        """
         assert name is not None
         row = study.row(name)
-        sources = sorted(study.partners(name, task)) if row.method == "adapter" else [task]
+        without = {target, *study.apart.get(target, ())} if task != target else set[str]()
+        sources = sorted({*study.partners(name, task)} - without) if row.method == "adapter" else [task]
         return job(name, [task], (alone(row.of, source) for source in sources) if row.of is not None else ())
 
     def in_turn(tasks: Sequence[str], name: str | None) -> Job:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.reporting.entries import Line
-from pipeline.reporting.opponents import OPPONENTS, duels, leading_fusion, opponents_sentences, opponents_table
+from pipeline.reporting.opponents import OPPONENTS, duels, fuses, leading_fusion, opponents_sentences, opponents_table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
@@ -42,6 +42,24 @@ def test_the_best_row_of_each_kind_is_each_targets_own(tmp_path: Path) -> None:
             strict=True,
         )
     )
+
+
+def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
+    """Neither by extra rows, nor another backbone, nor a member; and no opponent contains a fusion."""
+    rows = WARM | {
+        "more": {"method": "full", "recipe": {"extra": [{"task": "imdb"}]}},
+        "elsewhere": {"method": "full", "backbone": "other"},
+        "alike": {"method": "ensemble", "of": ["full", "adapter"]},
+        "mixed": {"method": "ensemble", "of": ["full", "warm"]},
+        "whole": {"method": "ensemble", "of": ["full", "fusion"]},
+    }
+    methods = ["full", "sequential", "adapter", *rows, "fusion"]
+    study = make(tmp_path, methods=methods, targets=["sst", "mr"], rows=rows, scoring="half").result.study
+    kinds = {name: [kind for kind, is_kind in OPPONENTS.items() if is_kind(study, name)] for name in study.methods}
+    alone = {name for name, own in kinds.items() if "the target alone" in own}
+    assert alone == {"full", "adapter", "alike"}
+    assert {name for name, own in kinds.items() if "one adapter" in own} == {"adapter", "warm"}
+    assert [name for name in study.methods if fuses(study, name)] == ["whole", "fusion"]
 
 
 def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:

@@ -90,6 +90,14 @@ def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace
     assert len(texts(read(place, scoring=Scoring(rows="held-out")).train)) == 30  # at most half is held out
 
 
+def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None:
+    assert place.data is not None
+    films = place.data / "films"
+    pd.read_csv(films / "train.csv").to_csv(films / "dev.csv", index=False)
+    with pytest.raises(PipelineError, match="30 of 30 training rows to be held out stand in dev too"):
+        read(place, scoring=Scoring(rows="held-out"))
+
+
 def test_a_source_does_without_the_rows_that_a_target_holds_out(place: Workspace) -> None:
     assert place.data is not None
     train = pd.read_csv(place.data / "films" / "train.csv")

@@ -45,6 +45,20 @@ def test_rows_tune_what_their_method_does_unless_they_say() -> None:
     assert study.unequal_trials.startswith("Rows were not tuned alike (trials: full fine-tuning 1, adapter 2, wide 2,")
 
 
+def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
+    rows: dict[str, Any] = {
+        "lp-ft": {"method": "full", "of": "frozen"},
+        "fusion": {"of": "adapter", "own": ["adapter"], "recipe": {"fusion": "standard"}},
+    }
+    grids = {"learning_rate": [1e-4, 1e-3]}
+    tune = dict.fromkeys(("frozen", "full", "adapter", "fusion"), grids)
+    study = parse({}, methods=["frozen", "full", "lp-ft", "adapter", "fusion"], rows=rows, tune=tune, sources=["mr"])
+    assert {name: study.trials_on_target(name) for name in study.methods} == {
+        "frozen": 2, "full": 2, "lp-ft": 4, "adapter": 2, "fusion": 4,
+    }  # fmt: skip
+    assert "lp-ft 4" in study.unequal_trials
+
+
 def test_rows_with_as_many_trials_are_alike() -> None:
     tune = {"full": {"epochs": [1, 2]}, "adapter": {"learning_rate": [1e-4, 1e-3]}}
     assert parse({}, tune=tune).unequal_trials == parse({}).unequal_trials == ""

@@ -304,6 +304,38 @@ def test_everything_that_can_be_known_is_told_before_training(
         assert len(lines) == len(set(lines))
 
 
+def test_a_row_does_not_name_what_stands_apart_from_its_target(workspace: Workspace, no_training: None) -> None:
+    wrong = study(
+        methods=["full", "in-turn", "later", "more", "fine"],
+        targets=["films", "meals"],
+        sources=["pairs"],
+        apart={"films": ["pairs"]},
+        rows={
+            "in-turn": {"method": "sequential", "order": ["pairs", "meals", "films"]},
+            "later": {"method": "multitask", "after": ["pairs"]},
+            "more": {"method": "full", "recipe": {"extra": [{"task": "pairs"}]}},
+            "fine": {"method": "full", "recipe": {"extra": [{"task": "pairs"}]}, "targets": ["meals"]},
+        },
+    )
+    with pytest.raises(PipelineError) as caught:
+        compare(wrong, workspace)
+    message = str(caught.value)
+    for place in ("in-turn.order", "later.after", "more.recipe.extra"):
+        assert f"rows.{place}: takes pairs for films, which apart.films forbids" in message
+    assert "rows.fine" not in message
+
+
+def test_a_backbone_that_read_the_texts_to_be_held_out_is_refused(workspace: Workspace, tmp_path: Path) -> None:
+    reading = Recipe(trainable="full", epochs=1, learning_rate=2e-3, batch_size=16, precision="fp32")
+    pretrain(["films"], tmp_path / "once", reading, workspace, seed=0, limit=32)
+    twice = dataclasses.replace(workspace, backbone_name=str(tmp_path / "once"))
+    pretrain(["pairs"], tmp_path / "read", reading, twice, seed=0, limit=32)
+    chosen = on_read_backbone(tmp_path / "read", scoring="held-out")
+    with pytest.raises(PipelineError, match="was trained further on the training texts of films, of which this study"):
+        dry_run(chosen, workspace)
+    dry_run(on_read_backbone(tmp_path / "read", scoring="half"), workspace)
+
+
 def test_adapters_that_encode_pairs_in_another_way_are_not_fused(workspace: Workspace, no_training: None) -> None:
     mixed = study(
         methods=["fusion"], targets=["films", "pairs"], tasks={"pairs": {"encoding": "siamese", "head": "cosine"}}

@@ -78,6 +78,27 @@ def test_a_target_takes_nothing_from_tasks_that_stand_apart() -> None:
     assert {cell.line.source for cell in plan(of) if cell.line.source and cell.target == "sts"} == {"sst"}
 
 
+def test_what_a_source_is_built_on_is_neither_the_target_nor_apart_from_it() -> None:
+    rows = {"warm": {"method": "adapter", "of": "adapter"}, "fusion": {"of": "warm", "recipe": {"fusion": "gated"}}}
+    of = study(targets=["sst", "sts"], sources=["imdb", "mr"], apart={"sts": ["mr"]}, rows=rows)
+    needs = {need.task: [each.task for each in need.needs] for need in job_of(of, cell("fusion", "sts")).needs}
+    assert needs == {"imdb": ["sst"], "sst": ["imdb"]}
+    needs = {need.task: [each.task for each in need.needs] for need in job_of(of, cell("fusion", "sst")).needs}
+    assert needs == {"imdb": ["mr", "sts"], "mr": ["imdb", "sts"], "sts": ["imdb"]}
+
+
+def test_the_target_has_each_seed_wherever_it_stands_in_a_turn() -> None:
+    rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
+    of = study(methods=["full", "in-turn"], rows=rows, seeds=[1, 2], source_seed=7)
+    jobs = {(cell.target, cell.seed): job for cell, job in jobs_of(of, plan(of)).items() if cell.method == "in-turn"}
+    seeds = {}
+    for (target, seed), last in jobs.items():
+        (before,) = last.needs
+        (first,) = before.needs
+        seeds[target, seed] = (first.seed, before.seed, last.seed)
+    assert seeds == {("sst", 1): (7, 7, 1), ("sst", 2): (7, 7, 2), ("sts", 1): (7, 1, 1), ("sts", 2): (7, 2, 2)}
+
+
 def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:
     rows = {"in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]}}
     of = study(methods=["full", "in-turn"], rows=rows, seeds=[1])
