@@ -65,7 +65,9 @@ class Training:
     """How a run trains. What is not given comes from --recipe, then from the task and the method."""
 
     epochs: int | None = None
-    "Passes over the training rows (head, adapter, full: 4; fusion: 3; standard fusion: 2)."
+    "Passes over the training rows (head, adapter, full: 4; fusion: 3; standard fusion: 2; more to reach --min-steps)."
+    min_steps: int | None = None
+    "Train at least N optimiser steps, with as many epochs more as that takes (400; 0 with --epochs)."
     learning_rate: float | None = None
     "Peak learning rate (head, adapter, fusion: 1e-3; standard fusion: 5e-4; full: 5e-5)."
     backbone_learning_rate: float | None = None
@@ -119,12 +121,11 @@ class Running:
     limit: int | None = None
     "Use only N training rows (a seeded, stratified sample)."
     dev_limit: int | None = None
-    "Choose by only N rows of dev and score on as many, the same for every run (all; compare: from the study)."
+    "Choose by only N rows of dev, and score as many that are not held out of train (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev."
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None
-    "Log the training curve to a tracker too: tensorboard, in the run's folder; mlflow, in <reports>/mlruns or at"
-    " MLFLOW_TRACKING_URI; wandb, Weights & Biases (off)."
+    "Log settings and curve: tensorboard, in the run's folder; mlflow, in <reports>/mlruns; wandb (off)."
     checkpoint_seconds: float = 60.0
     "Seconds between checkpoints of an unfinished run, at most: the first come sooner."
     cache_gb: float = 2.0

@@ -120,7 +120,7 @@ class Fusion(Part):
     implementation: FusionImplementation = Field("fast", description="stock computes fusion by AdapterHub's own code")
     head_start: bool = Field(True, description="start the fusion's head from the target's own adapter")
     best: Count | None = Field(
-        None, ge=1, description="fuse as many sources, those that linear probes of the target read best; unset: all"
+        None, ge=1, description="try only as many sources, those that linear probes of the target read best; unset: all"
     )
 
 

@@ -44,6 +44,9 @@ LEARNING_RATES: dict[Trainable, float] = {
 }
 EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4, "full+adapter": 4}
 STANDARD_FUSION_LEARNING_RATE, STANDARD_FUSION_EPOCHS = 5e-4, 2  # many weights, each with little to do
+MIN_STEPS, EVALUATIONS = 400, 10
+"""Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
+_AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
 
 # All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
 _SCORING = frozenset(
@@ -106,7 +109,11 @@ class Recipe(Part):
     )
 
     epochs: Count | None = Field(None, ge=1, description="passes over the training rows")
-    min_steps: Count = Field(0, ge=0, description="few rows: as many epochs more as this many optimiser steps take")
+    min_steps: Count | None = Field(
+        None,
+        ge=0,
+        description="few rows: as many epochs more as this many optimiser steps take; unset: 400, or 0 where epochs are set",
+    )
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(None, gt=0, description="of heads, if another")
     pretrained: parts.Pretrained = parts.Pretrained()
@@ -122,7 +129,11 @@ class Recipe(Part):
     warmup_ratio: float = Field(0.1, ge=0, le=1, description="share of steps with rising learning rate")
     max_grad_norm: Number = Field(1.0, gt=0, description="gradient clipping")
     early_stopping_patience: Count | None = Field(None, ge=1, description="stop after so many epochs without gain")
-    evaluations: Count | None = Field(None, ge=1, description="score on dev so many times, not after each epoch")
+    evaluations: Count | None = Field(
+        None,
+        ge=1,
+        description="score on dev so often; unset: after each epoch, or ten times where min_steps adds epochs by itself",
+    )
     score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
     score_train: bool = Field(False, description="score training rows too where dev is scored, at most 1,000 of a task")
     precision: Precision = Field("auto", description="auto: bf16 if it is clearly faster here, else fp32")
@@ -321,10 +332,13 @@ class Recipe(Part):
         rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
         anchored = self.trainable == "fusion" and self.fusion.form == "anchored"
         merges = self.trainable == "adapter" and self.merge.rule != "none"
+        usual_budget = self.epochs is None and self.min_steps is None
         # Where nothing trains, the start is all there is to score.
         usual_start = anchored or merges or (self.trainable == "head" and not has_weights)
         return {
             "epochs": self.epochs or self.usual_epochs,
+            "min_steps": self.least_steps,
+            "evaluations": EVALUATIONS if usual_budget and self.evaluations is None else self.evaluations,
             "learning_rate": modules,
             "head_learning_rate": None if head == modules else head,
             "pretrained": self.pretrained.model_copy(update=rates),
@@ -355,11 +369,12 @@ class Recipe(Part):
 
         A key that comes in a later version is at its default in the runs of earlier ones, which keep their names. A
         default that changes needs another ``SCHEMA`` of the ledger, or unlike runs would be taken for one. The form of
-        a fusion is always named, since its default has changed; even gates never are, since all were even at first.
+        a fusion is always named, since its default has changed; even gates and no least steps never are, since all runs
+        had these at first.
         """
         usual, always = type(self)().flat(), {"fusion"} if self.trainable == "fusion" else set[str]()
         differing = {flag: value for flag, value in self.flat().items() if flag in always or value != usual[flag]}
-        return {flag: value for flag, value in differing.items() if (flag, value) != ("gate_start", "even")}
+        return {flag: value for flag, value in differing.items() if (flag, value) not in _AT_FIRST}
 
     @property
     def usual_epochs(self) -> int:
@@ -377,7 +392,14 @@ class Recipe(Part):
     def epochs_of(self, steps: int) -> int:
         """The same for passes of ``steps`` optimiser steps."""
         epochs = self.usual_epochs if self.epochs is None else self.epochs
-        return max(epochs, -(-self.min_steps // steps))
+        return max(epochs, -(-self.least_steps // steps))
+
+    @property
+    def least_steps(self) -> int:
+        """What ``min_steps`` of None means: whoever says how many epochs has said how long to train."""
+        if self.min_steps is not None:
+            return self.min_steps
+        return MIN_STEPS if self.epochs is None else 0
 
     def scored(self, epoch: int, epochs: int) -> bool:
         """Whether ``epoch`` (from 1) of ``epochs`` ends with a score on dev; ``evaluations`` are spread evenly.

@@ -51,7 +51,7 @@ class Study(BaseModel):
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
     dev_limit: Rows | None = Field(
-        None, ge=2, description="rows of every task that choose, and as many that are scored, the same for all runs"
+        None, ge=2, description="rows of dev that choose, and as many that are scored unless they are held out of train"
     )
     scoring: Scoring = Field(Scoring(), description="which rows choose and which are scored")
     recipe: dict[str, Any] = {}

@@ -592,7 +592,7 @@ DEFAULTS = {
     "head_dropout": 0.1,
     "hidden_dropout": None,
     "epochs": None,
-    "min_steps": 0,
+    "min_steps": None,  # no least steps, 0, is no part of a name: see the next test
     "learning_rate": None,
     "backbone_learning_rate": None,
     "head_learning_rate": None,
@@ -646,6 +646,29 @@ def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
     # An adapter kind or a form of fusion that comes later brings settings of its own, whose defaults its tests know.
     later = {FLAGS[key][0] for key in flat.keys() - DEFAULTS.keys() - {"fusion"}}
     assert later <= {*ADAPTER_KINDS.values(), *get_args(FusionForm)}
+
+
+@pytest.mark.parametrize(
+    ("given", "least", "evaluations", "named"),
+    [
+        ({}, 400, 10, {"min_steps": 400, "evaluations": 10}),
+        ({"evaluations": 3}, 400, 3, {"min_steps": 400, "evaluations": 3}),
+        ({"epochs": 4}, 0, None, {}),
+        ({"min_steps": 0}, 0, None, {}),
+        ({"min_steps": 70}, 70, None, {"min_steps": 70}),
+        ({"epochs": 4, "min_steps": 70}, 70, None, {"min_steps": 70}),
+    ],
+)
+def test_few_rows_get_enough_steps_unless_their_epochs_are_said(
+    given: dict[str, int], least: int, evaluations: int | None, named: dict[str, int]
+) -> None:
+    """And runs whose epochs were said keep the names that they had when no run got more."""
+    recipe = resolved(STS, trainable="adapter", **given)
+    assert (recipe.min_steps, recipe.evaluations, recipe.epochs) == (least, evaluations, 4)
+    assert {key: recipe.identity[key] for key in ("min_steps", "evaluations") if key in recipe.identity} == named
+    assert recipe.epochs_over(320) == max(4, least // 10)
+    unresolved = Recipe(trainable="adapter", **given)  # type: ignore[arg-type]
+    assert unresolved.epochs_over(320) == recipe.epochs_over(320)
 
 
 @pytest.mark.parametrize("form", get_args(FusionForm))

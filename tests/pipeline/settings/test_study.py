@@ -265,7 +265,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "rows to score that are none": (
         {"scoring": {"rows": "third", "share": 1, "tasks": {"nli": "half"}}},
         [
-            "scoring.rows: Input should be 'half', 'test', 'train' or 'dev'",
+            "scoring.rows: Input should be 'half', 'test', 'held-out', 'train' or 'dev'",
             "scoring.share: Input should be less than 1",
             "scoring.tasks: 'nli' is neither a target nor a source",
         ],
