@@ -112,7 +112,7 @@ class Recipe(Part):
     min_steps: Count | None = Field(
         None,
         ge=0,
-        description="few rows: as many epochs more as this many optimiser steps take; unset: 400, or 0 where epochs are set",
+        description="few rows: as many epochs more as this many optimiser steps take; unset: 400, or 0 with epochs",
     )
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
     head_learning_rate: Number | None = Field(None, gt=0, description="of heads, if another")
@@ -132,7 +132,7 @@ class Recipe(Part):
     evaluations: Count | None = Field(
         None,
         ge=1,
-        description="score on dev so often; unset: after each epoch, or ten times where min_steps adds epochs by itself",
+        description="score on dev so often; unset: after each epoch, or ten times if min_steps adds epochs unasked",
     )
     score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
     score_train: bool = Field(False, description="score training rows too where dev is scored, at most 1,000 of a task")
