@@ -20,8 +20,8 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     """The positions of the rows of each part, in the rows' order; ``shares`` (P,) add up to 1.
 
     Rows of equal text stay together. Each class, or fifth of the scores, is divided by ``shares`` as nearly as its
-    texts allow: exactly, up to rounding, where no text repeats. A class is in as many parts as it has texts, the first
-    part before the second, and so on. The split of equal rows is the same whatever their order.
+    texts allow: exactly, up to rounding, where no text repeats. A class is in as many parts as it has texts of its own,
+    the first part before the second, and so on; every class is in the first. The split of equal rows is the same whatever their order.
 
     Raises:
         PipelineError: naming ``what`` is split: a part would have a single label.
@@ -39,6 +39,10 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
         own = of_stratum[stratum]
         for group, part in zip(own, _divided([len(group) for group in own], shares), strict=True):
             parts[group] = part
+    # A class that shares all its texts with others may have gone where these went.
+    for stratum in np.unique(strata):
+        if not (parts[strata == stratum] == 0).any():
+            parts[min((group for group in groups if (strata[group] == stratum).any()), key=len)] = 0
     found = [np.flatnonzero(parts == part) for part in range(len(shares))]
     if any(rows["label"].iloc[positions].nunique() < 2 for positions in found):
         raise PipelineError(

@@ -66,6 +66,17 @@ def test_a_class_of_two_texts_is_in_train_and_dev_and_one_of_one_in_train() -> N
     assert (train, dev, test) == ({"a", "b", "c", "d"}, {"a", "b", "c"}, {"a", "b"})
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_class_whose_texts_all_stand_with_another_is_in_train(seed: int) -> None:
+    """Its one row has the text of a row of a larger class, which has many texts to be divided."""
+    labels = ["large"] * 40 + ["other"] * 40 + ["rare"]
+    rows = table(labels, [f"text {row}" for row in range(80)] + ["text 3"])
+    train, dev, test = split_rows(rows, SHARES, seed, "rows")
+    assert set(rows["label"].iloc[train]) == {"large", "other", "rare"}
+    assert {3, 80} <= set(train.tolist())
+    assert len(dev) and len(test)
+
+
 def test_scores_are_stratified_by_fifths() -> None:
     rows = table(["x"] * 500).assign(label=np.random.default_rng(0).random(500) ** 2)
     parts = split_rows(rows, SHARES, 0, "rows")
