@@ -21,7 +21,8 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
 
     Rows of equal text stay together. Each class, or fifth of the scores, is divided by ``shares`` as nearly as its
     texts allow: exactly, up to rounding, where no text repeats. A class is in as many parts as it has texts of its own,
-    the first part before the second, and so on; every class is in the first. The split of equal rows is the same whatever their order.
+    the first part before the second, and so on; every class is in the first. The split of equal rows is the same
+    whatever their order.
 
     Raises:
         PipelineError: naming ``what`` is split: a part would have a single label.
