@@ -151,6 +151,7 @@ class TrainingRun:
             scorings[self.task.name],
             self.backbone,
             self.workspace,
+            self.name,
             self.title,
         )
         built, adapters = start.built, start.adapters
@@ -378,14 +379,14 @@ class TrainingRun:
             identity=self.identity,
             sources=tuple(each.model_copy(update={"tensors": hashes.get(each.task)}) for each in sources),
             anchor=None if start.initial is None else start.initial.manifest.task,
-            **start.chosen,
+            **start.choice.record,
             backbone=self.backbone.name,
             best_epoch=fitted.best_epoch,
             scores={name: score for name, (score, _) in scored.items()},
             unchanged=unchanged,
             cost=Cost(
                 trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-                seconds=round(start.seconds + fitted.seconds, 3),
+                seconds=round(start.choice.seconds + fitted.seconds, 3),
                 examples_per_second=round(fitted.examples_per_second, 2),
                 peak_memory_mb=fitted.peak_memory_mb,
             ),

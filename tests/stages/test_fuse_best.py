@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs import agreement, initial, ranking
+from pipeline.runs import agreement, initial, ranking, training_run
 from pipeline.runs.gates import choose_gates
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -137,6 +137,29 @@ def test_rankings_agree_as_far_as_they_order_the_same_sources_alike() -> None:
     for useless in ([], [few], [equal]):
         assert agreement.agreement(fits, useless) is None
     assert agreement.agreement(dict.fromkeys("abcd", 0.0), [alike]) is None
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_resumes_with_what_it_chose(
+    damaged: bool, stocked: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As on another machine, where the probes might prefer another source; unless what it chose cannot be read."""
+    place, recipe = replace(stocked, reports=tmp_path), quick("fusion", epochs=1)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training_run, "fit", interrupted)
+        fuse("films", recipe, place, seed=3)
+    (file,) = tmp_path.glob("runs/*/checkpoint/choice.json")
+    if damaged:
+        file.write_text(file.read_text()[:-20])
+    monkeypatch.setattr(initial, "choose_gates", lambda *_: {"coins": 1.0})
+    record = fuse("films", recipe, place, seed=3)
+    assert record.gates == ({"coins": 1.0} if damaged else {"meals": 1.0})
+    assert [source.task for source in record.sources] == list(record.gates)
+    assert not file.exists()
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_choosing_counts_as_the_runs_time(
