@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
 from cyclopts import App, CycloptsError
 from cyclopts.argument import Argument
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipeline.cli.app import app
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.settings.resources import Resources
+from pipeline.settings.rows import Curve, Published, Row, Scoring
+from pipeline.settings.study import Study
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
 
@@ -30,19 +33,51 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md")), ROOT / "adapters_store/README.md"]
 _HEAD = """# Settings
 
-Every key of a recipe. "Not set" means: from the task, from the method, or off. A key of a part is written in its table
-or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to use for what.
+Every key of a recipe, then those of a study. "Not set" means: from the task, from the method, or off. A key of a part is
+written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to use
+for what.
 """
 
 
-def _default(value: Any) -> str:
-    return {None: "not set", (): "none"}.get(value, str(value).lower())
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if field.is_required():
+        return "required"
+    if isinstance(value, BaseModel) or value == {}:
+        return "none" if value == {} else ""
+    return {None: "not set", (): "none", "": "none"}.get(value, str(value).lower())
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The words that a key may be, in the order of the code."""
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if isinstance(value, str)]
+    return [word for inner in get_args(annotation) for word in _choices(inner)]
+
+
+def _about(field: FieldInfo) -> str:
+    text = (field.description or "").replace("|", chr(92) + "|")
+    choices = _choices(field.annotation)
+    told = all(re.search(rf"\b{re.escape(choice)}\b", text) for choice in choices)
+    return text if told else f"{text} ({', '.join(f'`{choice}`' for choice in choices)})"
 
 
 def _rows(fields: dict[str, FieldInfo], flat: dict[str, str]) -> Iterator[str]:
     for key, field in fields.items():
         names = f"`{key}` | `{flat[key]}`" if flat else f"`{key}`"
-        yield f"| {names} | {_default(field.default)} | {(field.description or '').replace('|', chr(92) + '|')} |"
+        yield f"| {names} | {_default(field)} | {_about(field)} |"
+
+
+_STUDY: dict[type[BaseModel], tuple[str, str]] = {
+    Study: ("Of a study", "The keys of a study's file ([Studies](studies.md) has examples)."),
+    Row: ("Of a row", "The table `[rows.ROW]`."),
+    Scoring: ("Of scoring", 'The table `[scoring]`; `scoring = "half"` is short for its `rows`.'),
+    Curve: ("Of the curve", "The table `[curve]`."),
+    Published: (
+        "Of published numbers",
+        "The table `[published]`; `curves` has a `row` and a `task` for each table of epochs.",
+    ),
+}
 
 
 def reference() -> str:
@@ -59,6 +94,9 @@ def reference() -> str:
             "| --- | --- | --- | --- |",
         ]
         text += _rows(part.model_fields, flat)
+    for model, (title, about) in _STUDY.items():
+        text += ["", f"## {title}", "", about, "", "| key | default | |", "| --- | --- | --- |"]
+        text += _rows({key: field for key, field in model.model_fields.items() if key != "name"}, {})
     text += ["", "## Metrics", "", "What the `metric` of a task may be:", "", "| kind | metrics |", "| --- | --- |"]
     text += [f"| {kind} | {', '.join(f'`{name}`' for name in names)} |" for kind, names in METRICS_OF.items()]
     return "\n".join(text) + "\n"
@@ -67,7 +105,7 @@ def reference() -> str:
 _COMMANDS = """# Commands
 
 Every command and option. `python -m pipeline COMMAND --help` prints the same; `adapter-fusion COMMAND` is short for
-`python -m pipeline COMMAND`. What a default in brackets says is set where the option is not given.
+`python -m pipeline COMMAND`. Brackets give what holds if an option is not given.
 """
 
 

@@ -124,7 +124,7 @@ class Row(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method
+    method: Method = Field(description="what it trains, and on what")
     title: Title = Field("", description="what tables print; empty: the method's own, or the row's name")
     of: RowName | None = Field(
         None,
@@ -268,7 +268,9 @@ class Curve(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
-    methods: tuple[RowName, ...] = Field(("full", "adapter", "fusion", "sequential", "multitask"), min_length=1)
+    methods: tuple[RowName, ...] = Field(
+        ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have one"
+    )
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
     recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
 
@@ -288,8 +290,8 @@ class Scoring(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rows: ScoredOn = "dev"
-    tasks: dict[TaskName, ScoredOn] = Field({}, description="for one task")
+    rows: ScoredOn = Field("dev", description="which rows are scored")
+    tasks: dict[TaskName, ScoredOn] = Field({}, description="the same for one task")
     share: float = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
     size: Rows = Field(1000, description="held-out: so many rows of train, at most half of them")
     seed: int = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
@@ -310,8 +312,8 @@ class PublishedCurve(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    row: RowName
-    task: TaskName
+    row: RowName = Field(description="the study's row")
+    task: TaskName = Field(description="the target")
 
 
 class Published(BaseModel):
@@ -319,9 +321,9 @@ class Published(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    report: str
+    report: str = Field(description="its name in the file")
     table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
-    split: str = "dev"
+    split: str = Field("dev", description="whose scores they are")
     curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> the row and target it is of")
     tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
 

@@ -38,15 +38,17 @@ class Study(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)
-    description: str = ""
+    description: str = Field("", description="what `studies list` and the page say of it")
     methods: tuple[RowName, ...] = Field(min_length=1, description="the rows, in the order of the tables")
     reference: RowName = Field("full", description="what the others are tested against")
-    targets: tuple[TaskName, ...] = Field(min_length=1)
+    targets: tuple[TaskName, ...] = Field(min_length=1, description="tasks that each row is trained for and scored on")
     sources: tuple[TaskName, ...] = Field((), description="tasks beside the targets that knowledge comes from")
     apart: dict[TaskName, tuple[TaskName, ...]] = Field(
         {}, description="target -> tasks that it takes nothing from, such as those that share text with its dev"
     )
-    seeds: tuple[Seed, ...] = Field(min_length=1)
+    seeds: tuple[Seed, ...] = Field(
+        min_length=1, description="of initial weights, samples, order and dropout: a run each"
+    )
     source_seed: Seed | None = Field(None, description="the seed of what other tasks give; None: that of the target")
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
@@ -54,13 +56,15 @@ class Study(BaseModel):
         None, ge=2, description="rows of dev that choose, and as many that are scored unless they are held out of train"
     )
     scoring: Scoring = Field(Scoring(), description="which rows choose and which are scored")
-    recipe: dict[str, Any] = {}
-    tasks: dict[TaskName, dict[str, Any]] = {}
+    recipe: dict[str, Any] = Field({}, description="of every row")
+    tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over that recipe, for one task")
     tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, where they do not say")
     tune_on: Literal["first seed", "each seed"] = Field("first seed", description="where the trials of a row are run")
-    rows: dict[RowName, Row] = {}
-    curve: Curve | None = None
-    published: Published | None = None
+    rows: dict[RowName, Row] = Field(
+        {}, description="rows that are more than a method's name; each may be `like` another"
+    )
+    curve: Curve | None = Field(None, description="the same rows with few training rows of the target")
+    published: Published | None = Field(None, description="a report's tables, to print beside the study's own")
     cross_task: bool = Field(False, description="score every single-task model on the other targets too")
     resources: Resources = Field(Resources(), description="what each run is given of a cluster's machines")
 
