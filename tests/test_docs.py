@@ -33,9 +33,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md")), ROOT / "adapters_store/README.md"]
 _HEAD = """# Settings
 
-Every key of a recipe, then those of a study. "Not set" means: from the task, from the method, or off. A key of a part is
-written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to use
-for what.
+Every key of a recipe, then those of a study. "Not set" means: from the task, from the method, or off. A key of a part
+is written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to
+use for what.
 """
 
 
