@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -60,7 +61,8 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         if self._process.is_alive():
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it may end now
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
