@@ -19,6 +19,7 @@ from pipeline.exporting.graph import Answering, example_of, names_of, sizes_of
 from pipeline.exporting.tokenizer import write_tokenizer
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
 from pipeline.system.atomic import write_json
+from pipeline.system.process import DeferredInterrupts
 
 MODEL_FILE = "model.onnx"
 SCRIPT_SOURCE = Path(__file__).parent / "scripts" / "run_onnx.py"
@@ -51,15 +52,17 @@ def _write_graph(trained: Trained, file: Path) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
         module(*example)  # joins the adapters of a fusion
-        program = torch.onnx.export(
-            module,
-            example,
-            input_names=names_of(trained),
-            output_names=["outputs", trained.answer],
-            dynamic_shapes=(sizes_of(trained),),
-            dynamo=True,
-            verbose=False,
-        )
+        # An interrupt in the middle of tracing ends in an assertion of torch's.
+        with DeferredInterrupts():
+            program = torch.onnx.export(
+                module,
+                example,
+                input_names=names_of(trained),
+                output_names=["outputs", trained.answer],
+                dynamic_shapes=(sizes_of(trained),),
+                dynamo=True,
+                verbose=False,
+            )
     assert program is not None
     parameters = sum(tensor.numel() for tensor in trained.model.state_dict().values())
     program.save(file, external_data=4 * parameters > _LARGEST_FILE)

@@ -98,6 +98,8 @@ class Study(BaseModel):
             raise
         if not wrong_likes and not wrong_grids:  # else the rows are not those that were meant
             problems += study._mistakes()
+            no_targets = () if known_tasks is None else {*study.apart} - {*study.targets, *known_tasks}
+            problems += [f"apart.{task}: not a target" for task in sorted(no_targets)]
         raise_all(where, problems)
         return study
 
@@ -145,7 +147,6 @@ class Study(BaseModel):
                 problems.append(f"targets: {joins} needs at least two tasks ({name}); add a target or sources")
             alone = [t for t in self.targets_of(name) if joins and t in self.apart and not self.partners(name, t)]
             problems += [f"apart.{target}: leaves no task that {name} could take knowledge from" for target in alone]
-        problems += [f"apart.{task}: not a target" for task in self.apart if task not in self.targets]
         if known == list(self.methods) and not any(self.targets_of(name) for name in known):
             problems.append("methods: no row has one of the targets, so there is nothing to run")
         return problems

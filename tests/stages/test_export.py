@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import transformers
 import yaml
 
@@ -151,6 +153,27 @@ class _Wrong:
     def write(trained: Trained, folder: Path) -> Written:
         trained.model.head.out.bias.data[0] += 1e-3  # type: ignore[union-attr, index]
         return adapterhub.write(trained, folder)
+
+
+def test_an_interrupt_waits_until_the_graph_is_traced(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of it, torch's own cleaning up would put an assertion in the interrupt's place."""
+    pytest.importorskip("onnx")
+    from pipeline.exporting import onnx
+
+    original, traced = torch.onnx.export, []
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        traced.append(original(*arguments, **options))
+        return traced[0]
+
+    monkeypatch.setattr(torch.onnx, "export", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export("films", tmp_path / "films", shop.workspace, onnx, format="onnx", using="adapter")
+    assert len(traced) == 1
+    assert not (tmp_path / "films").exists()
 
 
 def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(shop: Shop, tmp_path: Path) -> None:

@@ -170,6 +170,19 @@ def test_overrides_leave_rows_and_recipes_of_other_tasks_without_effect() -> Non
     assert read_study("default", STUDIES, {"targets": ["sst", "mine"]}).targets_of("siamese") == ()
 
 
+def test_what_stood_apart_from_a_target_that_is_left_out_has_no_effect() -> None:
+    given = {"targets": ["rte", "sts"], "sources": ["mnli", "snli", "imdb", "quora"]}
+    study = read_study("few-rows", STUDIES, given)
+    assert study.partners("fusion", "sts") == (
+        "rte",
+        "mnli",
+        "imdb",
+        "quora",
+    )  # snli stands apart, and mrpc is left out
+    with pytest.raises(PipelineError, match="apart.banking77: not a target"):
+        read_study("few-rows", STUDIES, {"apart": {"banking77": ["sst"]}})
+
+
 def test_other_methods_than_the_files_have_another_reference(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["full", "frozen"]\nreference = "frozen"\ntargets = ["sst"]\nseeds = [1]\n')
