@@ -40,12 +40,13 @@ use for what.
 
 
 def _default(field: FieldInfo) -> str:
-    value = field.default
     if field.is_required():
         return "required"
-    if isinstance(value, BaseModel) or value == {}:
-        return "none" if value == {} else ""
-    return {None: "not set", (): "none", "": "none"}.get(value, str(value).lower())
+    if isinstance(field.default, BaseModel):  # a table of its own, with its own defaults
+        return ""
+    if field.default is None:
+        return "not set"
+    return "none" if field.default in ((), {}, "") else str(field.default).lower()
 
 
 def _choices(annotation: Any) -> list[str]:

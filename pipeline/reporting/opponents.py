@@ -20,10 +20,10 @@ def _is_alone(study: Study, name: str) -> bool:
     return not row.joins and not extra and row.backbone is None and all(_is_alone(study, each) for each in row.members)
 
 
-def fuses(study: Study, name: str) -> bool:
+def holds_fusion(study: Study, name: str) -> bool:
     """Whether a row is a fusion, or an ensemble of which one member is."""
     row = study.row(name)
-    return row.method == "fusion" or any(fuses(study, member) for member in row.members)
+    return row.method == "fusion" or any(holds_fusion(study, member) for member in row.members)
 
 
 OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
@@ -71,7 +71,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
     """
     study = runs.study
     fusions = [line for line in runs.lines if study.row(line.row).method == "fusion"]
-    without = [line for line in runs.lines if not fuses(study, line.row)]
+    without = [line for line in runs.lines if not holds_fusion(study, line.row)]
     found = []
     for line in fusions:
         for kind, of_kind in OPPONENTS.items():

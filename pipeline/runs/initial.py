@@ -1,7 +1,7 @@
 """The model of a run before its first step, and what was chosen to make it: adapters, their gates, a warm start."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from pipeline.methods.fusion import members_of
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
+from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
 from pipeline.runs.build import Built, Parts, build_for_training
 from pipeline.runs.gates import choose_gates
@@ -23,6 +24,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.stats.probe import LEAST
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import is_main_process
 from pipeline.system.reading import present, read_model
 
 MOST_SOURCES = 16
@@ -60,35 +62,26 @@ class InitialModel:
 
 
 def initial_model(
-    request: RunRequest,
-    parts: Parts,
-    rows: pd.DataFrame,
-    scoring: Scoring,
-    backbone: Backbone,
-    workspace: Workspace,
-    run: str,
-    title: str,
+    request: RunRequest, parts: Parts, backbone: Backbone, ledger: Ledger, run: str, choose: Callable[[], Choice]
 ) -> InitialModel:
-    """Choose what the recipe leaves to be chosen, unless ``run`` has chosen before; then build the model.
+    """Let :func:`chosen` choose, unless ``run`` has chosen before; then build the model.
 
     Args:
         parts: those of ``request``, resolved.
-        rows: labelled training rows of the first task.
-        scoring: of that task.
         run: its name; what it has chosen is kept with its checkpoint.
-        title: of the run, for the line on stderr that tells a choice.
+        choose: :func:`chosen` with its arguments.
     """
     by_run = {adapter.manifest.run: adapter for adapter in request.adapters}
-    file = workspace.ledger.checkpoint_file(run).parent / "choice.json"
+    file = ledger.checkpoint_file(run).parent / "choice.json"
     choice = _kept(file, by_run)
     if choice is None:
-        choice = _chosen(request, parts, rows, scoring, backbone, workspace, title)
-        if request.adapters and scoring.accelerator.is_main_process:
+        choice = choose()
+        if request.adapters and is_main_process():
             make_folder(file.parent)
             write_json(file, choice.model_dump(mode="json"))
     fused = tuple(by_run[name] for name in choice.fused)
     initial = None if choice.initial is None else by_run[choice.initial]
-    built = build_for_training(replace(request, adapters=fused), parts, backbone, workspace.ledger, initial)
+    built = build_for_training(replace(request, adapters=fused), parts, backbone, ledger, initial)
     if choice.gates is not None:
         task, recipe, _ = next(iter(parts.values()))
         members = members_of(recipe, task.name, [each.manifest.task for each in fused])
@@ -107,7 +100,7 @@ def _kept(file: Path, by_run: Mapping[str, Artifact]) -> Choice | None:
     return None
 
 
-def _chosen(
+def chosen(
     request: RunRequest,
     parts: Parts,
     rows: pd.DataFrame,
@@ -116,6 +109,14 @@ def _chosen(
     workspace: Workspace,
     title: str,
 ) -> Choice:
+    """Choose what the recipe leaves to be chosen: adapters, their gates, an adapter to start as.
+
+    Args:
+        parts: those of ``request``, resolved.
+        rows: labelled training rows of the first task.
+        scoring: of that task.
+        title: of the run, for the line on stderr that tells a choice.
+    """
     started = time.perf_counter()
     task, recipe, _ = next(iter(parts.values()))
     adapters, others = request.adapters, [each for each in request.adapters if each.manifest.task != task.name]

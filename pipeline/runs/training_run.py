@@ -20,7 +20,7 @@ from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
-from pipeline.runs.initial import InitialModel, initial_model
+from pipeline.runs.initial import InitialModel, chosen, initial_model
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, lineage, score_again, splits_of
@@ -144,16 +144,9 @@ class TrainingRun:
             name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
             for name, part in self.parts.items()
         }
-        start = initial_model(
-            self.request,
-            self.parts,
-            self.data[self.task.name].train,
-            scorings[self.task.name],
-            self.backbone,
-            self.workspace,
-            self.name,
-            self.title,
-        )
+        rows, scoring = self.data[self.task.name].train, scorings[self.task.name]
+        choose = partial(chosen, self.request, self.parts, rows, scoring, self.backbone, self.workspace, self.title)
+        start = initial_model(self.request, self.parts, self.backbone, ledger, self.name, choose)
         built, adapters = start.built, start.adapters
         model = built.model
         combine = self._surgery(model)

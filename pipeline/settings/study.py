@@ -126,7 +126,7 @@ class Study(BaseModel):
             if rows[name].method == "ensemble" and chosen_on:
                 problems.append(
                     f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half',"
-                    " 'test' or 'train' into the study"
+                    " 'test', 'held-out' or 'train' into the study"
                 )
         sequential = [name for name in known if METHODS[rows[name].method].by_source]
         if self.reference not in self.methods or self.reference in sequential:

@@ -124,6 +124,7 @@ def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
         needs = tuple(seeded(need, seed if need.is_of(target) else others, target) for need in job.needs)
         of_trials = seed if study.tune_on == "each seed" else study.seeds[0]
         trials = tuple(seeded(trial, of_trials, target) for trial in job.trials)
+        # Equal jobs of several targets are one object.
         made = replace(job, needs=needs, seed=seed, trials=trials)
         return known.setdefault(made, made)
 

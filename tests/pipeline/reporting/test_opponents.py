@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.reporting.entries import Line
-from pipeline.reporting.opponents import OPPONENTS, duels, fuses, leading_fusion, opponents_sentences, opponents_table
+from pipeline.reporting.opponents import (
+    OPPONENTS,
+    duels,
+    holds_fusion,
+    leading_fusion,
+    opponents_sentences,
+    opponents_table,
+)
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.paired import mean_difference
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
@@ -59,7 +66,7 @@ def test_the_target_alone_is_what_no_other_task_reaches(tmp_path: Path) -> None:
     alone = {name for name, own in kinds.items() if "the target alone" in own}
     assert alone == {"full", "adapter", "alike"}
     assert {name for name, own in kinds.items() if "one adapter" in own} == {"adapter", "warm"}
-    assert [name for name in study.methods if fuses(study, name)] == ["whole", "fusion"]
+    assert [name for name in study.methods if holds_fusion(study, name)] == ["whole", "fusion"]
 
 
 def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:
