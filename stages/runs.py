@@ -51,7 +51,7 @@ class Runs:
         for artifact in self.store.artifacts():
             uses[artifact.manifest.run].append(Use("artifact", str(artifact.folder)))
         for record in self.records.values():
-            for source in dict.fromkeys(source.run for source in record.sources):
+            for source in self.built_on(record):
                 uses[source].append(Use("run", record.run, f"{record.kind} of {record.task}"))
         for file in sorted(self.reports.glob("*/study.json")):
             with noted(self.problems):
@@ -69,6 +69,18 @@ class Runs:
                 for member in ensembles.named(name).members:
                     uses[member.run].append(Use("ensemble", name, f"weight {member.weight:.3f}"))
         return uses
+
+    def built_on(self, record: RunRecord) -> list[str]:
+        """The runs that a run was built on, or chose its sources from: its name depends on all of them."""
+        chosen_from = record.identity.get("sources")
+        listed = [each for each in chosen_from if isinstance(each, dict)] if isinstance(chosen_from, list) else []
+        here = [run for each in listed if (run := self._by_model.get(str(each.get("digest")))) is not None]
+        return list(dict.fromkeys((*(source.run for source in record.sources), *here)))
+
+    @cached_property
+    def _by_model(self) -> dict[str, str]:
+        """The runs by what they kept of their models."""
+        return {each.model_sha256: each.run for each in self.records.values() if each.model_sha256 is not None}
 
     def listed(
         self,

@@ -1,11 +1,12 @@
-"""Verbs for what is kept: runs list, show, compare and remove; du."""
+"""Verbs for what is kept: runs list, show, compare, remove, export and import; du."""
 
 import sys
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import REPORTS, STORE, Flag, Json, ReportsFolder, StoreFolder
+from pipeline.cli.options import REPORTS, STORE, FileOrFolder, Flag, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import (
     print_described_run,
     print_result,
@@ -14,6 +15,7 @@ from pipeline.cli.printing import (
     print_usage,
     size_text,
 )
+from pipeline.system.atomic import size_of
 from pipeline.system.errors import few, printable
 
 runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
@@ -102,6 +104,57 @@ def runs_remove(
         print(f"warning: broken: {printable(line)}", file=sys.stderr)
     summary = {"removed": removal.removed, "bytes": removal.bytes, "broken": removal.broken}
     print_result(f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}", summary, json)
+
+
+@runs_app.command(name="export")
+def runs_export(
+    file: FileOrFolder,
+    *,
+    study: str | None = None,
+    store: StoreFolder = STORE,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Write the records of finished runs into one zip file: settings, scores, curves, predictions; no weights.
+
+    Args:
+        file: The zip file to write.
+        study: Only the runs of this study and those that they are built on, with its study.json (all runs).
+    """
+    from stages.run_archives import export_runs
+    from stages.runs import Runs
+
+    runs = Runs(reports, store)
+    exported = export_runs(runs, file, study)
+    _warn(runs.problems)
+    if exported.missing:
+        print(f"warning: without {', '.join(few(exported.missing))}: there is no record of it here", file=sys.stderr)
+    lines = f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"
+    print_result(lines, {"runs": exported.runs, "missing": exported.missing, "file": str(file)}, json)
+
+
+@runs_app.command(name="import")
+def runs_import(
+    file: Annotated[FileOrFolder, Parameter(help="The zip file.")],
+    *,
+    reports: ReportsFolder = REPORTS,
+    json: Json = False,
+) -> None:
+    """Check an exported zip file and add the runs that are not here. Runs that are here stay as they are.
+
+    Then compare trains only what its study still lacks, and report makes the study's tables without data.
+    """
+    from stages.run_archives import import_runs
+
+    imported = import_runs(reports, file)
+    lines = [f"{len(imported.added)} runs added, {len(imported.already_here)} already here"]
+    lines += [
+        f"{each.run}: scored {each.here:.4f} here, {each.there:.4f} in the archive: yours stays"
+        for each in imported.already_here
+        if each.here != each.there
+    ]
+    lines += [f"study {imported.study} added"] if imported.study else []
+    print_result("\n".join(lines), asdict(imported), json)
 
 
 def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:

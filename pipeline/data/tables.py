@@ -99,7 +99,7 @@ def write_table(table: pd.DataFrame, file: Path) -> None:
         return
     with new_file(file) as temporary:
         if file.suffix == ".parquet":
-            table.to_parquet(temporary, index=False)
+            table.to_parquet(temporary, index=False, compression="zstd")
         elif file.suffix == ".jsonl":
             temporary.write_text(_as_jsonl(table), encoding="utf-8")
         else:

@@ -6,7 +6,7 @@ A run is finished when ``run.json`` is in place; it is written last, by rename. 
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from heapq import nlargest
@@ -25,7 +25,7 @@ from pipeline.records.older import upgraded
 from pipeline.records.store import Manifest
 from pipeline.records.store import SourceRun as SourceRun
 from pipeline.settings.recipe import Recipe, SharedRecipe
-from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, sha256_text, write_json
+from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, new_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import is_held, locked
 from pipeline.system.model_files import ModelFiles
@@ -215,9 +215,12 @@ class RunRecord(BaseModel, frozen=True):
         return {**named, **self.cost.model_dump(), "artifact": self.artifact}
 
 
+RECORD_FILE = re.compile(r"run\.json|(curve|attention)\.csv|predictions(-[a-z][a-z0-9_-]*)?\.parquet")
+"""The names of the files that are a finished run's record."""
+
 _REMEDY = "train the run again with --force"
 
-_RUN_NAME = re.compile(r"[\w-]{1,64}")
+RUN_NAME = re.compile(r"[\w-]{1,64}")
 """What may be the name of a folder beside the others: a person's slip must not be read as a path."""
 
 
@@ -244,7 +247,7 @@ class Ledger:
 
     def find(self, run: str) -> RunRecord | None:
         """The finished run called ``run``, or None; a :class:`PipelineError` if its run.json is damaged."""
-        return self._records.read(self.folder(run) / "run.json") if _RUN_NAME.fullmatch(run) else None
+        return self._records.read(self.folder(run) / "run.json") if RUN_NAME.fullmatch(run) else None
 
     def names(self) -> list[str]:
         """The runs that left anything, finished or not."""
@@ -261,7 +264,7 @@ class Ledger:
         """The finished runs by name, and why others cannot be read."""
         problems: list[str] = []
         records = {}
-        files = [self.folder(name) / "run.json" for name in self.names() if _RUN_NAME.fullmatch(name)]
+        files = [self.folder(name) / "run.json" for name in self.names() if RUN_NAME.fullmatch(name)]
         for file, record in self._records.read_all(files).items():
             if isinstance(record, PipelineError):
                 problems.append(str(record))
@@ -273,7 +276,7 @@ class Ledger:
 
     def began(self, run: str) -> bool:
         """Whether a run called ``run`` left anything, finished or not."""
-        return bool(_RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
+        return bool(RUN_NAME.fullmatch(run)) and self.folder(run).is_dir()
 
     def predictions(
         self, run: str, task: str | None = None, split: Literal["scored", "dev", "test"] = "scored"
@@ -343,6 +346,24 @@ class Ledger:
             write_table(attention, folder / "attention.csv")
         write_json(folder / "run.json", record.model_dump(mode="json"))
         self.drop_checkpoint(record.run)
+
+    def files(self, run: str) -> list[Path]:
+        """The files that are the record of a finished run: not its weights or checkpoint."""
+        return sorted(file for file in self.folder(run).iterdir() if RECORD_FILE.fullmatch(file.name))
+
+    def add(self, run: str, contents: Mapping[str, Iterable[bytes]]) -> bool:
+        """Add the record of a run that was finished elsewhere, from the contents of its files, ``run.json`` last.
+
+        Nothing is done if the run is finished here: False. A run that was begun here counts as finished then.
+        """
+        with self.lock(run):
+            if self.find(run) is not None:
+                return False
+            for name in sorted(contents, key=lambda name: name == "run.json"):
+                with new_file(self.folder(run) / name) as temporary, temporary.open("wb") as file:
+                    file.writelines(contents[name])
+            self.drop_checkpoint(run)
+        return True
 
     def add_scores(self, record: RunRecord, added: Mapping[str, tuple[TaskScore, pd.DataFrame]]) -> RunRecord:
         """Add what the model of a finished run is found to score on other tasks, predictions first."""

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import shutil
-import stat
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.records.archives import Archive, new_archive
 from pipeline.records.store import MANIFEST, Artifact, Manifest, Store, delete
-from pipeline.system.atomic import clear_leftovers, make_folder, new_file, new_folder
+from pipeline.system.atomic import clear_leftovers, make_folder, new_folder
 from pipeline.system.errors import PipelineError, shortened
-from pipeline.system.reading import check_regular, reading
 
-_REMEDY = "export it again"
-_CHUNK = 2**20
-
-# Far more than exports have, for the directory of a zip file and each manifest are read whole.
+# Far more than exports have, for each manifest is read whole.
 _MOST_ARTIFACTS = 256
-_LARGEST_DIRECTORY = 2**20
 _LARGEST_MANIFEST = 2**20
 
 
@@ -36,14 +29,11 @@ def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
     if artifact is None:
         raise store.missing(run)
     packed = [*store.adapters_of(artifact.manifest), artifact]
-    with (
-        new_file(file) as temporary,
-        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, strict_timestamps=False) as archive,
-    ):
+    with new_archive(file) as add:
         for each in packed:
             each.verify()
             for name in _names(each.manifest):
-                archive.write(each.folder / name, f"{each.manifest.place}/{name}")
+                add(each.folder / name, f"{each.manifest.place}/{name}")
     return packed
 
 
@@ -64,13 +54,8 @@ def import_artifacts(store: Store, file: Path) -> Imported:
         PipelineError: not an export of this project, damaged, without an adapter that its fusion needs, or the store
             has an artifact in it with other contents.
     """
-    with reading(file):
-        check_regular(file)
-    with ExitStack() as opened:
-        with _reading(file):
-            stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
-            archive = opened.enter_context(zipfile.ZipFile(stream))
-        export = Export(file, archive)
+    with Archive.opened(file) as archive:
+        export = Export(archive)
         _check_sources(export, store)
         here = {manifest.run: _same_here(manifest, export, store) for manifest in export.manifests}
         new = [manifest for manifest in export.manifests if here[manifest.run] is None]
@@ -135,14 +120,13 @@ def _add(export: Export, manifests: Sequence[Manifest], store: Store) -> None:
 
 
 class Export:
-    """The artifacts in an open zip file, of which all but their files' contents has been checked."""
+    """The artifacts in an archive, of which all but their files' contents has been checked."""
 
-    def __init__(self, file: Path, archive: zipfile.ZipFile) -> None:
-        self.file, self._archive = file, archive
-        self._check_members(archive.infolist())
+    def __init__(self, archive: Archive) -> None:
+        self.archive, self.file, self.refused = archive, archive.file, archive.refused
         self.manifests = self._read_manifests()
         """Adapters before the fusions over them."""
-        there = set(archive.namelist())
+        there = archive.sizes.keys()
         expected = {f"{manifest.place}/{name}" for manifest in self.manifests for name in _names(manifest)}
         for name in sorted(there - expected):
             raise self.refused(f"holds {shortened(name)}, which no export of this project does")
@@ -151,87 +135,34 @@ class Export:
 
     def size(self, manifest: Manifest) -> int:
         """Bytes of an artifact's files."""
-        return sum(self._archive.getinfo(f"{manifest.place}/{name}").file_size for name in _names(manifest))
+        return sum(self.archive.sizes[f"{manifest.place}/{name}"] for name in _names(manifest))
 
     def unpack(self, manifest: Manifest, folder: Path) -> None:
         """Write the files of an artifact into ``folder``, checked against their sha256."""
         for name in _names(manifest):
             member, digest = f"{manifest.place}/{name}", hashlib.sha256()
             with (folder / name).open("wb") as target:
-                for chunk in self._chunks(member):
+                for chunk in self.archive.chunks(member):
                     digest.update(chunk)
                     target.write(chunk)
             if name != MANIFEST and digest.hexdigest() != manifest.files[name]:
                 raise self.refused(f"{member} is damaged: its sha256 is not the manifest's")
 
-    def _check_members(self, members: Sequence[zipfile.ZipInfo]) -> None:
-        for member in members:
-            kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where the writer's system has no such kinds
-            named = f"holds {shortened(member.filename)}, which is"
-            if member.filename.endswith("/") or kind not in (0, stat.S_IFREG):
-                raise self.refused(f"{named} a folder or a link")
-            if member.flag_bits & 1:
-                raise self.refused(f"{named} encrypted")
-            if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
-                raise self.refused(f"{named} compressed: exports are not")
-        if len({member.filename for member in members}) < len(members):
-            raise self.refused("holds two files of one name")
-        # Members may overlap, and be a bomb without any compression.
-        if sum(member.file_size for member in members) > self.file.stat().st_size:
-            raise self.refused("names more bytes than it has")
-
     def _read_manifests(self) -> list[Manifest]:
-        members = [member for member in self._archive.infolist() if member.filename.endswith(f"/{MANIFEST}")]
-        if not 0 < len(members) <= _MOST_ARTIFACTS:
-            raise self.refused(f"holds {len(members)} artifacts, not 1 to {_MOST_ARTIFACTS}")
+        names = [name for name in self.archive.sizes if name.endswith(f"/{MANIFEST}")]
+        if not 0 < len(names) <= _MOST_ARTIFACTS:
+            raise self.refused(f"holds {len(names)} artifacts, not 1 to {_MOST_ARTIFACTS}")
         manifests = {}
-        for member in members:
-            name = shortened(member.filename)
-            if member.file_size > _LARGEST_MANIFEST:
-                raise self.refused(f"{name} has {member.file_size:,} bytes, too many for a manifest")
-            content = b"".join(self._chunks(member.filename))
-            with _reading(Path(f"{self.file}: {name}")):
+        for name in names:
+            content = self.archive.content(name, _LARGEST_MANIFEST, "a manifest")
+            with self.archive.reading(name):
                 manifest = Manifest.model_validate_json(content)
             if manifest.run in manifests:
                 raise self.refused(f"holds two artifacts of run {manifest.run}")
             if not manifest.files:
-                raise self.refused(f"{name} lists no files")
+                raise self.refused(f"{shortened(name)} lists no files")
             manifests[manifest.run] = manifest
         return sorted(manifests.values(), key=lambda manifest: manifest.kind)
-
-    def _chunks(self, member: str) -> Iterator[bytes]:
-        with _reading(self.file):
-            source = self._archive.open(member)
-        with source:
-            chunk = None
-            while chunk != b"":
-                with _reading(self.file):
-                    chunk = source.read(_CHUNK)
-                yield chunk
-
-    def refused(self, why: str) -> PipelineError:
-        """The error that names the file, and what to do."""
-        return PipelineError(f"{self.file}: {why}: {_REMEDY}")
-
-
-class _BoundedReader(io.BufferedReader):
-    """Refuses to read very much at once, as zipfile does with a directory of any size."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        most = _LARGEST_DIRECTORY + 1
-        content = super().read(most if size is None or size < 0 else min(size, most))
-        if len(content) == most:
-            raise zipfile.BadZipFile("it has too many members")
-        return content
-
-
-@contextmanager
-def _reading(file: Path) -> Iterator[None]:
-    with reading(file, _REMEDY):
-        try:
-            yield
-        except (NotImplementedError, OverflowError) as error:  # of a later version, or with offsets past any file
-            raise zipfile.BadZipFile(str(error)) from error
 
 
 def _names(manifest: Manifest) -> list[str]:

@@ -67,6 +67,8 @@ SCENARIOS = {
     "store import": Scenario("store import {inputs}/films.zip", trained=False, places=("store",)),
     "store remove": Scenario("store remove {spare}", places=("store",), ended="no artifact"),
     "runs remove": Scenario("runs remove {spare} --force", ended="no run"),
+    "runs export": Scenario("runs export {root}/out/runs.zip --study=killed"),
+    "runs import": Scenario("runs import {inputs}/runs.zip", trained=False, places=("reports",)),
     "tasks new": Scenario("tasks new {inputs}/tickets.csv --data={root}/out/data", places=(), ended="already"),
 }
 
@@ -96,7 +98,11 @@ def prepare(inputs: Path, trained: Path) -> dict[str, str]:
     for task in ("films", "meals", "songs"):
         result_of(f"extract --task {task}")
     names |= {"spare": spare, "fusion": result_of("fuse --target films")}
-    for command in (SCENARIOS["compare"], Scenario("store export {fusion} {inputs}/films.zip", places=("store",))):
+    for command in (
+        SCENARIOS["compare"],
+        Scenario("store export {fusion} {inputs}/films.zip", places=("store",)),
+        Scenario("runs export {inputs}/runs.zip --study=killed"),
+    ):
         status, output = run(command.arguments(trained, names))
         assert status == 0, output
     return names

@@ -20,7 +20,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
 
 @pytest.mark.slow
 def test_a_killed_command_given_again_ends_as_one_that_was_never_killed(harness: Harness) -> None:
-    check([*kill(harness, 15, 1, QUICK)], 15)
+    check([*kill(harness, len(SCENARIOS), 1, QUICK)], len(SCENARIOS))
 
 
 @pytest.mark.slow

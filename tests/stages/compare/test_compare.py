@@ -24,6 +24,8 @@ from stages.compare.check import shared_texts
 from stages.compare.compare import compare, dry_run
 from stages.pretrain import pretrain
 from stages.report import report
+from stages.run_archives import export_runs, import_runs
+from stages.runs import Runs
 from tests.stages.compare.conftest import with_figures
 
 QUICK: dict[str, Any] = {"epochs": 2, "batch_size": 16, "bottleneck": 8, "learning_rate": 5e-3}
@@ -105,6 +107,21 @@ def test_joint_training_on_all_targets_is_one_run_where_no_target_is_limited(wor
     record = workspace.ledger.find(joint[0].run or "")
     assert record is not None
     assert set(record.scores) == {"films", "pairs"}
+
+
+def test_a_study_goes_on_elsewhere_from_the_records_of_its_runs(compared, no_training, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    small, workspace, result, folder = compared
+    exported = export_runs(Runs(workspace.reports, workspace.store_root), tmp_path / "runs.zip", "small")
+    assert {entry.run for entry in result.entries} <= {*exported.runs}
+    assert not exported.missing
+    imported = import_runs(tmp_path / "reports", tmp_path / "runs.zip")
+    assert (imported.added, imported.already_here, imported.study) == (exported.runs, (), "small")
+    assert (
+        report("small", tmp_path / "reports").joinpath("results.csv").read_text()
+        == (folder / "results.csv").read_text()
+    )
+    elsewhere = dataclasses.replace(workspace, store_root=tmp_path / "store", reports=tmp_path / "reports")
+    assert compare(small, elsewhere)[0] == result
 
 
 def test_a_second_compare_trains_nothing(compared, no_training) -> None:  # type: ignore[no-untyped-def]

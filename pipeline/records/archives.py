@@ -1,0 +1,133 @@
+"""Zip files of files stored as they are. One may come from anybody: what it must be before anything of it is used."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import stat
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from pipeline.system.atomic import new_file
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import check_regular, reading
+
+REMEDY = "export it again"
+_CHUNK = 2**20
+_LARGEST_DIRECTORY = 2**20
+"""Bytes: the directory of a zip file is read whole."""
+_ENTRY = 80
+"""Bytes of a file in the directory, besides its name, at most."""
+
+
+@contextmanager
+def new_archive(file: Path) -> Iterator[Callable[[Path, str], None]]:
+    """Yield a function that adds a file under a name. The archive appears complete or not at all.
+
+    Equal files give equal bytes: times and permissions are left out.
+
+    Raises:
+        PipelineError: more files than can be read again.
+    """
+    names = 0
+
+    def add(source: Path, name: str) -> None:
+        nonlocal names
+        names += _ENTRY + len(name.encode())
+        if names > _LARGEST_DIRECTORY:
+            raise PipelineError(f"{file}: too many files for one archive: export less at once")
+        member = zipfile.ZipInfo(name)
+        member.file_size = source.stat().st_size  # so that a file of many gigabytes is announced as one
+        with source.open("rb") as content, archive.open(member, "w") as target:
+            shutil.copyfileobj(content, target, _CHUNK)
+
+    with new_file(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        yield add
+
+
+class Archive:
+    """An open zip file whose members are files, stored as they are, and no larger than itself."""
+
+    def __init__(self, file: Path, archive: zipfile.ZipFile) -> None:
+        self.file, self._archive = file, archive
+        members = archive.infolist()
+        self._check(members)
+        self.sizes = {member.filename: member.file_size for member in members}
+        """Bytes of each member by name, in the file's order."""
+
+    @classmethod
+    @contextmanager
+    def opened(cls, file: Path) -> Iterator[Archive]:
+        """The archive in ``file``; a :class:`PipelineError` if it is none."""
+        with reading(file):
+            check_regular(file)
+        with ExitStack() as opened:
+            with _reading(file):
+                stream = opened.enter_context(_BoundedReader(io.FileIO(file)))
+                archive = opened.enter_context(zipfile.ZipFile(stream))
+            yield cls(file, archive)
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The contents of a member, piece by piece; a :class:`PipelineError` if they are damaged."""
+        with _reading(self.file):
+            source = self._archive.open(name)
+        with source:
+            chunk = None
+            while chunk != b"":
+                with _reading(self.file):
+                    chunk = source.read(_CHUNK)
+                yield chunk
+
+    def content(self, name: str, most: int, kind: str) -> bytes:
+        """The contents of a member that holds a ``kind`` of at most ``most`` bytes."""
+        if self.sizes[name] > most:
+            raise self.refused(f"{shortened(name)} has {self.sizes[name]:,} bytes, too many for {kind}")
+        return b"".join(self.chunks(name))
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """As :func:`pipeline.system.reading.reading`, of a member."""
+        with _reading(Path(f"{self.file}: {shortened(name)}")):
+            yield
+
+    def refused(self, why: str) -> PipelineError:
+        """The error that names the file, and what to do."""
+        return PipelineError(f"{self.file}: {why}: {REMEDY}")
+
+    def _check(self, members: Sequence[zipfile.ZipInfo]) -> None:
+        for member in members:
+            kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where the writer's system has no such kinds
+            named = f"holds {shortened(member.filename)}, which is"
+            if member.filename.endswith("/") or kind not in (0, stat.S_IFREG):
+                raise self.refused(f"{named} a folder or a link")
+            if member.flag_bits & 1:
+                raise self.refused(f"{named} encrypted")
+            if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
+                raise self.refused(f"{named} compressed: exports are not")
+        if len({member.filename for member in members}) < len(members):
+            raise self.refused("holds two files of one name")
+        # Members may overlap, and be a bomb without any compression.
+        if sum(member.file_size for member in members) > self.file.stat().st_size:
+            raise self.refused("names more bytes than it has")
+
+
+class _BoundedReader(io.BufferedReader):
+    """Refuses to read very much at once, as zipfile does with a directory of any size."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        most = _LARGEST_DIRECTORY + 1
+        content = super().read(most if size is None or size < 0 else min(size, most))
+        if len(content) == most:
+            raise zipfile.BadZipFile("it has too many members")
+        return content
+
+
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    with reading(file, REMEDY):
+        try:
+            yield
+        except (NotImplementedError, OverflowError) as error:  # of a later version, or with offsets past any file
+            raise zipfile.BadZipFile(str(error)) from error

@@ -1,0 +1,151 @@
+"""The records of finished runs in one zip file, to look at elsewhere, or to go on with a study on another machine.
+
+A record is what the ledger holds of a run: its ``run.json``, curve and predictions, but no weights. The archive of a
+study also holds its ``study.json``, from which ``report`` makes the tables again without data or backbone.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pipeline.records.archives import Archive, new_archive
+from pipeline.records.ledger import RECORD_FILE, RUN_NAME, SCHEMA, Ledger, RunRecord, run_name
+from pipeline.reporting.entries import StudyResult
+from pipeline.system.atomic import clear_leftovers, write_text
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import present, read_model
+from stages.runs import Runs
+
+Model = TypeVar("Model", StudyResult, RunRecord)
+
+_STUDY = "study.json"
+_LARGEST_JSON = 2**24
+"""Bytes. A run.json has some 10,000, a study.json 300 a cell."""
+
+
+@dataclass(frozen=True)
+class ExportedRuns:
+    runs: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Those that the study names, or that others are built on, and that the ledger does not have."""
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run that both have, with its scores here and in the archive. The record here stays."""
+
+    run: str
+    here: float
+    there: float
+
+
+@dataclass(frozen=True)
+class ImportedRuns:
+    added: tuple[str, ...]
+    already_here: tuple[KeptRun, ...]
+    study: str | None
+    """The study of the archive, if it was not here before."""
+
+
+def export_runs(runs: Runs, file: Path, study: str | None = None) -> ExportedRuns:
+    """Write the records of all finished runs, or of those of a study with all that they are built on.
+
+    Raises:
+        PipelineError: there are none, too many for one archive, or the study was never compared here.
+    """
+    document = None if study is None else runs.reports / study / _STUDY
+    if document is None:
+        wanted, missing = set(runs.records), set[str]()
+    else:
+        wanted, missing = _with_sources(read_model(StudyResult, document, "run compare first"), runs)
+    if not wanted:
+        raise PipelineError(f"{runs.ledger.root}: no finished runs to export: see runs list")
+    with new_archive(file) as add:
+        for run in sorted(wanted):
+            for each in runs.ledger.files(run):
+                add(each, f"{run}/{each.name}")
+        if document is not None:
+            add(document, _STUDY)
+    return ExportedRuns(tuple(sorted(wanted)), tuple(sorted(missing)))
+
+
+def import_runs(reports: Path, file: Path) -> ImportedRuns:
+    """Add what ``reports`` does not have of an archive, each run as a whole. What is here already stays as it is.
+
+    Before anything is added, all but the contents of curves and predictions is checked; these are when they are read.
+
+    Raises:
+        PipelineError: no archive of runs, or a damaged one; or another process is training one of its runs.
+    """
+    ledger = Ledger(reports)
+    added, already_here = list[str](), list[KeptRun]()
+    with Archive.opened(file) as archive:
+        study, records = _contents(archive)
+        for run, (record, names) in records.items():
+            contents = {name: archive.chunks(f"{run}/{name}") for name in names}
+            if ledger.add(run, contents):
+                added.append(run)
+            else:
+                here = ledger.find(run) or record
+                already_here.append(KeptRun(run, here.value, record.value))
+        new = study is not None and _add_study(study, archive, reports)
+    return ImportedRuns(tuple(added), tuple(already_here), study if new else None)
+
+
+def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:
+    """The runs behind a study's cells, their trials and what they are built on: finished here, and missing."""
+    cells = [run for entry in result.entries for run in (entry.run, *entry.trials) if run is not None]
+    found, missing = set[str](), set[str]()
+    while cells:
+        run = cells.pop()
+        if run in found | missing:
+            continue
+        record = runs.records.get(run)
+        (missing if record is None else found).add(run)
+        cells += [] if record is None else runs.built_on(record)
+    return found, missing
+
+
+def _contents(archive: Archive) -> tuple[str | None, dict[str, tuple[RunRecord, list[str]]]]:
+    """The study of an archive, and its runs with the names of their files."""
+    files: dict[str, list[str]] = defaultdict(list)
+    study = None
+    for member in archive.sizes:
+        run, _, name = member.rpartition("/")
+        if member == _STUDY:
+            study = _parsed(StudyResult, member, archive).study.name
+        elif RUN_NAME.fullmatch(run) and RECORD_FILE.fullmatch(name):
+            files[run].append(name)
+        else:
+            raise archive.refused(f"holds {shortened(member)}, which no archive of runs does")
+    if not files:
+        raise archive.refused("holds no runs")
+    return study, {run: (_record_of(run, names, archive), names) for run, names in files.items()}
+
+
+def _record_of(run: str, names: list[str], archive: Archive) -> RunRecord:
+    for needed in ("run.json", "curve.csv", "predictions.parquet"):
+        if needed not in names:
+            raise archive.refused(f"lacks {run}/{needed}")
+    record = _parsed(RunRecord, f"{run}/run.json", archive)
+    if record.run != run or (record.schema_version == SCHEMA and run_name(record.identity) != run):
+        raise archive.refused(f"{run}/run.json is the record of another run")
+    return record
+
+
+def _parsed(model: type[Model], name: str, archive: Archive) -> Model:
+    content = archive.content(name, _LARGEST_JSON, "a record")
+    with archive.reading(name):
+        return model.model_validate_json(content)
+
+
+def _add_study(study: str, archive: Archive, reports: Path) -> bool:
+    """Whether the archive's study.json was added: not where the study has one here."""
+    folder = reports / study
+    clear_leftovers(folder, _STUDY)  # of an import that was killed
+    if present(folder / _STUDY):
+        return False
+    text = archive.content(_STUDY, _LARGEST_JSON, "a study").decode()
+    write_text(folder / _STUDY, text)
+    return True

@@ -1,0 +1,211 @@
+"""runs export and import: a run comes over as it was or not at all; what is no archive of runs is refused in a line."""
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pipeline.cli.app import main
+from pipeline.records.ledger import Ledger, RunRecord, SourceRun, run_name
+from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.settings.study import Study
+from pipeline.system.atomic import make_folder, write_json
+from pipeline.system.errors import PipelineError
+from stages.run_archives import KeptRun, export_runs, import_runs
+from stages.runs import Runs
+from tests.pipeline.records.artifacts import contents
+from tests.pipeline.records.test_ledger import CURVE, OWN, TABLE, record
+
+
+def finish(reports: Path, seed: int, dev: float = 0.5, sources: tuple[str, ...] = ()) -> str:
+    """A finished run that is called as a run of its identity is; returns its name."""
+    identity = {"seed": seed, "tasks": {"sst": {"meaning": {}, "data": {"dev": "bb"}}}}
+    built_on = tuple(SourceRun(task="sst", run=source, digest="cc") for source in sources)
+    run = run_name(identity)
+    scores = {"sst": OWN.model_copy(update={"dev": dev})}
+    finished = record(run, identity=identity, seed=seed, sources=built_on, scores=scores)
+    Ledger(reports).finish(finished, CURVE, {"sst": TABLE}, pd.DataFrame({"layer": [0], "weight": [1.0]}))
+    return run
+
+
+def records_in(reports: Path) -> dict[str, bytes]:
+    return {name: content for name, content in contents(reports).items() if not name.endswith(".lock")}
+
+
+def write_study(reports: Path, *runs: str) -> None:
+    study = Study.parse({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2, 3]}, "test")
+    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=run) for seed, run in enumerate(runs, 1))
+    result = StudyResult(study=study, backbone="nano", entries=entries)
+    write_json(make_folder(reports / "few") / "study.json", result.model_dump(mode="json"))
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    return tmp_path / "reports"
+
+
+@pytest.fixture
+def export(tmp_path: Path, reports: Path) -> Callable[..., Path]:
+    def exported(study: str | None = None) -> Path:
+        export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.zip", study)
+        return tmp_path / "runs.zip"
+
+    return exported
+
+
+def test_what_is_exported_is_imported_byte_for_byte(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    runs = sorted(finish(reports, seed) for seed in (1, 2))
+    imported = import_runs(tmp_path / "other", export())
+    assert ([*imported.added], imported.already_here, imported.study) == (runs, (), None)
+    assert records_in(tmp_path / "other") == records_in(reports)
+    assert Ledger(tmp_path / "other").records() == Ledger(reports).records()
+
+
+def test_equal_records_give_equal_bytes(reports: Path, export: Callable[..., Path]) -> None:
+    finish(reports, 1)
+    first = export().read_bytes()
+    for file in reports.rglob("*.csv"):
+        file.write_bytes(file.read_bytes())
+    assert export().read_bytes() == first
+
+
+def test_weights_and_checkpoints_stay(reports: Path, export: Callable[..., Path]) -> None:
+    folder = Ledger(reports).folder(finish(reports, 1))
+    (folder / "weights.safetensors").write_bytes(b"weights")
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "state.safetensors").write_bytes(b"state")
+    names = zipfile.ZipFile(export()).namelist()
+    assert [name.partition("/")[2] for name in names] == [
+        "attention.csv", "curve.csv", "predictions.parquet", "run.json",
+    ]  # fmt: skip
+
+
+def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(
+    reports: Path, export: Callable[..., Path], tmp_path: Path
+) -> None:
+    first = finish(reports, 1)
+    second = finish(reports, 2, sources=(first,))
+    third = finish(reports, 3, sources=(second, "f" * 12))
+    finish(reports, 4)
+    write_study(reports, third)
+    exported = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.zip", "few")
+    assert (exported.runs, exported.missing) == (tuple(sorted((first, second, third))), ("f" * 12,))
+    imported = import_runs(tmp_path / "other", tmp_path / "runs.zip")
+    assert (imported.added, imported.study) == (exported.runs, "few")
+    assert (tmp_path / "other/few/study.json").read_bytes() == (reports / "few/study.json").read_bytes()
+
+
+def test_what_is_here_stays_and_a_begun_run_is_finished(
+    reports: Path, export: Callable[..., Path], tmp_path: Path
+) -> None:
+    run, begun = finish(reports, 1), finish(reports, 2)
+    write_study(reports, run, begun)
+    file, other = export("few"), tmp_path / "other"
+    finish(other, 1, dev=0.75)
+    write_study(other, run)
+    before = contents(other)
+    checkpoint = make_folder(Ledger(other).checkpoint_file(begun).parent)
+    imported = import_runs(other, file)
+    assert (imported.added, imported.already_here) == ((begun,), (KeptRun(run, 0.75, 0.5),))
+    assert imported.study is None
+    assert before.items() <= contents(other).items()
+    assert not checkpoint.exists()
+
+
+def test_a_run_in_training_is_not_touched(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    run = finish(reports, 1)
+    other = Ledger(tmp_path / "other")
+    with other.lock(run), pytest.raises(PipelineError, match="is being trained by another process"):
+        import_runs(tmp_path / "other", export())
+    assert other.find(run) is None
+
+
+def _renamed(record: RunRecord) -> RunRecord:
+    return record.model_copy(update={"seed": 7, "identity": {**record.identity, "seed": 7}})
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"{run}/curve.csv": None}, "lacks .*/curve.csv"),
+        ({"{run}/run.json": None}, "lacks .*/run.json"),
+        ({"{run}/run.json": b"{}"}, "run.json.* cannot be read"),
+        ({"{run}/run.json": "renamed"}, "the record of another run"),
+        ({"{run}/weights.safetensors": b"x"}, "which no archive of runs does"),
+        ({"../evil/run.json": b"x"}, "which no archive of runs does"),
+        ({"{run}/../run.json": b"x"}, "which no archive of runs does"),
+        ({"study.json": b"[]"}, "study.json.* cannot be read"),
+        ({"{run}/run.json": None, "{run}/curve.csv": None, "{run}/predictions.parquet": None}, "lacks .*/run.json"),
+        (
+            {f"{{run}}/{name}": None for name in ("run.json", "curve.csv", "predictions.parquet", "attention.csv")},
+            "holds no runs",
+        ),
+    ],
+)
+def test_what_is_no_archive_of_runs_is_refused_with_nothing_added(
+    change: dict[str, bytes | str | None], why: str, reports: Path, export: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = finish(reports, 1)
+    changed = {name.format(run=run): content for name, content in change.items()}
+    with zipfile.ZipFile(export()) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for name, content in changed.items():
+        if content == "renamed":
+            content = _renamed(RunRecord.model_validate_json(members[name])).model_dump_json().encode()
+        members[name] = content  # type: ignore[assignment]
+    with zipfile.ZipFile(tmp_path / "changed.zip", "w") as archive:
+        for name, content in members.items():
+            if content is not None:
+                archive.writestr(name, content)
+    with pytest.raises(PipelineError, match=why) as caught:
+        import_runs(tmp_path / "other", tmp_path / "changed.zip")
+    assert str(caught.value).startswith(str(tmp_path / "changed.zip"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_archive_with_damaged_contents_adds_no_run_that_is_damaged(
+    reports: Path, export: Callable[..., Path], tmp_path: Path
+) -> None:
+    runs = sorted(finish(reports, seed) for seed in (1, 2))
+    content = bytearray(export().read_bytes())
+    content[content.rindex(b"epoch,loss")] ^= 0x55  # the second run's curve
+    (tmp_path / "damaged.zip").write_bytes(content)
+    with pytest.raises(PipelineError, match=r"damaged\.zip: cannot be read \(Bad CRC-32.*: export it again"):
+        import_runs(tmp_path / "other", tmp_path / "damaged.zip")
+    assert [*Ledger(tmp_path / "other").records()[0]] == runs[:1]
+    assert len(import_runs(tmp_path / "other", export()).added) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["export", "{root}/x.zip"], "no finished runs to export"),
+        (["export", "{root}/x.zip", "--study=few"], "few/study.json: no such file: run compare first"),
+        (["import", "{root}/x.zip"], "x.zip: no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    arguments: list[str], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["runs", *(each.format(root=tmp_path) for each in arguments), f"--reports={tmp_path / 'reports'}"])
+    assert (status, why in capsys.readouterr().err) == (2, True)
+
+
+def test_the_verbs_say_what_they_did(reports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, other = finish(reports, 1), tmp_path / "other"
+    write_study(reports, run)
+    file = tmp_path / "runs.zip"
+    assert main(["runs", "export", str(file), "--study=few", f"--reports={reports}"]) == 0
+    assert capsys.readouterr().out.startswith(f"1 runs: {file}, ")
+    finish(other, 1, dev=0.75)
+    assert main(["runs", "import", str(file), f"--reports={other}", "--json"]) == 0
+    *lines, document = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "0 runs added, 1 already here",
+        f"{run}: scored 0.7500 here, 0.5000 in the archive: yours stays",
+        "study few added",
+    ]
+    assert json.loads(document)["study"] == "few"
