@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test test-slow fuzz mutants bench audit docs lint format clean
+.PHONY: demo test test-slow fuzz mutants bench studies audit docs lint format clean
 .DEFAULT_GOAL := demo
 
 $(INSTALLED): pyproject.toml
@@ -46,6 +46,21 @@ mutants: $(INSTALLED)
 # Tables of speed and memory beside what one would use instead; BENCH="stage_one --backbone DIR --data DIR" for some.
 bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks $(BENCH)
+
+# The studies of the reference reports, one after the other, each with its runs in an archive; what is finished is not
+# trained again. make studies BACKBONE=DIR DATA=DIR, with JOBS=4 processes, or STUDIES="few-rows" alone.
+STUDIES ?= few-rows all-rows fusion-ladder pfeiffer-2021 frohmann-2024 mao-2022
+STORE ?= adapters_store
+REPORTS ?= reports
+JOBS ?= 1
+studies: $(INSTALLED)
+	@: $${BACKBONE:?a folder or an id of the Hub} $${DATA:?the folder with the tasks}
+	set -e; for study in $(STUDIES); do \
+	  $(BIN)/python -m pipeline compare --study $$study --backbone "$(BACKBONE)" --data "$(DATA)" \
+	    --store "$(STORE)" --reports "$(REPORTS)" --jobs $(JOBS); \
+	  $(BIN)/python -m pipeline runs export "$(REPORTS)/$$study/runs.zip" --study $$study \
+	    --store "$(STORE)" --reports "$(REPORTS)"; \
+	done
 
 # Advisories about the installed dependencies, and what each means here; fails for one that is not assessed.
 audit: $(INSTALLED)
