@@ -20,6 +20,7 @@ from stages.runs import Runs
 Model = TypeVar("Model", StudyResult, RunRecord)
 
 _STUDY = "study.json"
+_NEEDED = ("run.json", "curve.csv", "predictions.parquet")
 _LARGEST_JSON = 2**24
 """Bytes. A run.json has some 10,000, a study.json 300 a cell."""
 
@@ -28,7 +29,7 @@ _LARGEST_JSON = 2**24
 class ExportedRuns:
     runs: tuple[str, ...]
     missing: tuple[str, ...]
-    """Those that the study names, or that others are built on, and that the ledger does not have."""
+    """Those that the study names, or that others are built on, and that the ledger does not have, or not whole."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,17 @@ def export_runs(runs: Runs, file: Path, study: str | None = None) -> ExportedRun
         wanted, missing = set(runs.records), set[str]()
     else:
         wanted, missing = _with_sources(read_model(StudyResult, document, "run compare first"), runs)
-    if not wanted:
+    files = {run: runs.ledger.files(run) for run in sorted(wanted)}
+    whole = {run: own for run, own in files.items() if {*_NEEDED} <= {file.name for file in own}}
+    if not whole:
         raise PipelineError(f"{runs.ledger.root}: no finished runs to export: see runs list")
     with new_archive(file) as add:
-        for run in sorted(wanted):
-            for each in runs.ledger.files(run):
+        for run, own in whole.items():
+            for each in own:
                 add(each, f"{run}/{each.name}")
         if document is not None:
             add(document, _STUDY)
-    return ExportedRuns(tuple(sorted(wanted)), tuple(sorted(missing)))
+    return ExportedRuns(tuple(whole), tuple(sorted(missing | files.keys() - whole.keys())))
 
 
 def import_runs(reports: Path, file: Path) -> ImportedRuns:
@@ -125,7 +128,7 @@ def _contents(archive: Archive) -> tuple[str | None, dict[str, tuple[RunRecord, 
 
 
 def _record_of(run: str, names: list[str], archive: Archive) -> RunRecord:
-    for needed in ("run.json", "curve.csv", "predictions.parquet"):
+    for needed in _NEEDED:
         if needed not in names:
             raise archive.refused(f"lacks {run}/{needed}")
     record = _parsed(RunRecord, f"{run}/run.json", archive)

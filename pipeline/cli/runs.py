@@ -128,7 +128,7 @@ def runs_export(
     exported = export_runs(runs, file, study)
     _warn(runs.problems)
     if exported.missing:
-        print(f"warning: without {', '.join(few(exported.missing))}: there is no record of it here", file=sys.stderr)
+        print(f"warning: without {', '.join(few(exported.missing))}: no whole record of it is here", file=sys.stderr)
     lines = f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"
     print_result(lines, {"runs": exported.runs, "missing": exported.missing, "file": str(file)}, json)
 

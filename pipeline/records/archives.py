@@ -14,7 +14,7 @@ from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
 
-REMEDY = "export it again"
+_REMEDY = "export it again"
 _CHUNK = 2**20
 _LARGEST_DIRECTORY = 2**20
 """Bytes: the directory of a zip file is read whole."""
@@ -94,7 +94,7 @@ class Archive:
 
     def refused(self, why: str) -> PipelineError:
         """The error that names the file, and what to do."""
-        return PipelineError(f"{self.file}: {why}: {REMEDY}")
+        return PipelineError(f"{self.file}: {why}: {_REMEDY}")
 
     def _check(self, members: Sequence[zipfile.ZipInfo]) -> None:
         for member in members:
@@ -126,7 +126,7 @@ class _BoundedReader(io.BufferedReader):
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    with reading(file, REMEDY):
+    with reading(file, _REMEDY):
         try:
             yield
         except (NotImplementedError, OverflowError) as error:  # of a later version, or with offsets past any file

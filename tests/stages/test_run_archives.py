@@ -98,6 +98,14 @@ def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(
     assert (tmp_path / "other/few/study.json").read_bytes() == (reports / "few/study.json").read_bytes()
 
 
+def test_a_run_that_is_not_whole_is_left_out(reports: Path, tmp_path: Path) -> None:
+    whole, without_curve = finish(reports, 1), finish(reports, 2)
+    (Ledger(reports).folder(without_curve) / "curve.csv").unlink()
+    exported = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.zip")
+    assert (exported.runs, exported.missing) == ((whole,), (without_curve,))
+    assert import_runs(tmp_path / "other", tmp_path / "runs.zip").added == (whole,)
+
+
 def test_what_is_here_stays_and_a_begun_run_is_finished(
     reports: Path, export: Callable[..., Path], tmp_path: Path
 ) -> None:
