@@ -43,6 +43,7 @@ def choose_gates(
     rows: pd.DataFrame,
     backbone: Backbone,
     accelerator: Accelerator,
+    warm: bool = False,
 ) -> dict[str, float]:
     """The sources to fuse, each with the gate that it starts with at all sites.
 
@@ -53,6 +54,7 @@ def choose_gates(
         sources: those of ``members`` that have a gate.
         recipe: of the fusion, resolved for ``task``.
         rows: labelled training rows of ``task``.
+        warm: whether the own adapter starts as a source's. All sources then join one that is there already.
     """
     if len(rows) < LEAST:
         return dict.fromkeys(sources, min(1.0, 2 / len(sources)))
@@ -66,10 +68,14 @@ def choose_gates(
 
     none, alone = fit({}), {name: fit({name: 1.0}) for name in sources}
     order = sorted(sources, key=lambda name: -alone[name].mean())
-    first, reached = order[0], alone[order[0]].mean()
-    gates = {first: 1.0 if explains_more(alone[first], none, len(sources)) else 0.0}
-    told = [f"none {none.mean():.3f}", f"{first} {reached:.3f}"]
-    while any(gates.values()):
+    first, reached, gates = order[0], none.mean(), dict[str, float]()
+    told = [f"{'the warm start' if warm else 'none'} {reached:.3f}"]
+    if not warm:
+        told.append(f"{first} {alone[first].mean():.3f}")
+        if not explains_more(alone[first], none, len(sources)):
+            return _told({first: 0.0}, told, task, accelerator)
+        gates, reached = {first: 1.0}, alone[first].mean()
+    while True:
         tried = {
             (name, gate): fit({**gates, name: gate}).mean()
             for name in order[: CANDIDATES + len(gates)]
@@ -83,6 +89,10 @@ def choose_gates(
         name, gate = max(helpful, key=lambda each: helpful[each] - (LEAST_GAIN if each[1] < 1 else 0.0))
         gates[name], reached = gate, helpful[name, gate]
         told.append(f"with {name} {reached:.3f}")
+    return _told(gates or {first: 0.0}, told, task, accelerator)
+
+
+def _told(gates: dict[str, float], told: Sequence[str], task: Task, accelerator: Accelerator) -> dict[str, float]:
     if accelerator.is_main_process:
         print(
             f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(told)}", file=sys.stderr

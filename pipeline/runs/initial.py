@@ -146,7 +146,8 @@ def chosen(
         candidates = members_of(recipe, task.name, [each.manifest.task for each in fused])
         gated = [name for name in candidates if name != task.name or recipe.gated.own == "none"]
         encoder, started = whole.model.of(task.name).backbone, time.perf_counter()
-        gates = choose_gates(encoder, candidates, gated, task, recipe, rows, backbone, scoring.accelerator)
+        warm = initial is not None
+        gates = choose_gates(encoder, candidates, gated, task, recipe, rows, backbone, scoring.accelerator, warm)
         fused = over([each for each in others if each.manifest.task in gates])
         seconds += time.perf_counter() - started
     return Choice(

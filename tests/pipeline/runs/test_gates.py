@@ -1,7 +1,7 @@
 """Which sources a gated fusion starts with, and how strong: what probes prefer, step by step."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -10,6 +10,7 @@ import torch
 
 from pipeline.data.tasks import find_task
 from pipeline.methods.gated import GatedFusion
+from pipeline.models.backbone import Backbone
 from pipeline.runs import gates
 from pipeline.runs.gates import choose_gates
 from pipeline.settings.parts import gates_text
@@ -34,7 +35,9 @@ class Site:
 def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
     """``choose_gates`` where a probe explains what ``worth`` says of the open gates, give or take ``noise``."""
 
-    def chosen(worth: Callable[[Mapping[str, float]], float], rows: int = 40, noise: float = 0.01) -> dict[str, float]:
+    def chosen(
+        worth: Callable[[Mapping[str, float]], float], rows: int = 40, noise: float = 0.01, warm: bool = False
+    ) -> dict[str, float]:
         site = Site()
         monkeypatch.setattr("pipeline.methods.gated.fused_sites", lambda *_: [(None, site.fusion)])
         monkeypatch.setattr(gates, "features_of", lambda *_: site.gates())
@@ -50,7 +53,8 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
         table = pd.DataFrame({"label": [0, 1] * (rows // 2)})
         encoder: Any = torch.nn.Identity()
         recipe = Recipe(trainable="fusion")
-        return choose_gates(encoder, MEMBERS, SOURCES, find_task("mr"), recipe, table, None, accelerator)  # type: ignore[arg-type]
+        task, backbone = find_task("mr"), cast(Backbone, None)
+        return choose_gates(encoder, MEMBERS, SOURCES, task, recipe, table, backbone, accelerator, warm)
 
     return chosen
 
@@ -88,6 +92,19 @@ def test_where_no_source_is_shown_to_help_the_best_stays_closed(choose: Callable
     assert choose(helps, noise=1.0) == {"e": 0.0}
     assert choose(helps, noise=0.01) == {"e": 1.0}
     assert choose(lambda _: 0.0, noise=0.0) == {"a": 0.0}
+
+
+def test_beside_a_warm_start_each_source_only_has_to_add_something(
+    choose: Callable[..., dict[str, float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def worth(open_gates: Mapping[str, float]) -> float:
+        return 0.4 + (0.02 if open_gates.get("b") == 0.5 else -0.1 * len(open_gates))
+
+    assert choose(worth, noise=1.0, warm=True) == {"b": 0.5}
+    assert capsys.readouterr().err == (
+        "mr: gates start at b 0.5; variance explained: the warm start 0.400, with b 0.420\n"
+    )
+    assert choose(lambda open_gates: 0.4 - 0.1 * len(open_gates), warm=True) == {"a": 0.0}
 
 
 def test_all_may_be_needed(choose: Callable[..., dict[str, float]]) -> None:
