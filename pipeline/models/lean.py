@@ -106,6 +106,8 @@ def _packed_attention(module: Any, first_only: bool, packed: Packed, hidden_stat
         queries, keys, values = (_by_head(module, states) for states in (asked, group.pad(key), group.pad(value)))
         context = _attend(queries, keys, values, group.mask, probability).transpose(1, 2).flatten(2)
         found.append(context.squeeze(1) if first_only else group.unpad(context))
+    if not first_only:
+        found.append(query.new_zeros(len(query) - packed.count, query.shape[1]))
     return torch.cat(found).unsqueeze(0)
 
 

@@ -23,6 +23,10 @@ _MOST_PADDED_SCORES = 8192
 """Attention scores of padding, for each head, beyond which two smaller groups are faster than one (MiniLM)."""
 
 
+_TOKENS = 32
+"""A packed sequence is as long as a multiple of this: matrix products of few different shapes are prepared once."""
+
+
 @dataclass(frozen=True)
 class Group:
     """Inputs of like length, which attend together."""
@@ -53,11 +57,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Packed:
-    """How the N tokens of a batch (B, T) are packed: input after input, from the shortest to the longest."""
+    """How the n tokens of a batch (B, T) are packed: input after input, from the shortest to the longest.
+
+    N - n more follow, which nothing reads.
+    """
 
     shape: torch.Size
     places: Tensor
-    """Where each packed token stands in the batch, of B T."""
+    """Where each packed token stands in the batch, of B T; (N,)."""
+    count: int
+    """n."""
     order: Tensor
     """Which input of the batch is packed first, second, ..., (B,)."""
     firsts: Tensor
@@ -78,8 +87,12 @@ class Packed:
         groups = tuple(
             _group(part, firsts, positions, ascending) for part in micro_batches(ascending**2, 1, _MOST_PADDED_SCORES)
         )
-        given = torch.from_numpy
-        return cls(attention_mask.shape, given(places), given(order), given(firsts[:-1]), given(positions), groups)
+        given, count = torch.from_numpy, len(places)
+        more = np.zeros(-count % _TOKENS, dtype=np.int64)
+        places, positions = np.concatenate([places, more]), np.concatenate([positions, more])
+        return cls(
+            attention_mask.shape, given(places), count, given(order), given(firsts[:-1]), given(positions), groups
+        )
 
     def take(self, batch: Tensor) -> Tensor:
         """The packed (1, N) of numbers (B, T)."""
@@ -89,7 +102,8 @@ class Packed:
         """Hidden states (B, T, d) of the packed (1, N, d), zeros for padding; (B, 1, d) of first tokens (1, B, d)."""
         if packed.shape[1] == len(self.order):  # equally right where each input has one token
             return scattered(packed[0], self.order, len(self.order)).unsqueeze(1)
-        return scattered(packed[0], self.places, self.shape.numel()).unflatten(0, self.shape)
+        places = self.places[: self.count]
+        return scattered(packed[0, : self.count], places, self.shape.numel()).unflatten(0, self.shape)
 
 
 def _group(part: np.ndarray, firsts: np.ndarray, positions: np.ndarray, lengths: np.ndarray) -> Group:

@@ -31,13 +31,14 @@ from pipeline.system.locks import is_held, locked
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import check_regular, present, reading
 
-SCHEMA = 4
+SCHEMA = 5
 """Part of every run's name: raised when equal settings come to train otherwise or are identified otherwise, so that
 unlike runs are not mixed. Records of earlier versions are read, but the runs they describe are trained again.
 
 2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate.
 3: all tasks of a run are described alike.
 4: a CPU trains on batches without padding, and draws dropout from fewer random words.
+5: these batches have a multiple of 32 tokens.
 """
 
 Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"]

@@ -640,7 +640,7 @@ DEFAULTS = {
 
 
 def test_defaults_are_what_runs_of_this_schema_were_named_by() -> None:
-    assert SCHEMA == 4
+    assert SCHEMA == 5
     flat = Recipe().flat()
     assert {key: flat[key] for key in DEFAULTS} == DEFAULTS
     # An adapter kind or a form of fusion that comes later brings settings of its own, whose defaults its tests know.
