@@ -21,7 +21,7 @@ from pipeline.models.backbone import Backbone
 from pipeline.runs.starting import features_of
 from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, explained_rows, explains_more
+from pipeline.stats.probe import LEAST, explained_rows, most_explaining
 
 ROWS = 512
 """Training rows that a probe reads; of more, a seeded sample."""
@@ -72,7 +72,7 @@ def choose_gates(
     told = [f"{'the warm start' if warm else 'none'} {reached:.3f}"]
     if not warm:
         told.append(f"{first} {alone[first].mean():.3f}")
-        if not explains_more(alone[first], none, len(sources)):
+        if most_explaining(alone, none) is None:
             return _told({first: 0.0}, told, task, accelerator)
         gates, reached = {first: 1.0}, alone[first].mean()
     while True:

@@ -22,8 +22,7 @@ from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.metrics import score
-from pipeline.stats.probe import LEAST, most_fitting, probe
+from pipeline.stats.probe import LEAST, explained_rows, most_explaining
 from pipeline.training.predict import mean_outputs
 
 ROWS = 2000
@@ -69,10 +68,11 @@ def choose_anchor(
 def choose_start(
     candidates: Sequence[Artifact], recipe: Recipe, scoring: Scoring, rows: pd.DataFrame, backbone: Backbone, title: str
 ) -> Artifact | None:
-    """The adapter of another task from whose sentence vectors a linear probe reads the target best.
+    """The adapter of another task from whose sentence vectors a linear probe explains most of the target's labels.
 
-    The probe (:func:`pipeline.stats.probe.probe`) reads training rows. None unless the best adapter is significantly
-    better than the bare backbone, which is what a fresh adapter starts as.
+    The probe (:func:`pipeline.stats.probe.explained_rows`) reads training rows. None unless the best adapter explains
+    significantly more than the bare backbone, which is what a fresh adapter starts as. A gated fusion finds its first
+    source likewise.
 
     Args:
         candidates: one a task.
@@ -89,16 +89,15 @@ def choose_start(
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
     labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     bare, *others = (
-        probe(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), labels, classes)
+        explained_rows(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), labels, classes)
         for each in (None, *candidates)
     )
     probes = dict(zip(by_task, others, strict=True))
-    best = most_fitting(task.metric, probes, bare, labels)
+    best = most_explaining(probes, bare)
     if is_main:
-        scores = {name: score(task.metric, each, labels) for name, each in {"no adapter": bare, **probes}.items()}
-        listed = ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
+        listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
-        print(f"{title} {begins}; linear probes of train, {task.metric}: {listed}", file=sys.stderr)
+        print(f"{title} {begins}; variance of train explained: {listed}", file=sys.stderr)
     return by_task[best] if best else None
 
 

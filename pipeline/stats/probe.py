@@ -9,50 +9,22 @@ from collections.abc import Mapping
 import numpy as np
 from scipy.stats import ttest_1samp
 from sklearn.linear_model import RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.stats.metrics import score
-from pipeline.stats.names import Metric
-from pipeline.stats.paired import paired_difference
-
-FOLDS = 5
-LEAST = 4 * FOLDS  # fewest rows worth probing
+LEAST = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
-
-
-def probe(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
-    """Predictions (rows,) of ridge regression on ``vectors`` (rows, width); each row's from the other folds.
-
-    Classes are regressed one-hot, and the highest wins.
-
-    Args:
-        labels: (rows,), numbers of classes or scores; at least ``LEAST``.
-        classes: how many there are; None: labels are scores.
-    """
-    targets = labels.astype(float) if classes is None else np.eye(classes)[labels.astype(int)]
-    folds = KFold(min(FOLDS, len(labels)), shuffle=True, random_state=0)
-    model = make_pipeline(StandardScaler(), RidgeCV(_ALPHAS))
-    predictions: np.ndarray = cross_val_predict(model, vectors.astype(np.float64), targets, cv=folds)
-    return predictions if classes is None else predictions.argmax(axis=1)
-
-
-def most_fitting(metric: Metric, probes: Mapping[str, np.ndarray], bare: np.ndarray, labels: np.ndarray) -> str | None:
-    """The name of the best of ``probes`` if it is significantly better than ``bare``, else None.
-
-    All are predictions for the same rows; the probes are one family of comparisons.
-    """
-    best = max(probes, key=lambda name: score(metric, probes[name], labels))
-    comparison = paired_difference(metric, [probes[best]], [bare], labels).comparison(len(probes))
-    return best if comparison.verdict == "better" else None
 
 
 def explained(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> float:
     """The share of the labels' variance that ridge regression on ``vectors`` explains in rows that it did not see.
 
     Unlike accuracy it tells probes apart that all vote for the largest class. At most 1; below 0 where the mean of the
-    other rows would predict better. Arguments as for :func:`probe`.
+    other rows would predict better.
+
+    Args:
+        vectors: (rows, width).
+        labels: (rows,), numbers of classes or scores; at least ``LEAST``.
+        classes: how many there are, which are regressed one-hot; None: labels are scores.
     """
     return float(explained_rows(vectors, labels, classes).mean())
 
@@ -72,6 +44,15 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
     errors = ridge.cv_results_.reshape(len(labels), -1, len(_ALPHAS)).sum(axis=1)
     error = errors[:, errors.sum(axis=0).argmin()]
     return 1.0 - error * len(labels) / variance
+
+
+def most_explaining(probes: Mapping[str, np.ndarray], reference: np.ndarray) -> str | None:
+    """The name of the probe that explains most, if it explains significantly more than ``reference``; else None.
+
+    The probes are one family of comparisons; all are as :func:`explained_rows` gives them.
+    """
+    best = max(probes, key=lambda name: probes[name].mean())
+    return best if explains_more(probes[best], reference, len(probes)) else None
 
 
 def explains_more(rows: np.ndarray, reference: np.ndarray, family: int = 1) -> bool:

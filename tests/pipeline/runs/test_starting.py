@@ -38,7 +38,7 @@ def weights(workspace: Workspace, record: RunRecord) -> dict[str, torch.Tensor]:
 
 def chosen(monkeypatch: pytest.MonkeyPatch, best: str | None) -> None:
     """Judge so, whatever the candidates are."""
-    monkeypatch.setattr("pipeline.runs.starting.most_fitting", lambda *_: best)
+    monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_: best)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
