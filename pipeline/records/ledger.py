@@ -38,7 +38,7 @@ unlike runs are not mixed. Records of earlier versions are read, but the runs th
 2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate.
 3: all tasks of a run are described alike.
 4: a CPU trains on batches without padding, and draws dropout from fewer random words.
-5: these batches have a multiple of 32 tokens; beside a warm start the gates of a fusion are chosen otherwise.
+5: these batches have a multiple of 32 tokens; warm starts, and gates beside them, are chosen otherwise.
 """
 
 Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"]
