@@ -68,7 +68,8 @@ def assert_same_packed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             patch.setattr(transfer_model, "can_unpad", lambda encoder: False)
             expected = vectors_and_gradients(model.train(), inputs)
             assert len(made) == 1 + len(model.second)
-        torch.testing.assert_close(found[0], expected[0], rtol=0, atol=5e-6)
+        # The same sums in another order.
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(found[1], expected[1], rtol=1e-3, atol=1e-4)
 
     return packed_equals_padded
