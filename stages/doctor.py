@@ -20,7 +20,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
 from pipeline.system.atomic import leftovers
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import cores
+from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
 from pipeline.training.devices import available_bytes, hardware, on_gpu, product_seconds, resolve_precision
 
@@ -51,6 +51,7 @@ def examine(reports: Path, store: Path) -> Iterator[Finding]:
     yield from _versions()
     yield _cores()
     yield _memory()
+    yield from _allocator()
     yield _device()
     yield _precision()
     yield _hub()
@@ -109,6 +110,16 @@ def _memory() -> Finding:
             "note", "memory", text, "little: use a small backbone, --gradient-accumulation-steps, --cache-gb 0"
         )
     return Finding("ok", "memory", text)
+
+
+def _allocator() -> Iterator[Finding]:
+    """A note where another allocator would train faster: glibc's searches long among free blocks of many sizes."""
+    library = c_library()
+    if on_gpu() or not hasattr(library, "gnu_get_libc_version"):
+        return
+    if not any(hasattr(library, name) for name in ("mallctl", "tc_malloc", "mi_malloc")):
+        text, remedy = "allocator: glibc's", "a CPU trains faster with jemalloc, see docs/machines.md"
+        yield Finding("note", "memory", text, remedy)
 
 
 def _device() -> Finding:

@@ -205,3 +205,20 @@ def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monke
     (state, text), (wanted, part) = lines_of(topic, diagnosis()[1])[0], expected[topic]
     assert state == wanted
     assert part in text
+
+
+@pytest.mark.parametrize(
+    ("functions", "gpu", "noted"),
+    [
+        (("gnu_get_libc_version",), False, True),
+        (("gnu_get_libc_version",), True, False),
+        (("gnu_get_libc_version", "mallctl"), False, False),
+        ((), False, False),
+    ],
+)
+def test_a_faster_allocator_is_recommended_where_it_helps(
+    functions: tuple[str, ...], gpu: bool, noted: bool, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "on_gpu", lambda: gpu)
+    monkeypatch.setattr(doctor, "c_library", lambda: SimpleNamespace(**dict.fromkeys(functions)))
+    assert any("jemalloc" in text for _, text in lines_of("memory", diagnosis()[1])) is noted
