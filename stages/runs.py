@@ -74,13 +74,17 @@ class Runs:
         """The runs that a run was built on, or chose its sources from: its name depends on all of them."""
         chosen_from = record.identity.get("sources")
         listed = [each for each in chosen_from if isinstance(each, dict)] if isinstance(chosen_from, list) else []
-        here = [run for each in listed if (run := self._by_model.get(str(each.get("digest")))) is not None]
+        here = [run for each in listed for run in self._by_model.get(str(each.get("digest")), ())]
         return list(dict.fromkeys((*(source.run for source in record.sources), *here)))
 
     @cached_property
-    def _by_model(self) -> dict[str, str]:
-        """The runs by what they kept of their models."""
-        return {each.model_sha256: each.run for each in self.records.values() if each.model_sha256 is not None}
+    def _by_model(self) -> dict[str, list[str]]:
+        """The runs by what they kept of their models: a warm start that begins fresh ends as the plain adapter does."""
+        runs: dict[str, list[str]] = defaultdict(list)
+        for record in self.records.values():
+            if record.model_sha256 is not None:
+                runs[record.model_sha256].append(record.run)
+        return runs
 
     def listed(
         self,

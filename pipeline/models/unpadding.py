@@ -66,7 +66,7 @@ class Packed:
     places: Tensor
     """Where each packed token stands in the batch, of B T; (N,)."""
     count: int
-    """n."""
+    """n, the tokens that are the batch's own."""
     order: Tensor
     """Which input of the batch is packed first, second, ..., (B,)."""
     firsts: Tensor

@@ -98,6 +98,20 @@ def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(
     assert (tmp_path / "other/few/study.json").read_bytes() == (reports / "few/study.json").read_bytes()
 
 
+def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(reports: Path, tmp_path: Path) -> None:
+    runs = [finish(reports, seed) for seed in (1, 2, 3)]
+    ledger = Ledger(reports)
+    for run in runs[:2]:  # two runs that kept the same weights
+        kept = ledger.find(run)
+        assert kept is not None
+        write_json(
+            ledger.folder(run) / "run.json", kept.model_copy(update={"artifact_digest": "ee"}).model_dump(mode="json")
+        )
+    chosen_from = [{"task": "sst", "digest": "ee"}, {"digest": None}, "x"]
+    fusion = record(sources=(), identity={**record().identity, "sources": chosen_from})
+    assert Runs(reports, tmp_path / "store").built_on(fusion) == sorted(runs[:2])
+
+
 def test_a_run_that_is_not_whole_is_left_out(reports: Path, tmp_path: Path) -> None:
     whole, without_curve = finish(reports, 1), finish(reports, 2)
     (Ledger(reports).folder(without_curve) / "curve.csv").unlink()
