@@ -131,6 +131,15 @@ class TaskData:
         test = None if self.test is None else part(self.test, test_limit, _DEV_SEED, "--dev-limit")
         return replace(self, train=train, dev=dev, test=test, whole=self)
 
+    def permuted(self, seed: int) -> TaskData:
+        """The same with the labels of the training rows in random order: nothing to learn but how often each occurs.
+
+        What is trained on them is a control for what real labels teach (Zhang et al. 2017; Hewitt & Liang 2019).
+        """
+        order = np.random.default_rng(seed).permutation(len(self.train))
+        train = self.train.assign(label=self.train["label"].to_numpy()[order])
+        return replace(self, train=train, whole=self)
+
     def halved(self, task: Task, seed: int) -> TaskData:
         """One half of dev chooses and the other scores; see :func:`pipeline.data.cut.cut`."""
         dev, test = _parts(self.dev, 0.5, seed, f"dev of task '{task.name}'")

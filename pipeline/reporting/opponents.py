@@ -46,6 +46,8 @@ class Duel:
     """A row of fusion against the best row of one kind on each target."""
 
     line: Line
+    ours: dict[str, Line]
+    """By target: of the line and its variants the one with the best mean over seeds on the rows that choose."""
     kind: str
     best: dict[str, Line]
     """By target: of the lines of the kind the one with the best mean over seeds on the rows that choose."""
@@ -74,14 +76,18 @@ def duels(runs: StudyRuns) -> list[Duel]:
     without = [line for line in runs.lines if not holds_fusion(study, line.row)]
     found = []
     for line in fusions:
+        variants = [other for other in fusions if study.row(other.row).variant_of == line.row]
+        ours = _best_by_target(runs, [line, *variants])
         for kind, of_kind in OPPONENTS.items():
-            others = [other for other in without if of_kind(study, other.row)]
-            best = {target: other for target in study.targets if (other := _best(runs, others, target))}
-            pairs = ((target, runs.cell(line, target), runs.cell(other, target)) for target, other in best.items())
-            parts = {target: runs.difference(ours, theirs, target) for target, ours, theirs in pairs}
+            best = _best_by_target(runs, [other for other in without if of_kind(study, other.row)])
+            parts = {
+                target: runs.difference(runs.cell(ours[target], target), runs.cell(other, target), target)
+                for target, other in best.items()
+                if target in ours
+            }
             known = {target: difference for target, difference in parts.items() if difference is not None}
             if len(known) == len(study.targets):
-                found.append(Duel(line, kind, best, known))
+                found.append(Duel(line, ours, kind, best, known))
     leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in found}
     means = {(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in found}
     verdicts: dict[tuple[Line, str], Comparison] = {}
@@ -96,9 +102,15 @@ def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
     return {duel.kind: duel.comparison for duel in own if duel.comparison is not None}
 
 
-def _best(runs: StudyRuns, lines: list[Line], target: str) -> Line | None:
-    scores = {line: mean_of(scored.score.dev for scored in runs.cell(line, target)) for line in lines}
-    return max((line for line in lines if scores[line] is not None), key=lambda line: scores[line] or 0.0, default=None)
+def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
+    """Of ``lines`` the best on the rows that choose, for each target that one of them has."""
+    found = {}
+    for target in runs.study.targets:
+        scores = {line: mean_of(scored.score.dev for scored in runs.cell(line, target)) for line in lines}
+        known = {line: score for line, score in scores.items() if score is not None}
+        if known:
+            found[target] = max(known, key=lambda line: known[line])
+    return found
 
 
 def opponents_table(runs: StudyRuns) -> Table | None:
@@ -113,12 +125,14 @@ def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
     cells = {"method": line_cell(runs, duel.line), "against": text_cell(duel.kind)}
     if len(duel.parts) == 1:
         ((target, best),) = duel.best.items()
-        both = runs_of((*runs.cell(duel.line, target), *runs.cell(best, target)))
+        both = runs_of((*runs.cell(duel.ours[target], target), *runs.cell(best, target)))
         return cells | {target: difference_cell(duel.parts[target].value, both, duel.comparison, runs.title(best))}
     parts, used = {}, list[str]()
     for target, part in duel.parts.items():
-        both = runs_of((*runs.cell(duel.line, target), *runs.cell(duel.best[target], target)))
-        parts[target] = difference_cell(part.value, both, untested=f"against {runs.title(duel.best[target])}")
+        line, best = duel.ours[target], duel.best[target]
+        both = runs_of((*runs.cell(line, target), *runs.cell(best, target)))
+        variant = f"{runs.title(line)} " if line != duel.line else ""
+        parts[target] = difference_cell(part.value, both, untested=f"{variant}against {runs.title(best)}")
         used += both
     mean = mean_of(part.value for part in duel.parts.values())
     return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")} | parts
@@ -136,4 +150,15 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     }
     said = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study.targets)
-    yield f"{capital(runs.title(leading))}, against the best row of each kind on {where}, {'; it '.join(said)}."
+    yield (
+        f"{capital(runs.title(leading))}{_variants(runs, leading)}, against the best row of each kind on {where},"
+        f" {'; it '.join(said)}."
+    )
+
+
+def _variants(runs: StudyRuns, leading: Line) -> str:
+    """Where variants stand for the leading fusion, in brackets; empty where none does."""
+    ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
+    on = {other: [target for target in ours if ours[target] == other] for other in dict.fromkeys(ours.values())}
+    said = [f"on {listed(targets)} as {runs.title(other)}" for other, targets in on.items() if other != leading]
+    return f" ({listed(said)}, which choosing rows prefer)" if said else ""

@@ -26,6 +26,7 @@ _OWN = frozenset(
         "score_loss",
         "one_logit",
         "extra",
+        "permute_labels",
         "head_dropout",
         "max_length",
         "batch_size",

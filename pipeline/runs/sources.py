@@ -17,7 +17,7 @@ from pipeline.system.errors import PipelineError, few, raise_all
 BEST = "best"
 
 # How the target's predictions are made, and from which rows: not carried over to adapters of other tasks.
-_TARGETS = ("head", "one_logit", "cosine_scale", "extra")
+_TARGETS = ("head", "one_logit", "cosine_scale", "extra", "permute_labels")
 
 Verdict = tuple[Artifact, str | None]
 """An adapter, and why it cannot be used; None if it can."""
@@ -191,7 +191,8 @@ class Fusion:
     def _preference(self, manifest: Manifest, seed: int) -> tuple[Any, ...]:
         own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
         # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
-        return own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
+        is_real = not manifest.recipe.permute_labels  # a control stands only where it is all there is, or named
+        return is_real, own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
 
     def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
         command, kind = self._extract_command(name.task), self.recipe.adapter.kind

@@ -12,7 +12,7 @@ from pipeline.system.errors import shortened
 
 Table = dict[str, Any]
 
-_NOT_COPIED = ("title", "published", "published_columns", "keep_weights")
+_NOT_COPIED = ("title", "published", "published_columns", "keep_weights", "variant_of")
 _MOST_CELLS = 1000
 _TASK_LISTS = ("targets", "sources", "order", "after")
 

@@ -91,6 +91,7 @@ class Recipe(Part):
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
     pairs: parts.Pairs = parts.Pairs()
     extra: Extras = Field((), description="tasks whose training rows are added to the target's")
+    permute_labels: bool = Field(False, description="a control: training rows get each other's labels, by the seed")
 
     adapter: parts.AdapterSettings = parts.AdapterSettings()
     bottleneck: parts.Bottleneck = parts.Bottleneck()

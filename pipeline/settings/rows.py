@@ -112,6 +112,7 @@ METHODS: dict[Method, Traits] = {
 _ONLY: dict[str, tuple[Method, str]] = {
     "order": ("sequential", "only sequential tuning goes through tasks in turn"),
     "own": ("fusion", "only a fusion has an adapter of its own target"),
+    "variant_of": ("fusion", "only a fusion stands for another"),
     "after": ("multitask", "only joint training (multitask) can come after other tasks"),
     "members": ("ensemble", "only an ensemble has members: of names one row"),
     "most": ("ensemble", "only an ensemble has members"),
@@ -144,6 +145,11 @@ class Row(BaseModel):
     )
     own: tuple[RowName, ...] = Field(
         (), description="fusion: rows of which the best on dev gives the target's own adapter; none: as `of`"
+    )
+    variant_of: RowName | None = Field(
+        None,
+        description="fusion: another row of fusion; against rows without fusion, the one of the two that is better on"
+        " the rows that choose stands for both, on each target",
     )
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")
@@ -225,6 +231,11 @@ class Row(BaseModel):
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
         elif base is not None and self.method in ("adapter", "merge") and base.of is not None:
             yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
+        other = rows.get(self.variant_of or "")
+        if self.variant_of and (other is None or other.method != "fusion" or other is self):
+            yield f"variant_of: '{self.variant_of}' is no other row of fusion"
+        elif other is not None and other.variant_of:
+            yield f"variant_of: '{self.variant_of}' is itself a variant of '{other.variant_of}': name that one"
         for own in self.own if self.method == "fusion" else ():
             if own not in rows or rows[own].method != "adapter":
                 yield f"own: '{own}' is no row of adapters"

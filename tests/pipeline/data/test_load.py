@@ -220,6 +220,19 @@ def test_a_limit_beyond_the_rows_keeps_them_all(uneven: Path) -> None:
     assert load_task_data(THREE, uneven, limit=10**6, seed=5).fingerprint == whole
 
 
+def test_permuted_labels_are_the_same_labels_of_other_rows_by_the_seed_in_train_alone(uneven: Path) -> None:
+    whole = load_task_data(THREE, uneven)
+    first, again, other = (whole.permuted(seed) for seed in (1, 1, 2))
+    assert first.fingerprint == again.fingerprint
+    assert len({each.fingerprint["train"] for each in (whole, first, other)}) == 3
+    assert first.fingerprint["dev"] == whole.fingerprint["dev"]
+    pd.testing.assert_frame_equal(first.train.drop(columns="label"), whole.train.drop(columns="label"))
+    assert Counter(first.train["label"]) == Counter(whole.train["label"])
+    # Rows keep their label as often as chance has it: the sum of squared shares.
+    kept = np.mean([(whole.permuted(seed).train["label"] == whole.train["label"]).mean() for seed in range(30)])
+    assert kept == pytest.approx((whole.train["label"].value_counts(normalize=True) ** 2).sum(), abs=0.03)
+
+
 def test_a_part_of_dev_is_stratified_and_the_same_for_every_run(uneven: Path) -> None:
     whole = load_task_data(THREE, uneven)
     parts = [load_task_data(THREE, uneven, limit=60, seed=seed, dev_limit=len(whole.dev) // 2) for seed in (1, 2)]

@@ -143,3 +143,35 @@ def test_a_fusion_that_lacks_a_target_or_has_no_opponent_is_left_out(tmp_path: P
     study.add("fusion", "sst", 1)
     assert duels(runs_of(study)) == [] and opponents_table(runs_of(study)) is None
     assert list(opponents_sentences(runs_of(study))) == []
+
+
+def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tmp_path: Path) -> None:
+    """On mr it is better on the rows that are scored, which do not choose."""
+    siamese = {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion", "targets": ["sst", "mr"]}
+    study = make(
+        tmp_path,
+        methods=["full", "fusion", "siamese"],
+        targets=["sst", "mr", "rte"],
+        rows={"siamese": siamese},
+        scoring="half",
+        seeds=[1],
+    )
+    for target in ("sst", "mr", "rte"):
+        study.add("full", target, 1, 0.5)
+        study.add("fusion", target, 1, predictions=predictions_of(target, 0.6, 1), own={"dev": 0.6})
+    study.add("siamese", "sst", 1, predictions=predictions_of("sst", 0.7, 2), own={"dev": 0.7})
+    study.add("siamese", "mr", 1, predictions=predictions_of("mr", 0.9, 3), own={"dev": 0.5})
+    runs = runs_of(study)
+    assert {duel.line for duel in duels(runs)} == {Line("fusion")}
+    ours = {"sst": Line("siamese"), "mr": Line("fusion"), "rte": Line("fusion")}
+    for duel in duels(runs):
+        assert duel.ours == ours
+        for target, line in ours.items():
+            expected = runs.cell(line, target)[0].value - runs.cell("full", target)[0].value
+            assert duel.parts[target].value == pytest.approx(expected)
+    table = opponents_table(runs)
+    assert table is not None
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
+    (sentence,) = opponents_sentences(runs)
+    assert sentence.startswith("Fusion (on sst as siamese fusion, which choosing rows prefer), against the best row")

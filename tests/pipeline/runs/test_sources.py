@@ -77,6 +77,16 @@ def test_of_any_two_adapters_the_better_one_is_taken(workspace: Workspace, tmp_p
         assert films.run == named(pair[1])  # the one that is named, whatever is better
 
 
+def test_an_adapter_of_permuted_labels_is_taken_only_where_it_is_named_or_alone(workspace: Workspace) -> None:
+    keep(workspace, "1", "meals", recipe={"permute_labels": True}, seed=1, dev=0.9)
+    keep(workspace, "2", "songs", seed=1)
+    keep(workspace, "3", "films")
+    assert [each.run for each in chosen(workspace, None)] == [named("3"), named("1"), named("2")]
+    keep(workspace, "4", "meals", seed=2, dev=0.5)
+    assert [each.run for each in chosen(workspace, None)] == [named("3"), named("4"), named("2")]
+    assert [each.run for each in chosen(workspace, f"films,meals@{named('1')}")] == [named("3"), named("1")]
+
+
 def test_without_names_every_task_with_an_adapter_that_fits_takes_part(workspace: Workspace) -> None:
     for task in ("pairs", "meals", "films"):
         keep(workspace, task[0].replace("p", "b").replace("m", "c"), task)

@@ -636,6 +636,7 @@ DEFAULTS = {
     "epoch_of": None,
     "max_steps_per_epoch": None,
     "score_train": False,
+    "permute_labels": False,
 }
 
 

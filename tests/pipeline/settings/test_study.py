@@ -378,6 +378,25 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.fusion.own: 'full' is no row of adapters",
         ],
     ),
+    "variants of what they cannot stand for": (
+        {
+            "methods": ["full", "a", "b"],
+            "rows": {
+                "a": {"method": "fusion", "variant_of": "fusion"},
+                "b": {"method": "fusion", "variant_of": "a"},
+                "c": {"method": "fusion", "variant_of": "c"},
+                "d": {"method": "fusion", "variant_of": "full"},
+                "e": {"method": "adapter", "variant_of": "fusion"},
+                "fusion": {},
+            },
+        },
+        [
+            "rows.b.variant_of: 'a' is itself a variant of 'fusion': name that one",
+            "rows.c.variant_of: 'c' is no other row of fusion",
+            "rows.d.variant_of: 'full' is no other row of fusion",
+            "rows.e.variant_of: only a fusion stands for another, not adapter",
+        ],
+    ),
     "a backbone without a name": ({"rows": {"full": {"backbone": ""}}}, ["rows.full.backbone: String"]),
     "rows built on rows of another backbone": (
         {
