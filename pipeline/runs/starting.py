@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import pair_features
+from pipeline.models.heads import CosineHead, pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact
 from pipeline.runs.build import modules_of, same_head
@@ -102,7 +102,7 @@ def choose_start(
 
 
 class _Features(nn.Module):
-    """In place of a head: what a linear one would read."""
+    """In place of a head with weights: what a linear one would read."""
 
     def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
         return u if v is None else pair_features(u, v)
@@ -111,7 +111,7 @@ class _Features(nn.Module):
 def sentence_vectors(
     candidate: Artifact | None, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> np.ndarray:
-    """What a linear head would read of ``rows``, (rows, features), with the adapter ``candidate`` or with none.
+    """As :func:`features_of`, with the adapter ``candidate`` or with none.
 
     Args:
         recipe: of the task that the rows are of, resolved.
@@ -126,10 +126,11 @@ def sentence_vectors(
 def features_of(
     encoder: PreTrainedModel, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
 ) -> np.ndarray:
-    """What a linear head would read of ``rows`` from ``encoder``, (rows, features)."""
+    """What a head reads of ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
     assert recipe.encoding is not None and recipe.pooling is not None
+    head = CosineHead() if recipe.head == "cosine" else _Features()
     vectors = mean_outputs(
-        TransferModel(encoder, _Features(), recipe.encoding, recipe.pooling).to(accelerator.device),
+        TransferModel(encoder, head, recipe.encoding, recipe.pooling).to(accelerator.device),
         splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,

@@ -82,6 +82,7 @@ class TrainingRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
+        probed = bool(self.request.adapters) and (self.request.kind == "adapter" or self.recipe.probes_sources)
         return {
             "kind": self.request.kind,
             "tasks": {
@@ -98,6 +99,8 @@ class TrainingRun:
             "sources": [
                 {"task": source.task, "digest": source.digest} for source in self.sources(self.request.adapters)
             ],
+            # Probes for a head that is a cosine once read what a linear one would.
+            **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),
         }
 
     @cached_property

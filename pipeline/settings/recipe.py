@@ -259,6 +259,12 @@ class Recipe(Part):
         return not (self.trains_own and self.gated.own != "trained")
 
     @property
+    def probes_sources(self) -> bool:
+        """Whether probes choose what a fusion starts with."""
+        gated = self.fusion.form == "gated" and (self.gated.start == "probe" or self.gated.own == "warm")
+        return self.trainable == "fusion" and (gated or self.fusion.best is not None)
+
+    @property
     def _kind_part(self) -> str:
         """The part with the settings of the modules that are trained; empty: it has none."""
         return ADAPTER_KINDS[self.adapter.kind] if self.has_modules or not self.fuses_own else ""

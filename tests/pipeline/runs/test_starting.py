@@ -10,10 +10,12 @@ from safetensors.torch import load_file
 
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact
+from pipeline.runs.starting import features_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
+from pipeline.training.devices import make_accelerator
 from stages.compare.check import checked
 from stages.compare.compare import compare
 from stages.extract import extract
@@ -76,6 +78,26 @@ def test_the_task_is_best_read_off_the_adapter_of_one_that_is_like_it(workspace:
     assert [source.task for source in begun.sources] == ["meals", "pairs"]
     fresh = extract("films", quick("adapter", **settings), workspace, seed=0)
     assert begun.dev > fresh.dev
+
+
+def test_a_probe_reads_what_the_head_reads(workspace: Workspace, quick: Quick) -> None:
+    """For a cosine that is the cosine alone; with it the probes have a run of another name."""
+    task, backbone, accelerator = workspace.task("pairs"), workspace.backbone, make_accelerator("fp32")
+    rows, encoder = workspace.task_data(task, None, 0).dev, backbone.load()
+    read = {}
+    for head in ("linear", "cosine"):
+        recipe = workspace.resolve(quick("adapter", encoding="siamese", head=head), task)
+        read[head] = torch.from_numpy(features_of(encoder, recipe, rows, backbone, accelerator))
+    width = encoder.config.hidden_size
+    u, v = read["linear"][:, :width], read["linear"][:, width : 2 * width]
+    assert read["cosine"].shape == (len(rows), 1)
+    torch.testing.assert_close(read["cosine"][:, 0], torch.cosine_similarity(u, v))
+
+    extract("meals", quick("adapter"), workspace, seed=0)
+    cosine = quick("adapter", encoding="siamese", head="cosine")
+    begun, fresh = (extract("pairs", cosine, workspace, seed=0, start_from=start) for start in ("meals", None))
+    assert begun.identity["probe"] == "cosine"
+    assert "probe" not in fresh.identity
 
 
 def test_where_none_is_better_than_the_bare_backbone_it_begins_fresh(
