@@ -1,7 +1,12 @@
 """Verbs that make models: extract, fuse, prune, pretrain, demo."""
 
+from __future__ import annotations
+
+import sys
+import time
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -9,6 +14,11 @@ from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Runni
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import AdapterKind
 from pipeline.system.streams import LIBRARIES, announce
+
+if TYPE_CHECKING:  # they load torch
+    from pipeline.records.ledger import RunRecord
+    from pipeline.runs.workspace import Workspace
+    from pipeline.settings.recipe import Recipe
 
 Sources = Annotated[str | None, Parameter(name=("--sources", "--adapters"))]
 
@@ -46,11 +56,10 @@ def extract(
     recipe = training.parse(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
-    workspace, seed, limit = places.workspace(running), running.seed, running.limit
-    print_run(
-        stage.extract(task, recipe, workspace, seed=seed, limit=limit, start_from=start_from, force=running.force),
-        running.json,
-    )
+    workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
+    record = stage.extract(task, recipe, workspace, seed=seed, limit=limit, start_from=start_from, force=running.force)
+    print_run(record, running.json)
+    _tell_untrained(record, recipe, workspace, begun)
 
 
 def fuse(
@@ -86,20 +95,41 @@ def fuse(
     from stages import fuse as stage
 
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
-    workspace, seed, limit = places.workspace(running), running.seed, running.limit
-    print_run(
-        stage.fuse(
-            target,
-            recipe,
-            workspace,
-            seed=seed,
-            limit=limit,
-            target_limit=target_limit,
-            sources=sources,
-            force=running.force,
-        ),
-        running.json,
+    workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
+    record = stage.fuse(
+        target,
+        recipe,
+        workspace,
+        seed=seed,
+        limit=limit,
+        target_limit=target_limit,
+        sources=sources,
+        force=running.force,
     )
+    print_run(record, running.json)
+    _tell_untrained(record, recipe, workspace, begun)
+
+
+def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace, begun: float) -> None:
+    """Say on stderr where the backbone's own cosine beats what was just trained, unless the user chose the reading.
+
+    Args:
+        begun: when the command began, in seconds since the epoch.
+    """
+    from pipeline.runs.untrained import untrained_cosine
+    from pipeline.training.devices import process_count
+
+    was_trained = datetime.fromisoformat(record.finished_at).timestamp() >= int(begun)
+    if recipe.encoding or recipe.head or not was_trained or process_count() > 1:
+        return
+    scores = untrained_cosine(record, workspace)
+    if scores is not None and scores[0] > scores[1]:
+        threshold = ' and cosine_threshold = "tuned" in a --recipe file' if workspace.task(record.task).classes else ""
+        print(
+            f"note: untrained, the cosine of the two texts' vectors has {record.metric} {scores[0]:.4f} on dev, more"
+            f" than this model's {scores[1]:.4f}: train from there with --encoding siamese --head cosine{threshold}",
+            file=sys.stderr,
+        )
 
 
 def prune(

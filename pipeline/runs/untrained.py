@@ -1,0 +1,38 @@
+"""What a backbone knows of pairs of texts before any training: the cosine of their sentence vectors.
+
+A sentence encoder was made for that (Reimers & Gurevych 2019). An adapter that reads both texts as one input begins
+without it, and few rows may not bring it as far.
+"""
+
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.build import assemble
+from pipeline.runs.scoring import Scoring
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.metrics import score
+from pipeline.training.devices import make_accelerator
+
+ROWS = 1000
+"""Rows of dev that are compared; of more, a sample."""
+
+
+def untrained_cosine(record: RunRecord, workspace: Workspace) -> tuple[float, float] | None:
+    """The scores of the untrained backbone's cosine and of a run, on the same rows of dev.
+
+    None unless the run read the pairs of one task as one input each, and the task has two classes or a score. Two
+    classes are told apart by the threshold that is best on these rows.
+    """
+    if len(record.trained_on) > 1 or record.recipe.encoding != "cross":
+        return None
+    task = workspace.task(record.task)
+    if not (task.is_pair and (task.kind == "score" or len(task.classes) == 2)):
+        return None
+    settings = {"trainable": "head", "encoding": "siamese", "head": "cosine", "cosine_threshold": "tuned"}
+    recipe = workspace.resolve(Recipe.parse(settings, "the untrained cosine"), task)
+    dev = workspace.task_data(task, record.own.limit, record.seed).dev
+    rows = dev.sample(ROWS, random_state=0).reset_index(drop=True) if len(dev) > ROWS else dev
+    scoring = Scoring(task, rows, recipe, workspace.backbone, make_accelerator(recipe.precision))
+    model = assemble(workspace.backbone.load(), recipe, task).requires_grad_(False).to(scoring.accelerator.device)
+    cosine = scoring.value(scoring.predict_choosing(model))
+    predictions = workspace.ledger.predictions(record.run, task.name, "dev").set_index("id")["prediction"]
+    return cosine, score(task.metric, predictions.loc[rows["id"]].to_numpy(), rows["label"].to_numpy())
