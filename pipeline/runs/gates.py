@@ -2,7 +2,7 @@
 
 What a source adds in one layer is what all layers above it read, so sources get in each other's way: two adapters at
 full strength are often worth less than one of them. Forward selection, as for ensembles (Caruana et al. 2004), finds
-the few that help together: each step adds the source and gate with which ridge regression on the sentence vectors
+the few that help together: each step adds the source and gate with which ridge regression on what the head reads
 explains most of the labels' variance on rows left out, until no step is worth it. The first has to explain
 significantly more than no source does: a useless one at full strength does harm.
 """
