@@ -148,8 +148,8 @@ class Row(BaseModel):
     )
     variant_of: RowName | None = Field(
         None,
-        description="fusion: another row of fusion; against rows without fusion, the one of the two that is better on"
-        " the rows that choose stands for both, on each target",
+        description="fusion: another row of fusion; against rows without fusion, on each target the one stands for both"
+        " that is better on the rows that choose",
     )
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")
