@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from pipeline.data.load import Added, TaskData, as_labels, label_key, stratified
+from pipeline.data.load import Added, TaskData, as_labels, label_key
 from pipeline.data.overlap import overlapping_rows
+from pipeline.data.sample import stratified
 from pipeline.data.tasks import Task
 from pipeline.data.tasks.extra import Extra
 from pipeline.system.errors import raise_all

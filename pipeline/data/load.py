@@ -20,6 +20,7 @@ import pandas as pd
 
 from pipeline.data.cut import cut
 from pipeline.data.overlap import overlapping_rows
+from pipeline.data.sample import stratified
 from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.tasks import Files, Hub, Source, Split, Task
 from pipeline.system.errors import PipelineError, raise_all, shortened
@@ -478,22 +479,3 @@ def as_number(value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         return float("nan")
     return number if np.isfinite(number) else float("nan")
-
-
-def stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
-    """``size`` row positions in file order, each class (or fifth of the score range) in its share.
-
-    Shares are rounded by largest remainder, so they add up to ``size`` exactly.
-    """
-    values = labels.to_numpy()
-    strata = values if labels.dtype.kind == "i" else np.digitize(values, np.quantile(values, [0.2, 0.4, 0.6, 0.8]))
-    names, counts = np.unique(strata, return_counts=True)
-    exact = counts * size / counts.sum()
-    take = np.floor(exact).astype(int)
-    for position in np.argsort(take - exact, kind="stable")[: size - take.sum()]:
-        take[position] += 1
-    generator = np.random.default_rng(seed)
-    chosen = [
-        generator.permutation(np.flatnonzero(strata == name))[:count] for name, count in zip(names, take, strict=True)
-    ]
-    return np.sort(np.concatenate(chosen))

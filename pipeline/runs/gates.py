@@ -15,6 +15,7 @@ import pandas as pd
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
+from pipeline.data.sample import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
@@ -58,7 +59,7 @@ def choose_gates(
     """
     if len(rows) < LEAST:
         return dict.fromkeys(sources, min(1.0, 2 / len(sources)))
-    rows = rows.sample(ROWS, random_state=0) if len(rows) > ROWS else rows
+    rows = at_most(rows, ROWS)
     labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     encoder.to(accelerator.device)
 

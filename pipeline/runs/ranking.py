@@ -15,6 +15,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
+from pipeline.data.sample import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.units import UnitReader
 from pipeline.models.backbone import Backbone
@@ -64,7 +65,7 @@ def best_sources(
             f"best_sources {count} (--sources best:{count}): {len(rows)} training rows of {task.name} are too few to"
             f" rank sources by (at least {LEAST}): name the sources"
         )
-    rows = rows.sample(ROWS, random_state=0) if len(rows) > ROWS else rows
+    rows = at_most(rows, ROWS)
     labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     for candidate in candidates:
         candidate.verify()

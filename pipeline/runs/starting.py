@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pipeline.data.sample import at_most
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import CosineHead, pair_features
@@ -84,8 +85,7 @@ def choose_start(
         if is_main:
             print(f"{title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
         return None
-    if len(rows) > ROWS:
-        rows = rows.sample(ROWS, random_state=0)
+    rows = at_most(rows, ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
     labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     bare, *others = (

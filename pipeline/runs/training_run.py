@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.load import TaskData
+from pipeline.data.sample import at_most
 from pipeline.data.tokens import TokenisedSplit, in_random_order, joined
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
@@ -206,11 +207,7 @@ class TrainingRun:
         """What scores training rows, if that is asked for."""
         if not self.recipe.score_train:
             return []
-        train = {name: rows.train for name, rows in self.data.items()}
-        shown = {
-            name: rows.sample(TRAIN_ROWS, random_state=0).reset_index(drop=True) if len(rows) > TRAIN_ROWS else rows
-            for name, rows in train.items()
-        }
+        shown = {name: at_most(rows.train, TRAIN_ROWS) for name, rows in self.data.items()}
         scorings = {
             name: Scoring(part.task, shown[name], part.recipe, self.backbone, accelerator)
             for name, part in self.parts.items()

@@ -4,6 +4,7 @@ A sentence encoder was made for that (Reimers & Gurevych 2019). An adapter that 
 without it, and few rows may not bring it as far.
 """
 
+from pipeline.data.sample import at_most
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.build import assemble
 from pipeline.runs.scoring import Scoring
@@ -30,7 +31,7 @@ def untrained_cosine(record: RunRecord, workspace: Workspace) -> tuple[float, fl
     settings = {"trainable": "head", "encoding": "siamese", "head": "cosine", "cosine_threshold": "tuned"}
     recipe = workspace.resolve(Recipe.parse(settings, "the untrained cosine"), task)
     dev = workspace.task_data(task, record.own.limit, record.seed).dev
-    rows = dev.sample(ROWS, random_state=0).reset_index(drop=True) if len(dev) > ROWS else dev
+    rows = at_most(dev, ROWS)
     scoring = Scoring(task, rows, recipe, workspace.backbone, make_accelerator(recipe.precision))
     model = assemble(workspace.backbone.load(), recipe, task).requires_grad_(False).to(scoring.accelerator.device)
     cosine = scoring.value(scoring.predict_choosing(model))

@@ -1,0 +1,28 @@
+"""Draw some of the rows where all are too many."""
+
+import numpy as np
+import pandas as pd
+
+
+def at_most(rows: pd.DataFrame, size: int) -> pd.DataFrame:
+    """``rows``, or where they are more than ``size``, a sample of that many that is always the same."""
+    return rows if len(rows) <= size else rows.sample(size, random_state=0).reset_index(drop=True)
+
+
+def stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
+    """``size`` row positions in file order, each class (or fifth of the score range) in its share.
+
+    Shares are rounded by largest remainder, so they add up to ``size`` exactly.
+    """
+    values = labels.to_numpy()
+    strata = values if labels.dtype.kind == "i" else np.digitize(values, np.quantile(values, [0.2, 0.4, 0.6, 0.8]))
+    names, counts = np.unique(strata, return_counts=True)
+    exact = counts * size / counts.sum()
+    take = np.floor(exact).astype(int)
+    for position in np.argsort(take - exact, kind="stable")[: size - take.sum()]:
+        take[position] += 1
+    generator = np.random.default_rng(seed)
+    chosen = [
+        generator.permutation(np.flatnonzero(strata == name))[:count] for name, count in zip(names, take, strict=True)
+    ]
+    return np.sort(np.concatenate(chosen))
