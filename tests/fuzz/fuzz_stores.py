@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore
+from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, Store
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
@@ -23,9 +23,17 @@ from tests.fuzz.fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_v
 
 ADAPTERS = {"sst": "a" * 12, "sts": "b" * 12}
 FUSION = "c" * 12
-RUNS = [f"{number:012x}" for number in range(4)]
 MEANING = {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"}
 ROWS = 24
+CELLS: list[tuple[Any, int]] = [(method, seed) for seed in (1, 2) for method in ("full", "adapter")]
+
+
+def _identity(kind: str, seed: int) -> dict[str, Any]:
+    tasks = {"sst": {"meaning": MEANING, "data": {"train": "train", "dev": "dev"}}}
+    return {"tasks": tasks, "backbone": {"weights": "hash of nano"}, "recipe": {"trainable": kind}, "seed": seed}
+
+
+RUNS = [run_name(_identity(kind, seed)) for kind, seed in CELLS]
 
 
 def make_store(root: Path) -> Store:
@@ -56,8 +64,7 @@ def make_reports(root: Path) -> Ledger:
     """A study of two methods and two seeds on one task, its runs, and an ensemble of them."""
     ledger, entries = Ledger(root), []
     study = Study.parse({"name": "own", "methods": ["full", "adapter"], "targets": ["sst"], "seeds": [1, 2]}, "test")
-    cells = [(method, seed) for seed in study.seeds for method in study.methods]
-    for run, (method, seed) in zip(RUNS, cells, strict=True):
+    for run, (method, seed) in zip(RUNS, CELLS, strict=True):
         ledger.finish(_record(run, method, seed), _curve(), {"sst": predictions(seed), "sts": predictions(0)})
         entries.append(Entry(method=method, target="sst", seed=seed, run=run, total_seconds=1.0))
     result = StudyResult(study=study, backbone="nano", entries=tuple(entries))
@@ -74,11 +81,9 @@ def make_reports(root: Path) -> Ledger:
 
 
 def _record(run: str, kind: Any, seed: int) -> RunRecord:
-    data = {"train": "train", "dev": "dev"}
-    identity = {"tasks": {"sst": {"meaning": MEANING, "data": data}}, "backbone": {"weights": "hash of nano"}}
     own = TaskScore(metric="accuracy", dev=0.5, rows=ROWS, recipe=Recipe(trainable=kind, epochs=1), train_rows=9)
     return RunRecord(
-        run=run, kind=kind, seed=seed, identity=identity, backbone="nano", best_epoch=1,
+        run=run, kind=kind, seed=seed, identity=_identity(kind, seed), backbone="nano", best_epoch=1,
         scores={"sst": own, "sts": TaskScore(metric="pearson", dev=0.1, rows=ROWS)},
         cost=Cost(trainable_parameters=7, seconds=1.5, examples_per_second=10.0, peak_memory_mb=100.0),
         parameters=Parameters(backbone=100, head=5), provenance={"commit": None, "python": "3"},

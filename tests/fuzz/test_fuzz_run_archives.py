@@ -1,0 +1,103 @@
+"""Zip files that are nearly archives of runs: what comes over is as it was, and what is here already stays."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.reporting.entries import StudyResult
+from pipeline.system.errors import PipelineError
+from stages.run_archives import export_runs, import_runs
+from stages.runs import Runs
+from tests.fuzz.fuzz_archives import Member, Packed, faulty, members_of, pack
+from tests.fuzz.fuzz_cases import fuzzed
+from tests.fuzz.fuzz_documents import damaged_bytes
+from tests.fuzz.fuzz_stores import RUNS, contents, json_files, make_reports
+
+
+def exported() -> list[Member]:
+    with tempfile.TemporaryDirectory() as scratch:
+        reports = make_reports(Path(scratch) / "reports").root.parent
+        export_runs(Runs(reports, Path(scratch) / "store"), Path(scratch) / "runs.zip", "own")
+        return members_of(Path(scratch) / "runs.zip")
+
+
+MEMBERS = exported()
+CONTENTS = {member.name: member.content for member in MEMBERS}
+RECORDS = [json.loads(content) for name, content in CONTENTS.items() if name.endswith("/run.json")]
+STUDY = json.loads(CONTENTS["study.json"])
+
+odd_names = st.sampled_from([
+    "../../x", "/x", "a", "", "a/b/c/", "study.json", "../study.json", f"{RUNS[0]}/checkpoint/state.safetensors",
+    f"{RUNS[0]}/../x", f"{RUNS[0]}/./run.json", f"{RUNS[0]}//run.json", f"{RUNS[0]}/weights.safetensors",
+    f"{RUNS[1]}/predictions-sts.parquet", f"{'0' * 12}/run.json", f"{RUNS[0]}/{'n' * 5000}", "C:\\x", "a\0/b",
+])  # fmt: skip
+
+
+def _document(members: list[Member], name: str) -> st.SearchStrategy[bytes]:
+    """A record or study that was changed."""
+    return json_files(StudyResult, [STUDY]) if name == "study.json" else json_files(RunRecord, RECORDS)
+
+
+@pytest.fixture(scope="module")
+def stocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reports that hold the first run of the archive, and the study."""
+    reports = make_reports(tmp_path_factory.mktemp("stocked") / "reports").root.parent
+    for run in RUNS[1:]:
+        Ledger(reports).remove(run)
+    return reports
+
+
+def check_import(folder: Path, content: bytes, stocked: Path | None) -> None:
+    """A run is finished here afterwards only if it was, or if all its files are those of the archive."""
+    (folder / "runs.zip").write_bytes(content)
+    reports = folder / "reports"
+    if stocked is not None:
+        shutil.copytree(stocked, reports)
+    before = contents(folder)
+    try:
+        imported = set(import_runs(reports, folder / "runs.zip").added)
+    except PipelineError:
+        imported = set()
+    after = contents(folder)
+    assert before.items() <= after.items()
+    was_here = {file.split("/")[2] for file in before if file.endswith("/run.json")}
+    new = Ledger(reports).records()[0].keys() - was_here
+    assert imported <= new
+    for run in new:
+        for member in members_of(folder / "runs.zip", f"{run}/"):
+            assert after[f"reports/runs/{member.name}"] == member.content
+
+
+@fuzzed(faulty(MEMBERS, odd_names, ".json", _document), st.booleans())
+def test_an_archive_of_any_members_gives_whole_runs_or_none(
+    room: Any, stocked: Path, members: list[Member], beside: bool
+) -> None:
+    try:
+        content = pack(members)
+    except (ValueError, OSError):  # what cannot even be written
+        return
+    with room() as folder:
+        check_import(folder, content, stocked if beside else None)
+
+
+@fuzzed(damaged_bytes(st.just(pack(MEMBERS))).map(Packed), st.booleans())
+def test_an_archive_of_any_bytes_gives_whole_runs_or_none(
+    room: Any, stocked: Path, packed: Packed, beside: bool
+) -> None:
+    with room() as folder:
+        check_import(folder, packed.content, stocked if beside else None)
+
+
+def test_the_archive_without_a_fault_is_imported(room: Any, stocked: Path) -> None:
+    with room() as folder:
+        (folder / "runs.zip").write_bytes(pack(MEMBERS))
+        shutil.copytree(stocked, folder / "reports")
+        imported = import_runs(folder / "reports", folder / "runs.zip")
+        assert sorted(imported.added) == sorted(RUNS[1:])
+        assert [kept.run for kept in imported.already_here] == RUNS[:1]
