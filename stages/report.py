@@ -17,7 +17,6 @@ from pipeline.reporting.page import write_page
 from pipeline.reporting.runs import AttentionMap
 from pipeline.reporting.tables import write_tables
 from pipeline.runs.restore import restore_run, task_of
-from pipeline.runs.scoring import lineage
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
@@ -153,7 +152,7 @@ def _maps(
     # task as it read it when it was trained on it.
     own = task in record.trained_on
     model = restore_run(record, task_of(record, task if own else record.task, workspace.store), workspace)
-    trained = record if own else next(source for source in lineage(record, ledger) if source.task == task)
+    trained = record if own else next(source for source in ledger.lineage(record) if source.task == task)
     recipe = trained.recipe_of(task)
     assert recipe.max_length is not None
     maps = []

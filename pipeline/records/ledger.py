@@ -250,6 +250,22 @@ class Ledger:
         """The finished run called ``run``, or None; a :class:`PipelineError` if its run.json is damaged."""
         return self._records.read(self.folder(run) / "run.json") if RUN_NAME.fullmatch(run) else None
 
+    def lineage(self, start: RunRecord | None) -> list[RunRecord]:
+        """The runs that tuning one model on several tasks in turn went through up to ``start``, the first one first.
+
+        Raises:
+            PipelineError: one is no longer in the ledger.
+        """
+        steps: list[RunRecord] = []
+        while start is not None:
+            steps.insert(0, start)
+            # Fine-tuning may have a linear probe for its source, which only gave its head.
+            source = start.sources[0].run if start.sources and start.kind != "full" else None
+            start = self.find(source) if source is not None else None
+            if source is not None and start is None:
+                raise PipelineError(f"run {source}, which run {steps[0].run} started from, is no longer in {self.root}")
+        return steps
+
     def names(self) -> list[str]:
         """The runs that left anything, finished or not."""
         return sorted(folder.name for folder in self.root.iterdir()) if self.root.is_dir() else []

@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -77,12 +77,16 @@ def in_effect(recipe: Recipe) -> dict[str, Any]:
     return values
 
 
+def _ours(recipe: Recipe, method: Method) -> dict[str, Any]:
+    return {"method": method, "optimizer": "AdamW", **in_effect(recipe)}
+
+
 def differences(theirs: Mapping[str, Any], recipe: Recipe, method: Method) -> dict[str, tuple[str, str]]:
     """The settings that are stated and not ours, by key: theirs and ours as text.
 
     A setting without effect on our recipe, whose part is at its default there, still differs: the report had it.
     """
-    ours = {"method": method, "optimizer": "AdamW", **in_effect(recipe)}
+    ours = _ours(recipe, method)
     if method == "ensemble":  # it trains nothing itself
         theirs = {key: value for key, value in theirs.items() if key == "method"}
     return {
@@ -104,35 +108,70 @@ def _text(value: Any) -> str:
     return MISSING if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def published_differences_table(runs: StudyRuns) -> Table | None:
-    """A line a published row and setting that is not ours; None where there is none, or no published table."""
+class Trained(NamedTuple):
+    """A published row, and how ours was trained on one task."""
+
+    table: str
+    name: str
+    task: str
+    theirs: Mapping[str, Any]
+    """What the report says."""
+    recipe: Recipe
+    method: Method
+    runs: tuple[str, ...]
+
+
+def _trained(runs: StudyRuns) -> Iterator[Trained]:
+    """Each published row that a row of the study stands for, on each task."""
     source = runs.study.published
-    if source is None or not any(setting.report == source.report for setting in all_settings()):
-        return None
-    rows: list[tuple[Cell, ...]] = []
+    if source is None:
+        return
     of_table: dict[str, set[str]] = {}
     for value in published_values(source):
         of_table.setdefault(value.table, set()).add(source.tasks.get(value.metric, ""))
-    unstated: dict[str, None] = {}
     for table, name in dict.fromkeys((value.table, value.row) for value in published_values(source)):
-        found: dict[tuple[str, str, str], dict[str, None]] = {}
-        used: dict[str, None] = {}
         for line, trained in lines_of(runs, name):
             for task in [trained] if trained else [task for task in tasks_of(runs, source) if task in of_table[table]]:
-                if not (group := runs.cell(line, task)):
-                    continue
-                recipe = _recipe(runs, group[0].record, task)
-                theirs = settings_of(source.report, table, name, task)
-                unstated |= dict.fromkeys(key for key, value in theirs.items() if value == UNSTATED)
-                used |= dict.fromkeys(runs_of(group))
-                for key, both in differences(theirs, recipe, runs.study.row(line.row).method).items():
-                    found.setdefault((key, *both), {})[task] = None
-        for (key, their, our), tasks in found.items():
-            cells = (table, name, key.replace("_", " "), ", ".join(tasks), their, our)
-            rows.append((*map(Cell, cells[:5]), Cell(our, our, tuple(used))))
-    columns = ("table", "method", "setting", "tasks", source.report, "ours")
-    said = f"The report does not say: {', '.join(key.replace('_', ' ') for key in unstated)}." if unstated else ""
-    return Table.named("published-differences", columns, rows, unstated=said) if rows else None
+                if group := runs.cell(line, task):
+                    theirs, method = settings_of(source.report, table, name, task), runs.study.row(line.row).method
+                    recipe = _recipe(runs, group[0].record, task)
+                    yield Trained(table, name, task, theirs, recipe, method, runs_of(group))
+
+
+def published_differences_table(runs: StudyRuns) -> Table | None:
+    """A line a published row and setting that is not ours; None where there is none, or no published table."""
+    found: dict[tuple[str, str, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for one in _trained(runs):
+        for key, (their, our) in differences(one.theirs, one.recipe, one.method).items():
+            tasks, used = found.setdefault((one.table, one.name, key, their, our), ({}, {}))
+            tasks[one.task] = None
+            used.update(dict.fromkeys(one.runs))
+    if runs.study.published is None or not found:
+        return None
+    rows = [
+        (*map(Cell, (table, name, key.replace("_", " "), ", ".join(tasks), their)), Cell(our, our, tuple(used)))
+        for (table, name, key, their, our), (tasks, used) in found.items()
+    ]
+    columns = ("table", "method", "setting", "tasks", runs.study.published.report, "ours")
+    return Table.named("published-differences", columns, rows)
+
+
+def published_unstated_table(runs: StudyRuns) -> Table | None:
+    """A line a setting that the report does not give for some row, and what it is in ours; None without any."""
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for one in _trained(runs):
+        if one.method == "ensemble":  # it trains nothing itself
+            continue
+        ours = _ours(one.recipe, one.method)
+        for key, value in one.theirs.items():
+            if value == UNSTATED:
+                found.setdefault(key, {}).setdefault(_text(ours[key]), {})[one.task] = None
+    rows = [
+        tuple(map(Cell, (key.replace("_", " "), ", ".join(tasks), our)))
+        for key, values in found.items()
+        for our, tasks in values.items()
+    ]
+    return Table.named("published-unstated", ("setting", "tasks", "ours"), rows) if rows else None
 
 
 def _recipe(runs: StudyRuns, record: RunRecord, task: str) -> Recipe:

@@ -54,7 +54,8 @@ def build_for_training(
     recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
-    # LP-FT (Kumar et al. 2022) takes a probe's head over; sequential tuning (Phang et al. 2019) all but the head.
+    # LP-FT (Kumar et al. 2022) takes a probe's head over; sequential tuning (Phang et al. 2019) all but the head; joint
+    # training also the heads of its tasks.
     probe = request.start if request.start is not None and request.start.kind == "frozen" else None
     if request.start is not None and probe is None:
         _load_start(encoder, request.start, ledger)
@@ -63,6 +64,9 @@ def build_for_training(
     model = assemble_all(encoder, parts, backbone)
     if probe is not None:
         load_weights(model.of(first.task.name).head, probe, ledger, part="head.")
+    for record in ledger.lineage(request.start) if request.kind == "multitask" else ():
+        if record.task in parts and same_head(record.recipe, parts[record.task].recipe):
+            load_weights(model.of(record.task).head, record, ledger, part="head.")
     if request.kind == "merge":
         _merge(request, first, model, encoder)
     if initial is not None:

@@ -13,13 +13,12 @@ from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import CosineHead
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
-from pipeline.records.ledger import Ledger, RunRecord, TaskScore
+from pipeline.records.ledger import RunRecord, TaskScore
 from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Prediction, best_threshold, score
-from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Progress, Scores
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Extend, mean_outputs
@@ -151,23 +150,6 @@ class TrainScores:
 
     def state(self) -> dict[str, Tensor]:
         return {}
-
-
-def lineage(start: RunRecord | None, ledger: Ledger) -> list[RunRecord]:
-    """The runs that sequential tuning went through before, the first one first.
-
-    Raises:
-        PipelineError: one is no longer in the ledger.
-    """
-    steps: list[RunRecord] = []
-    while start is not None:
-        steps.insert(0, start)
-        # Fine-tuning may have a linear probe for its source, which only gave its head.
-        source = start.sources[0].run if start.sources and start.kind != "full" else None
-        start = ledger.find(source) if source is not None else None
-        if source is not None and start is None:
-            raise PipelineError(f"run {source}, which run {steps[0].run} started from, is no longer in {ledger.root}")
-    return steps
 
 
 def score_again(

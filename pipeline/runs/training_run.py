@@ -24,7 +24,7 @@ from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.initial import InitialModel, chosen, initial_model
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
-from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, lineage, score_again, splits_of
+from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again, splits_of
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction, load_metric
@@ -102,6 +102,8 @@ class TrainingRun:
             ],
             # Probes for a head that is a cosine once read what a linear one would.
             **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),
+            # Joint training once began with fresh heads for all tasks, those tuned on before too.
+            **({"heads": "kept"} if self.request.kind == "multitask" and self.request.start is not None else {}),
         }
 
     @cached_property
@@ -192,7 +194,7 @@ class TrainingRun:
         best = evaluations.best(fitted)
         # Once, and after all choices; the model holds the kept weights.
         tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
-        earlier = lineage(self.request.start, ledger) if self.request.kind == "sequential" else []
+        earlier = ledger.lineage(self.request.start) if self.request.kind == "sequential" else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
         unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, hashes)
         if accelerator.is_main_process:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipeline.models.transfer_model import MultitaskModel
 from pipeline.runs.build import build_for_training
 from pipeline.runs.restore import restore_weights
 from pipeline.runs.scoring import Scoring
@@ -300,6 +301,34 @@ def test_frozen_embeddings_stay_and_are_kept_for_the_task_after(workspace: Works
     layer = next(name for name in before if name.endswith("layer.0.output.dense.weight"))
     assert not torch.equal(before[layer], after[layer])
     assert second.cost.trainable_parameters < first.cost.trainable_parameters
+
+
+@pytest.mark.parametrize("changed", [{}, {"head": "mlp"}], ids=str)
+def test_after_other_tasks_it_keeps_the_heads_that_fit(
+    changed: dict[str, str], workspace: Workspace, quick: Quick
+) -> None:
+    first = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
+    second = single_run(
+        workspace, "sequential", "meals", quick("full", epochs=1), seed=1, start=first, keep_weights=True
+    ).get()
+    tasks, plain = ("pairs", "films", "meals"), quick("full", epochs=1)
+    recipes = {"pairs": plain, "films": quick("full", epochs=1, **changed), "meals": plain}
+    limits = dict.fromkeys(tasks, 40)
+    after, fresh = (
+        joint_run(workspace, tasks, recipes, seed=1, limits=limits, start=start) for start in (second, None)
+    )
+    assert after.name != fresh.name
+    built, new = (
+        build_for_training(run.request, run.parts, run.backbone, workspace.ledger).model for run in (after, fresh)
+    )
+
+    def head(model: MultitaskModel, task: str) -> dict[str, torch.Tensor]:
+        return {f"head.{name}": tensor for name, tensor in model.of(task).head.state_dict().items()}
+
+    kept = {"films": first, "meals": second} if not changed else {"meals": second}
+    for task in tasks:
+        expected = load_file(workspace.ledger.weights_file(kept[task].run)) if task in kept else head(new, task)
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in head(built, task).items())
 
 
 @pytest.mark.parametrize(

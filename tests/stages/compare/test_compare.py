@@ -15,7 +15,6 @@ from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.forgetting import changes
 from pipeline.reporting.runs import StudyRuns
-from pipeline.runs.scoring import lineage
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
@@ -178,7 +177,7 @@ def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(worksp
     assert cells["films"].run == cells["pairs"].run
     record = workspace.ledger.find(cells["pairs"].run)
     assert (record.task, set(record.scores)) == ("pairs", {"films", "meals", "pairs"})
-    steps = lineage(record, workspace.ledger)
+    steps = workspace.ledger.lineage(record)
     assert [(step.kind, step.task) for step in steps] == [
         ("full", "films"), ("sequential", "meals"), ("sequential", "pairs"),
     ]  # fmt: skip
@@ -201,7 +200,7 @@ def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace
     (run,) = {entry.run for entry in result.entries if entry.method == "later"}
     (plain,) = {entry.run for entry in result.entries if entry.method == "multitask"}
     record, first = workspace.ledger.find(run), workspace.ledger.find(plain)
-    steps = lineage(record, workspace.ledger)
+    steps = workspace.ledger.lineage(record)
     assert [(step.kind, step.task) for step in steps[:2]] == [("full", "meals"), ("sequential", "films")]
     assert steps[1].weights_sha256 == record.sources[0].digest
     # What it begins with counts: same recipe, rows and seed, another model.
