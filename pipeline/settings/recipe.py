@@ -26,6 +26,7 @@ from pipeline.system.errors import PipelineError, raise_all, validation_problems
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Schedule = Literal["linear", "noam", "constant"]
+AdamCorrection = Literal["moments", "step"]
 ScoreLoss = Literal["normalised", "raw"]
 CosineThreshold = Literal["zero", "tuned"]
 ClassWeights = Literal["none", "balanced"]
@@ -124,6 +125,10 @@ class Recipe(Part):
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient")
     adam_beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's decay of the mean squared gradient")
     adam_epsilon: Number = Field(1e-8, gt=0, description="AdamW's, added to the root of the mean squared gradient")
+    adam_correction: AdamCorrection = Field(
+        "moments",
+        description="AdamW's correction of bias: of both moments, before epsilon (PyTorch), or of the step size (step)",
+    )
     schedule: Schedule = Field(
         "linear", description="rates after warm-up: linear to zero; noam: inverse square root of steps; constant"
     )

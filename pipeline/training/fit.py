@@ -16,7 +16,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
-from torch.optim import AdamW
 
 from pipeline.data.batches import Piece, prefetched
 from pipeline.settings.recipe import Recipe
@@ -24,7 +23,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
 from pipeline.training.devices import in_any_process, peak_memory_mb, reset_peak_memory
-from pipeline.training.optim import SCHEDULES, parameter_groups, peak_rates
+from pipeline.training.optim import OPTIMIZERS, SCHEDULES, parameter_groups, peak_rates
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.sharding import copy_to_shard, whole
 from pipeline.training.surgery import Surgery
@@ -96,7 +95,7 @@ def fit(
     rates = peak_rates(trained, recipe, pretrained)
     groups = parameter_groups(trained, recipe.weight_decay, without_decay, rates)
     betas = (recipe.adam_beta1, recipe.adam_beta2)
-    optimizer = AdamW(groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
+    optimizer = OPTIMIZERS[recipe.adam_correction](groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
     plain, (model, prepared) = model, accelerator.prepare(trained, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, plain, trained, optimizer, accelerator, companions)
     progress = state.progress

@@ -4,11 +4,12 @@ import math
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from pipeline.models.layout import BASE
 from pipeline.models.tensors import layer_of
-from pipeline.settings.recipe import Recipe, Schedule
+from pipeline.settings.recipe import AdamCorrection, Recipe, Schedule
 
 
 def parameter_groups(
@@ -81,6 +82,43 @@ def is_pretrained(name: str, own: Collection[str] | None) -> bool:
 def _name_in_encoder(name: str) -> str:
     """The name that a parameter of an encoder has within it; empty for all others."""
     return f".{name}".partition(".backbone.")[2]
+
+
+class StepCorrectedAdamW(torch.optim.AdamW):
+    """AdamW with the bias correction in the step size (Kingma & Ba 2015, end of section 2), as the course has it.
+
+    With m and v the means of the gradient and of its square, in place of PyTorch's
+
+        theta <- (1 - lr wd) theta - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+
+    a step is
+
+        theta <- (1 - lr wd) (theta - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps))
+
+    which is PyTorch's with ``eps / sqrt(1 - beta2^t)``, the decay last.
+    """
+
+    def __init__(self, params: Any, betas: tuple[float, float], eps: float, **settings: Any) -> None:
+        super().__init__(params, betas=betas, eps=eps, **settings)
+        self._epsilon, self._beta2 = eps, betas[1]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            taken = max((float(self.state[each]["step"]) for each in group["params"] if self.state[each]), default=0.0)
+            group["eps"] = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
+            group["weight_decay"] = 0.0
+        loss = super().step(closure)
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+            for parameter in group["params"]:
+                if decay and parameter.grad is not None:
+                    parameter.mul_(1 - group["lr"] * decay)
+        return loss
+
+
+OPTIMIZERS: dict[AdamCorrection, type[torch.optim.AdamW]] = {"moments": torch.optim.AdamW, "step": StepCorrectedAdamW}
 
 
 def linear_schedule(step: int, total: int, warmup_ratio: float) -> float:

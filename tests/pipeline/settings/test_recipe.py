@@ -633,6 +633,7 @@ DEFAULTS = {
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
+    "adam_correction": "moments",
     "epoch_of": None,
     "max_steps_per_epoch": None,
     "score_train": False,

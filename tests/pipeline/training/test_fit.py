@@ -937,6 +937,7 @@ def test_the_first_step_of_adamw_is_the_one_worked_out_by_hand() -> None:
     """Decay before the step, epsilon after bias correction: 1 - 1e-5 - 1e-3 * 0.5 / (0.5 + epsilon)."""
     assert stepped([0.5], adam_epsilon=1e-6) == pytest.approx(0.99899000, abs=5e-9)
     assert stepped([0.5], adam_epsilon=0.5) == pytest.approx(0.99949, abs=5e-9)
+    assert stepped([0.5], adam_epsilon=1e-6, adam_correction="step") == pytest.approx(0.99899007, abs=5e-9)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.999), (0.9, 0.6), (0.0, 0.0)])

@@ -7,7 +7,14 @@ from torch import nn
 from pipeline.models.heads import build_head
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.settings.recipe import Recipe
-from pipeline.training.optim import constant_schedule, linear_schedule, noam_schedule, parameter_groups, peak_rates
+from pipeline.training.optim import (
+    OPTIMIZERS,
+    constant_schedule,
+    linear_schedule,
+    noam_schedule,
+    parameter_groups,
+    peak_rates,
+)
 
 
 class Model(nn.Module):
@@ -203,3 +210,32 @@ def test_a_task_called_head_is_not_a_head() -> None:
 @pytest.mark.parametrize(("warmup", "factors"), [(0.0, [1, 1, 1, 1]), (0.5, [0.5, 1, 1, 1])])
 def test_a_constant_schedule_stays_where_its_warm_up_ends(warmup: float, factors: list[float]) -> None:
     assert [constant_schedule(step, 4, warmup) for step in range(4)] == factors
+
+
+def test_the_courses_adamw_is_its_equation_and_resumes() -> None:
+    beta1, beta2, epsilon, rates = 0.8, 0.95, 1e-2, [0.1, 0.2, 0.05, 0.3]
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    gradients = [torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in rates]
+    theta, mean, square = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
+    weights, unused = nn.Parameter(start.clone()), nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+    def optimizer() -> torch.optim.AdamW:
+        groups = [{"params": [unused, weights], "weight_decay": 0.1}]
+        return OPTIMIZERS["step"](groups, betas=(beta1, beta2), eps=epsilon, fused=True)
+
+    running = optimizer()
+    for step, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), 1):
+        mean = beta1 * mean + (1 - beta1) * gradient
+        square = beta2 * square + (1 - beta2) * gradient**2
+        size = rate * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
+        theta = (1 - rate * 0.1) * (theta - size * mean / (square.sqrt() + epsilon))
+        if step == 3:  # another process goes on
+            kept, running = running.state_dict(), optimizer()
+            running.load_state_dict(kept)
+        weights.grad = gradient.clone()
+        running.param_groups[0]["lr"] = rate
+        running.step()
+        torch.testing.assert_close(weights.detach(), theta, rtol=0, atol=1e-12)
+        assert running.param_groups[0]["weight_decay"] == 0.1
+    assert unused.tolist() == [1.0, 1.0]
