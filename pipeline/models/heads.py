@@ -1,6 +1,6 @@
 """Heads: from sentence vectors to the outputs that an objective reads.
 
-With dropout on the features f of one vector u (B, d) or of a pair u, v:
+With dropout on the vectors, on the features f of one vector u (B, d) or of a pair u, v, or on both:
 
 | kind | outputs | features |
 | --- | --- | --- |
@@ -35,15 +35,18 @@ def pair_features(u: Tensor, v: Tensor) -> Tensor:
 class Head(nn.Module):
     """An output layer over the features, below it a hidden layer of ``hidden`` units if that is not zero."""
 
-    def __init__(self, features: Features, inputs: int, outputs: int, dropout: float, hidden: int = 0) -> None:
+    def __init__(
+        self, features: Features, inputs: int, outputs: int, dropout: float, vector_dropout: float, hidden: int = 0
+    ) -> None:
         super().__init__()
         self.features = features
+        self.vector_dropout = nn.Dropout(vector_dropout)
         self.dropout = nn.Dropout(dropout)
         self.hidden = nn.Linear(inputs, hidden) if hidden else None
         self.out = nn.Linear(hidden or inputs, outputs)
 
     def forward(self, *vectors: Tensor) -> Tensor:
-        features = self.dropout(self.features(*vectors))
+        features = self.dropout(self.features(*map(self.vector_dropout, vectors)))
         return self.out(features if self.hidden is None else F.relu(self.hidden(features)))
 
 
@@ -53,24 +56,32 @@ class CosineHead(nn.Module):
     The threshold, where there is one, is no weight: it is chosen after training, and kept with the head.
     """
 
-    def __init__(self, tuned_threshold: bool = False) -> None:
+    def __init__(self, vector_dropout: float = 0.0, tuned_threshold: bool = False) -> None:
         super().__init__()
+        self.vector_dropout = nn.Dropout(vector_dropout)
         self.threshold = nn.Parameter(torch.zeros(()), requires_grad=False) if tuned_threshold else None
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        cosine = F.cosine_similarity(u, v, dim=-1).unsqueeze(-1)
+        cosine = F.cosine_similarity(self.vector_dropout(u), self.vector_dropout(v), dim=-1).unsqueeze(-1)
         return cosine if self.threshold is None or self.training else cosine - self.threshold
 
 
 def build_head(
-    kind: HeadKind, width: int, outputs: int, vectors: int, dropout: float, tuned_threshold: bool = False
+    kind: HeadKind,
+    width: int,
+    outputs: int,
+    vectors: int,
+    dropout: float,
+    tuned_threshold: bool = False,
+    vector_dropout: float = 0.0,
 ) -> nn.Module:
     """A fresh head for examples of ``vectors`` sentence vectors (1, or 2 for a siamese pair) of size ``width``.
 
-    ``outputs`` is one a class, or 1 for a score and for two classes by one logit. Dropout is on the features.
+    ``outputs`` is one a class, or 1 for a score and for two classes by one logit. ``dropout`` is on the features,
+    ``vector_dropout`` on each sentence vector that they are made of.
     """
     if kind == "cosine":
-        return CosineHead(tuned_threshold)
+        return CosineHead(vector_dropout, tuned_threshold)
     is_difference = kind.startswith("difference")
     features, inputs = (pair_features, 3 * width) if is_difference else (joined, vectors * width)
-    return Head(features, inputs, outputs, dropout, hidden=width if kind.endswith("mlp") else 0)
+    return Head(features, inputs, outputs, dropout, vector_dropout, hidden=width if kind.endswith("mlp") else 0)

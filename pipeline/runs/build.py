@@ -168,6 +168,7 @@ def assemble(
         outputs=outputs_of(recipe, task),
         vectors=2 if recipe.encoding == "siamese" else 1,
         dropout=recipe.head_dropout,
+        vector_dropout=recipe.vector_dropout,
         tuned_threshold=recipe.cosine_threshold == "tuned",
     )
     for each in (encoder, second):

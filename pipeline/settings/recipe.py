@@ -105,7 +105,8 @@ class Recipe(Part):
     gated: parts.Gated = parts.Gated()
     anchor: parts.Anchor = parts.Anchor()
     standard: parts.Standard = parts.Standard()
-    head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on sentence vectors")
+    head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on what the head reads; not of a cosine")
+    vector_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also below a cosine")
     hidden_dropout: float | None = Field(
         None, ge=0, lt=1, description="in the backbone, if not its own; not of attention"
     )

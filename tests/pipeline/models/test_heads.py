@@ -100,6 +100,20 @@ def test_dropout_is_on_the_sentence_vectors_and_while_training_alone(kind: Any) 
     torch.testing.assert_close(head(u, v), head(u, v), rtol=0, atol=0)
 
 
+def test_dropout_of_vectors_comes_before_their_distance_and_reaches_a_cosine() -> None:
+    torch.manual_seed(0)
+    u, v = torch.randn(2, 4, 8).unbind()
+    head = build_head("difference", 8, 24, 2, dropout=0.0, vector_dropout=0.5)
+    nn.init.eye_(head.out.weight)
+    nn.init.zeros_(head.out.bias)
+    first, second, distance = head(u, v).split(8, dim=-1)
+    assert {0.0, 2.0} == {round(value, 5) for value in (first / u).flatten().tolist()}
+    torch.testing.assert_close(distance, (first - second).abs())
+    cosine = build_head("cosine", 8, 1, 2, dropout=0.0, vector_dropout=0.5)
+    assert not torch.equal(cosine(u, v), cosine(u, v))
+    torch.testing.assert_close(cosine.eval()(u, v)[:, 0], F.cosine_similarity(u, v))
+
+
 def test_a_recipe_knows_which_heads_compare_two_sentences() -> None:
     """Each of them has one input for each sentence, and the others take one alone."""
     for kind in SIAMESE:

@@ -142,6 +142,18 @@ def test_rows_of_one_table_differ_in_what_the_table_is_about_alone() -> None:
     assert {recipe.pretrained.embedding_learning_rate for recipe in smart} == {1e-5}  # layers alone are slowed
 
 
+def test_joint_training_takes_as_many_steps_as_liu_and_shen_did() -> None:
+    study = read_study("liu-shen-2023", STUDIES, {})
+    sizes = {"sst": 8_544, "quora": 141_506, "sts": 6_040}
+    found = {}
+    for name in study.methods:
+        if study.row(name).method == "multitask" and study.row(name).published:
+            recipe = recipe_of(study, name, "sst")
+            found[name] = recipe.joint_steps({task: recipe.steps_over(rows) for task, rows in sizes.items()})
+    assert set(found.values()) == {2400}, found
+    assert len(found) > 20
+
+
 def test_percentages_parameters_and_sizes_are_read_in_their_units() -> None:
     values = {(v.table, v.row, v.metric): v.value for v in tables()["Hayes", "Table 7", "dev"]}
     row = "CerBERTus k=2, lambda 15, decay .95"

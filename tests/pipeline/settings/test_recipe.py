@@ -634,6 +634,7 @@ DEFAULTS = {
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
     "adam_correction": "moments",
+    "vector_dropout": 0.0,
     "epoch_of": None,
     "max_steps_per_epoch": None,
     "score_train": False,
