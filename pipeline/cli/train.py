@@ -81,9 +81,8 @@ def fuse(
         target: The task that the fusion is for.
         sources: Tasks to fuse for the target, such as sst,quora, or sst@RUN for one of several adapters. What the store
             lacks of them is trained first, with the training options that apply; so is the target's own adapter, if
-            the fusion takes it. best:8 takes, of the adapters in the store, the eight that linear probes of the
-            target's rows prefer, of which a gated fusion keeps those that help together (every adapter in the store
-            that fits).
+            the fusion takes it. best:8 takes the eight adapters in the store that linear probes rank highest; a gated
+            fusion then keeps those that help together (every adapter in the store that fits).
         adapter: Kind of the adapters to fuse (houlsby).
         drop_layers: Layers without fusion, such as 0-4 or 0,1,3 (those without adapters).
         fusion: gated: gates on the other tasks' adapters beside one of the target's own, trained together; anchored:

@@ -40,7 +40,9 @@ class Study(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)
     description: str = Field("", description="what `studies list` and the page say of it")
     methods: tuple[RowName, ...] = Field(min_length=1, description="the rows, in the order of the tables")
-    reference: RowName = Field("full", description="what the others are tested against")
+    reference: RowName = Field(
+        "full", description="what the others are tested against; without full, the first row that is not sequential"
+    )
     targets: tuple[TaskName, ...] = Field(min_length=1, description="tasks that each row is trained for and scored on")
     sources: tuple[TaskName, ...] = Field((), description="tasks beside the targets that knowledge comes from")
     apart: dict[TaskName, tuple[TaskName, ...]] = Field(
