@@ -144,6 +144,8 @@ class RunRecord(BaseModel, frozen=True):
             own = described.get(task) if isinstance(described, dict) else None
             if not isinstance(own, dict) or not isinstance(own.get("meaning"), dict):
                 raise ValueError(f"identity: task '{task}' is missing or has no meaning")
+        if self.kind == "ensemble" and not isinstance(self.identity.get("members"), list):
+            raise ValueError("identity: an ensemble without members")
         return self
 
     def score(self, task: str) -> TaskScore:

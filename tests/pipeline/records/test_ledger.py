@@ -391,3 +391,17 @@ def test_the_summary_holds_what_the_training_verbs_promise() -> None:
         "peak_memory_mb",
         "artifact",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"scores": {}}, "no task that it trained on"),
+        ({"identity": {"tasks": {}}}, "task 'sst' is missing or has no meaning"),
+        ({"kind": "ensemble"}, "an ensemble without members"),
+    ],
+    ids=str,
+)
+def test_a_record_that_lacks_what_readers_count_on_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        record(**changes)
