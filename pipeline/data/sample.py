@@ -5,7 +5,7 @@ import pandas as pd
 
 
 def at_most(rows: pd.DataFrame, size: int) -> pd.DataFrame:
-    """``rows``, or where they are more than ``size``, a sample of that many that is always the same."""
+    """``rows``, or of more than ``size`` rows a sample of ``size``, the same in every call."""
     return rows if len(rows) <= size else rows.sample(size, random_state=0).reset_index(drop=True)
 
 

@@ -85,7 +85,7 @@ def _name_in_encoder(name: str) -> str:
 
 
 class StepCorrectedAdamW(torch.optim.AdamW):
-    """AdamW with the bias correction in the step size (Kingma & Ba 2015, end of section 2), as the course has it.
+    """AdamW with the bias correction in the step size (Kingma & Ba 2015, end of section 2), as Hayes 2024 used it.
 
     With m and v the means of the gradient and of its square, in place of PyTorch's
 
@@ -108,7 +108,7 @@ class StepCorrectedAdamW(torch.optim.AdamW):
         for group in self.param_groups:
             taken = max((float(self.state[each]["step"]) for each in group["params"] if self.state[each]), default=0.0)
             group["eps"] = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
-            group["weight_decay"] = 0.0
+            group["weight_decay"] = 0.0  # PyTorch would decay before the step
         loss = super().step(closure)
         for group, decay in zip(self.param_groups, decays, strict=True):
             group["weight_decay"] = decay
