@@ -24,6 +24,7 @@ from pipeline.records.ledger import run_name
 from pipeline.runs.once import get_or_train
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed
+from pipeline.settings.resolve import length_for
 from pipeline.system.atomic import check_writable, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_text
@@ -65,7 +66,7 @@ def pretrain(
         "precision": resolve_precision(recipe.precision),
         "score_start": True,
     }
-    lengths = {task.name: recipe.length_for(task, backbone.max_length) for task in found}
+    lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in found}
     data = {task.name: _texts(task, found, workspace, limit, seed) for task in found}
     return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
 

@@ -25,6 +25,7 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact, Store
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import ScoredOn, Scoring
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
@@ -139,7 +140,7 @@ class Workspace:
         named = [source.model_copy(update={"task": self.task(source.task).name}) for source in recipe.extra]
         own = recipe.model_copy(update={"extra": tuple(sorted(named, key=lambda source: source.task))})
         precision, backbone = resolve_precision(recipe.precision), self.backbone
-        return own.resolve(task, precision, backbone.max_length, backbone.layers, joint)
+        return resolve(own, task, precision, backbone.max_length, backbone.layers, joint)
 
     def finished(self, run: str, with_model: bool) -> RunRecord | None:
         """The ledger's record of ``run``; ``with_model`` only if its artifact or its weights are still there.

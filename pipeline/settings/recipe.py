@@ -1,4 +1,7 @@
-"""Recipe: everything that determines a training run except its task, seed, data and backbone."""
+"""Recipe: everything that determines a training run except its task, seed, data and backbone.
+
+What a recipe means for a task is said in :mod:`pipeline.settings.resolve`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -16,11 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Task, Truncation
+from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
 from pipeline.settings import parts
-from pipeline.settings.layers import check_layers
-from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS, Count, Number, Part, Tokens
+from pipeline.settings.parts import Count, Number, Part, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
@@ -34,27 +36,11 @@ Extras = Annotated[
     tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
 ]
 
-# Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
-# for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
-LEARNING_RATES: dict[Trainable, float] = {
-    "head": 1e-3,
-    "adapter": 1e-3,
-    "fusion": 1e-3,
-    "full": 5e-5,
-    "full+adapter": 5e-5,
-}
 EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4, "full+adapter": 4}
-STANDARD_FUSION_LEARNING_RATE, STANDARD_FUSION_EPOCHS = 5e-4, 2  # many weights, each with little to do
-MIN_STEPS, EVALUATIONS = 400, 10
+STANDARD_FUSION_EPOCHS = 2
+MIN_STEPS = 400
 """Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
 _AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
-
-# All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
-_SCORING = frozenset(
-    {"trainable", "encoding", "pooling", "head", "cosine_scale", "cosine_threshold", "score_loss", "one_logit"}
-    | {"max_length", "truncation", "pairs", "batch_size", "precision"}
-)
-_MERGED = frozenset({"adapter", "bottleneck", "merge"})
 
 
 def check_seed(seed: int) -> None:
@@ -164,84 +150,12 @@ class Recipe(Part):
     @classmethod
     def problems(cls, values: Mapping[str, Any]) -> list[str]:
         """Every mistake in ``values``, each with its key."""
-        problems = _pairing_problems(values.get("encoding"), values.get("head"))
+        problems = pairing_problems(values.get("encoding"), values.get("head"))
         try:
             cls.model_validate(values)
         except ValidationError as error:
             problems = [*map(_with_flat_key, validation_problems(error)), *problems]
         return problems
-
-    def resolve(
-        self,
-        task: Task,
-        precision: Precision,
-        longest: int | None = None,
-        depth: int | None = None,
-        joint: bool = False,
-    ) -> Self:
-        """Fill every ``None`` from ``task`` and the method, so that equal training has equal recipes.
-
-        Settings without effect are brought to their defaults, so that they cannot tell runs apart.
-
-        Args:
-            precision: what ``auto`` means on this machine.
-            longest: what the backbone can read, in tokens.
-            depth: its number of layers.
-            joint: the task trains together with others.
-        """
-        encoding, head = self._reading(task)
-        resolved = self._in_effect(task, encoding, head, joint).model_copy(
-            update={
-                "encoding": encoding,
-                "head": head,
-                "pooling": self.pooling or task.pooling,
-                "max_length": self.length_for(task, longest),
-                "precision": precision if self.precision == "auto" else self.precision,
-            }
-        )
-        if depth is not None:
-            if (layers := resolved.joint.split_layers) > depth:
-                raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
-            check_layers(resolved.adapter.drop_layers, depth)
-        if longest is not None and resolved._kind_part == "prefix" and (length := resolved.prefix.length) > longest:
-            raise PipelineError(f"prefix_length {length} is more than the backbone can read ({longest})")
-        return resolved.model_copy(update=resolved._by_method(has_weights=head != "cosine" or joint))
-
-    def _reading(self, task: Task) -> tuple[Encoding, HeadKind]:
-        """How inputs of ``task`` are encoded, and the head that reads them."""
-        if task.is_pair:
-            usual_head: HeadKind = "difference" if self.encoding == "siamese" else "linear"
-            head = self.head or (task.head if self.encoding in (None, task.encoding) else usual_head)
-            encoding = self.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
-        else:
-            # One text is encoded alike either way; the option may still be given, to choose what it is fused with.
-            head, encoding = self.head or task.head, "cross"
-            if head in PAIR_HEADS:
-                raise PipelineError(
-                    f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
-                    " use --head linear or mlp"
-                )
-        if problems := _pairing_problems(encoding, head):
-            raise PipelineError(f"recipe for {task.name}: 1 mistake\n  {problems[0]}")
-        if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
-            raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
-        if self.one_logit and len(task.classes) != 2:
-            what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
-            raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
-        if self.one_logit and head == "cosine":
-            raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
-        if any(source.task in (task.name, *task.aliases) for source in self.extra):
-            raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
-        return encoding, head
-
-    def length_for(self, task: Task, longest: int | None = None) -> int:
-        """How many tokens of ``task``'s inputs are read, at most ``longest``; to ask for more is a PipelineError."""
-        if self.max_length is not None and longest is not None and self.max_length > longest:
-            raise PipelineError(
-                f"max_length {self.max_length} is more than the backbone can read ({longest}): use --max-length"
-                f" {longest} or less"
-            )
-        return self.max_length or min(task.max_length, longest or task.max_length)
 
     @property
     def has_modules(self) -> bool:
@@ -270,102 +184,6 @@ class Recipe(Part):
         gated = self.fusion.form == "gated" and (self.gated.start == "probe" or self.gated.own == "warm")
         return self.trainable == "fusion" and (gated or self.fusion.best is not None)
 
-    @property
-    def _kind_part(self) -> str:
-        """The part with the settings of the modules that are trained; empty: it has none."""
-        return ADAPTER_KINDS[self.adapter.kind] if self.has_modules or not self.fuses_own else ""
-
-    def _in_effect(self, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Self:
-        """The same training of ``task``, with all that has no effect on it at its default."""
-        if self.trainable == "fusion" and self.adapter.kind not in BOTTLENECKS:
-            raise PipelineError(
-                f"adapter '{self.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
-                f" ({' or '.join(sorted(BOTTLENECKS))})"
-            )
-        fuses, full, kind_part = self.trainable == "fusion", self.trainable == "full", self._kind_part
-        has_effect = {
-            "adapter": self.has_modules or fuses,
-            **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
-            "merge": self.trainable == "adapter",
-            "ties_density": self.merge.rule == "ties",
-            "ties_scale": self.merge.rule == "ties",
-            "train_merged": self.merge.rule != "none",
-            "fusion": fuses,
-            "gated": fuses and self.fusion.form == "gated",
-            "head_start": self.fuses_own,
-            "anchor": fuses and self.fusion.form == "anchored",
-            "standard": self._is_standard_fusion,
-            "pretrained": full or self.trainable == "full+adapter",
-            "pairs": task.is_pair and encoding == "cross",
-            "smart": self.smart.weight > 0,
-            "joint": joint,
-            "truncation": not task.is_pair,
-            "head_dropout": head != "cosine",
-            "cosine_scale": head == "cosine" and task.kind == "score",
-            "cosine_threshold": head == "cosine" and task.kind == "classes",
-            "score_loss": task.kind == "score" and not (self.trainable == "head" and head == "cosine" and not joint),
-            "class_weights": task.kind == "classes",
-            "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
-            "hidden_dropout": self.trainable != "head",  # what is frozen runs without
-            # Where all train, only several tasks could each have their own.
-            "train_layernorm": self.trainable != "full+adapter" or joint,
-            "second_encoder": full,
-            "split_layers": full,
-            "embedding_learning_rate": not self.pretrained.freeze_embeddings,
-            "temperature": self.joint.mixing == "temperature",
-        }
-        if self.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains
-            has_effect |= dict.fromkeys(type(self).model_fields.keys() - _SCORING, False)
-        elif self.is_merged_only:
-            has_effect |= dict.fromkeys(type(self).model_fields.keys() - _SCORING - _MERGED, False)
-        usual = type(self)()
-        defaults = usual.flat() | usual.model_dump()
-        return self.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})
-
-    def _by_method(self, has_weights: bool) -> dict[str, Any]:
-        """What stands for every None that the method decides.
-
-        ``learning_rate`` is that of the modules, or where there are none, of the backbone or the head alone. Another
-        rate is None where it equals this one.
-
-        Args:
-            has_weights: whether the head has any.
-        """
-        usual = STANDARD_FUSION_LEARNING_RATE if self._is_standard_fusion else LEARNING_RATES[self.trainable]
-        usual = self.learning_rate or usual
-        head = (self.head_learning_rate or usual) if has_weights else usual
-        backbone = self.pretrained.learning_rate or usual
-        modules = {"full": backbone, "head": head}.get(self.trainable, usual)
-        if not has_weights:
-            head = modules
-        embeddings = self.pretrained.embedding_learning_rate
-        if embeddings == backbone and self.pretrained.layer_decay == 1:
-            embeddings = None
-        own_backbone = backbone if "full" in self.trainable and backbone != modules else None
-        rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
-        anchored = self.trainable == "fusion" and self.fusion.form == "anchored"
-        merges = self.trainable == "adapter" and self.merge.rule != "none"
-        usual_budget = self.epochs is None and self.min_steps is None
-        # Where nothing trains, the start is all there is to score.
-        usual_start = anchored or merges or (self.trainable == "head" and not has_weights)
-        return {
-            "epochs": self.epochs or self.usual_epochs,
-            "min_steps": self.least_steps,
-            "evaluations": EVALUATIONS if usual_budget and self.evaluations is None else self.evaluations,
-            "learning_rate": modules,
-            "head_learning_rate": None if head == modules else head,
-            "pretrained": self.pretrained.model_copy(update=rates),
-            "score_start": usual_start if self.score_start is None else self.score_start,
-            "gated": self.gated.model_copy(update={"start": self._gate_start}),
-        }
-
-    @property
-    def _gate_start(self) -> float | str | None:
-        """How the gates of a gated fusion start; None of what has no gates."""
-        if self.trainable != "fusion" or self.fusion.form != "gated" or self.gated.start is not None:
-            return self.gated.start
-        return "probe" if self.gated.own == "fresh" else "even"
-
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The same recipe with ``values``, flat or in their parts, in place of its own."""
         return type(self).model_validate(layered(self.model_dump(), values)) if values else self
@@ -392,10 +210,11 @@ class Recipe(Part):
     @property
     def usual_epochs(self) -> int:
         """What ``epochs`` of None means."""
-        return STANDARD_FUSION_EPOCHS if self._is_standard_fusion else EPOCHS[self.trainable]
+        return STANDARD_FUSION_EPOCHS if self.is_standard_fusion else EPOCHS[self.trainable]
 
     @property
-    def _is_standard_fusion(self) -> bool:
+    def is_standard_fusion(self) -> bool:
+        """Whether it trains a fusion as published (Pfeiffer et al. 2021)."""
         return self.trainable == "fusion" and self.fusion.form == "standard"
 
     def epochs_over(self, rows: int) -> int:
@@ -437,7 +256,8 @@ class Recipe(Part):
         return -(-rows // self.batch_size)
 
 
-def _pairing_problems(encoding: Any, head: Any) -> list[str]:
+def pairing_problems(encoding: Any, head: Any) -> list[str]:
+    """What is wrong with a head that reads inputs so encoded; either may be unknown."""
     if encoding == "cross" and isinstance(head, str) and head in PAIR_HEADS:
         return [f"head: '{head}' compares two sentence vectors, so it needs encoding = 'siamese' (got 'cross')"]
     return []

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipeline.data.tasks import Task, built_in_tasks
 from pipeline.records.ledger import run_name
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
 from tests.fuzz.fuzz_cases import fuzzed
@@ -30,8 +31,8 @@ def test_a_recipe_that_parses_resolves_and_is_the_same_in_toml_and_json(
     with room() as folder, suppress(PipelineError):
         file = folder / "recipe.toml"
         file.write_bytes(as_bytes(recipe, "toml"))
-        resolved = read(file).resolve(task, "fp32", longest=512, depth=12, joint=joint)
-        assert resolved.resolve(task, "fp32", longest=512, depth=12, joint=joint) == resolved
+        resolved = resolve(read(file), task, "fp32", longest=512, depth=12, joint=joint)
+        assert resolve(resolved, task, "fp32", longest=512, depth=12, joint=joint) == resolved
         run_name({"recipe": resolved.identity})
         dumped = resolved.model_dump(mode="json")
         again = [

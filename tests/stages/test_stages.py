@@ -18,6 +18,7 @@ from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.stats.metrics import score
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
@@ -136,7 +137,7 @@ def test_fusion_starts_its_head_from_stage_one(
     chosen = Fusion(workspace.task("films"), quick("fusion", fusion="anchored"), workspace).choose(None, seed=1)
     own = next(artifact for artifact in chosen if artifact.manifest.task == "films")
     for head_start, form in product((True, False), ("standard", "anchored")):
-        recipe = quick("fusion", head_start=head_start, fusion=form).resolve(workspace.task("films"), "fp32")
+        recipe = resolve(quick("fusion", head_start=head_start, fusion=form), workspace.task("films"), "fp32")
         request = RunRequest.single("fusion", workspace.task("films"), recipe, 1, adapters=chosen)
         parts = {"films": Part(workspace.task("films"), recipe)}
         built = build_for_training(request, parts, workspace.backbone, workspace.ledger, own)

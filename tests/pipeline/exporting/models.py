@@ -18,6 +18,7 @@ from pipeline.runs.build import assemble, modules_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.weights import save_artifact
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.training.devices import OneDevice
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import mean_outputs
@@ -53,7 +54,7 @@ def random_model(backbone: Backbone, task: Task, root: Path, width: int = 8, **s
 
 
 def _recipe(backbone: Backbone, task: Task, settings: dict[str, Any]) -> Recipe:
-    return Recipe.parse(SMALL | settings, "test").resolve(task, "fp32", backbone.max_length, backbone.layers)
+    return resolve(Recipe.parse(SMALL | settings, "test"), task, "fp32", backbone.max_length, backbone.layers)
 
 
 def _kept(backbone: Backbone, task: Task, recipe: Recipe, store: Store, width: int = 8) -> Trained:

@@ -12,6 +12,7 @@ from pipeline.methods.registry import METHODS, add_modules, load_modules
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import randomise, trainable
 
@@ -61,6 +62,6 @@ def test_a_rank_wider_than_the_backbone_is_refused(encoder: PreTrainedModel) -> 
 
 def test_its_rank_identifies_a_run_of_its_own_kind_alone() -> None:
     sts = find_task("sts")
-    assert RECIPE.resolve(sts, "fp32").identity["lora_rank"] == RANK
+    assert resolve(RECIPE, sts, "fp32").identity["lora_rank"] == RANK
     assert Recipe().lora.rank == 8  # a default is no part of a run's name: another one needs another SCHEMA
-    assert "lora_rank" not in Recipe(lora_rank=RANK).resolve(sts, "fp32").identity
+    assert "lora_rank" not in resolve(Recipe(lora_rank=RANK), sts, "fp32").identity

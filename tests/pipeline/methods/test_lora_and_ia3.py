@@ -11,6 +11,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.runs.sources import why_recipe_not_fused
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import hidden, randomise, stock_states, train_steps, trainable
 
@@ -63,6 +64,6 @@ def test_saved_it_loads_the_same_here_and_in_stock_adapterhub(
 def test_it_cannot_be_fused(recipe: Recipe) -> None:
     kind = recipe.adapter.kind
     with pytest.raises(PipelineError, match=rf"adapter '{kind}' cannot be fused: .* \(houlsby or pfeiffer\)"):
-        Recipe(trainable="fusion", adapter=kind).resolve(find_task("sts"), "fp32")
+        resolve(Recipe(trainable="fusion", adapter=kind), find_task("sts"), "fp32")
     why = why_recipe_not_fused(recipe, True, "cross", "houlsby")
     assert why == f"is of kind {kind}: fusion mixes bottlenecks only (houlsby or pfeiffer)"

@@ -15,6 +15,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import module_parameter_names
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import IDS, hidden, stock_states, trainable
 
@@ -103,9 +104,9 @@ def test_what_is_wider_than_the_backbone_is_refused(key: str, backbone: Backbone
 
 def test_its_settings_identify_runs_of_its_kind_alone_and_it_is_not_fused() -> None:
     sts = find_task("sts")
-    assert RECIPE.resolve(sts, "fp32").identity["unipelt_rank"] == 2
+    assert resolve(RECIPE, sts, "fp32").identity["unipelt_rank"] == 2
     # A default is no part of a run's name: another one needs another SCHEMA.
     assert Recipe().unipelt.model_dump() == {"bottleneck": 48, "prefix": 10, "rank": 8}
-    assert not any("unipelt" in key for key in Recipe(**SIZES).resolve(sts, "fp32").identity)
+    assert not any("unipelt" in key for key in resolve(Recipe(**SIZES), sts, "fp32").identity)
     with pytest.raises(PipelineError, match="adapter 'unipelt' cannot be fused"):
-        Recipe(trainable="fusion", adapter="unipelt").resolve(sts, "fp32")
+        resolve(Recipe(trainable="fusion", adapter="unipelt"), sts, "fp32")

@@ -11,6 +11,7 @@ from pipeline.data.tasks import PAIR_HEADS, find_task
 from pipeline.models.heads import build_head
 from pipeline.runs.build import outputs_of
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 
 SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp")
 
@@ -18,7 +19,7 @@ SIAMESE = ("linear", "mlp", "cosine", "difference", "difference-mlp")
 def base_head(task: str, **values: Any) -> nn.Module:
     """The head that a recipe gives a task on a backbone of BERT-base's width."""
     of = find_task(task)
-    recipe = Recipe.parse(values, "test").resolve(of, "fp32")
+    recipe = resolve(Recipe.parse(values, "test"), of, "fp32")
     assert recipe.head is not None
     vectors = 2 if recipe.encoding == "siamese" else 1
     return build_head(recipe.head, 768, outputs_of(recipe, of), vectors, recipe.head_dropout)

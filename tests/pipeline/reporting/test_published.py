@@ -11,6 +11,7 @@ from pipeline.reporting.entries import Entry
 from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
 from pipeline.reporting.published_settings import UNSTATED, all_settings, differences, in_effect, settings_of
 from pipeline.settings.recipe import FLAGS, Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study, read_study, study_names
 from stages.compare.plan import job_of
@@ -34,7 +35,7 @@ def recipe_of(study: Study, row: str, task: str) -> Recipe:
     if own.order is not None and task == own.order[0] and own.of is not None:
         row = own.of
     joint = METHODS[own.method].is_joint
-    return study.recipe_for(row, task).resolve(built_in_tasks()[task], "fp32", longest=512, depth=12, joint=joint)
+    return resolve(study.recipe_for(row, task), built_in_tasks()[task], "fp32", longest=512, depth=12, joint=joint)
 
 
 def rows_of(study: Study) -> Iterator[tuple[str, str, str, dict[str, tuple[str, str]]]]:

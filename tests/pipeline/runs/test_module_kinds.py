@@ -18,6 +18,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
@@ -83,7 +84,7 @@ def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, q
     with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
         fuse("meals", quick("fusion"), workspace, seed=0, sources=f"meals,films@{record.run}")
     with pytest.raises(PipelineError, match=r"adapter 'pal' cannot be fused: .* \(houlsby or pfeiffer\)"):
-        quick("fusion", adapter="pal").resolve(workspace.task("films"), "fp32")
+        resolve(quick("fusion", adapter="pal"), workspace.task("films"), "fp32")
 
 
 def test_prediction_gives_each_task_a_pass_where_modules_cannot_run_side_by_side(

@@ -21,6 +21,7 @@ from pipeline.runs.restore import restore, restore_together
 from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file, write_json
 from pipeline.system.errors import PipelineError
 from tests.poison import POISONS
@@ -91,7 +92,7 @@ def make(
     store: Store, backbone: Backbone, task: str, number: int, adapters: tuple[Artifact, ...], **settings: Any
 ) -> tuple[Artifact, Any]:
     """An artifact as a run would leave it, and the model it is of."""
-    recipe = Recipe.parse({**SIZES, **settings}, "test").resolve(TASKS[task], "fp32", depth=backbone.layers)
+    recipe = resolve(Recipe.parse({**SIZES, **settings}, "test"), TASKS[task], "fp32", depth=backbone.layers)
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
     request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.restore import restore_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.system.atomic import sha256_file
 from pipeline.system.errors import PipelineError
 from tests.poison import POISONS, WORDS, rewritten
@@ -83,7 +84,7 @@ def test_fine_tuning_does_not_go_on_from_poisoned_weights(poison: str, runs: Any
     try:
         POISONS[poison](file)
         start = records["full"].model_copy(update={"weights_sha256": sha256_file(file)})
-        recipe = quick("full").resolve(workspace.task("meals"), "fp32")
+        recipe = resolve(quick("full"), workspace.task("meals"), "fp32")
         request = RunRequest.single("sequential", workspace.task("meals"), recipe, seed=1, start=start)
         parts = {"meals": Part(workspace.task("meals"), recipe)}
         with pytest.raises(PipelineError, match="the run is made again"):

@@ -9,7 +9,8 @@ import pytest
 from pipeline.data.tasks import Task, built_in_tasks, find_task
 from pipeline.records.ledger import SCHEMA
 from pipeline.settings.parts import ADAPTER_KINDS, FusionForm, Pal
-from pipeline.settings.recipe import EPOCHS, FLAGS, LEARNING_RATES, PARTS, Recipe, layered
+from pipeline.settings.recipe import EPOCHS, FLAGS, PARTS, Recipe, layered
+from pipeline.settings.resolve import LEARNING_RATES, resolve
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_toml
@@ -22,7 +23,7 @@ SIAMESE = Task.model_validate(
 
 
 def resolved(task: Task, **values: Any) -> Recipe:
-    return Recipe.parse(values, "test").resolve(task, "fp32")
+    return resolve(Recipe.parse(values, "test"), task, "fp32")
 
 
 @pytest.mark.parametrize("trainable", TRAINABLE)
@@ -54,20 +55,20 @@ def test_what_is_given_is_kept() -> None:
 
 @pytest.mark.parametrize(("longest", "expected"), [(512, STS.max_length), (STS.max_length, STS.max_length), (64, 64)])
 def test_a_backbone_that_reads_less_than_the_task_asks_for_bounds_the_length(longest: int, expected: int) -> None:
-    assert Recipe().resolve(STS, "fp32", longest).max_length == expected
+    assert resolve(Recipe(), STS, "fp32", longest).max_length == expected
 
 
 def test_a_length_that_was_asked_for_and_that_the_backbone_cannot_read_is_refused() -> None:
-    assert Recipe(max_length=64).resolve(STS, "fp32", 64).max_length == 64
+    assert resolve(Recipe(max_length=64), STS, "fp32", 64).max_length == 64
     with pytest.raises(PipelineError, match=r"max_length 65 is more than the backbone can read \(64\)"):
-        Recipe(max_length=65).resolve(STS, "fp32", 64)
+        resolve(Recipe(max_length=65), STS, "fp32", 64)
 
 
 def test_resolving_twice_changes_nothing() -> None:
     for trainable in TRAINABLE:
         for task in (SST, STS, SIAMESE):
             recipe = resolved(task, trainable=trainable, bottleneck=8, train_layernorm=True)
-            assert recipe.resolve(task, "bf16") == recipe
+            assert resolve(recipe, task, "bf16") == recipe
 
 
 @pytest.mark.parametrize(
@@ -320,8 +321,8 @@ BACKBONE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("given", JOINT, ids=str)
 def test_what_is_about_several_tasks_has_no_effect_on_one(given: dict[str, Any]) -> None:
     plain, other = Recipe(trainable="full"), Recipe.parse({"trainable": "full", **given}, "test")
-    assert other.resolve(STS, "fp32") == plain.resolve(STS, "fp32")
-    assert other.resolve(STS, "fp32", joint=True) != plain.resolve(STS, "fp32", joint=True)
+    assert resolve(other, STS, "fp32") == resolve(plain, STS, "fp32")
+    assert resolve(other, STS, "fp32", joint=True) != resolve(plain, STS, "fp32", joint=True)
 
 
 @pytest.mark.parametrize("given", BACKBONE, ids=str)
@@ -355,7 +356,7 @@ def test_equal_learning_rates_are_equal_however_they_are_written(
 ) -> None:
     recipe = resolved(STS, trainable=trainable, **given)
     assert (recipe.learning_rate, recipe.pretrained.learning_rate, recipe.head_learning_rate) == expected
-    assert recipe.resolve(STS, "fp32") == recipe
+    assert resolve(recipe, STS, "fp32") == recipe
 
 
 def test_a_head_without_weights_has_no_learning_rate() -> None:
@@ -395,8 +396,8 @@ def test_a_standard_fusion_has_epochs_and_a_learning_rate_of_its_own() -> None:
 
 def test_automatic_precision_is_what_the_machine_has() -> None:
     assert resolved(STS) == resolved(STS, precision="fp32")
-    assert Recipe().resolve(STS, "bf16").precision == "bf16"
-    assert Recipe(precision="fp16").resolve(STS, "bf16").precision == "fp16"
+    assert resolve(Recipe(), STS, "bf16").precision == "bf16"
+    assert resolve(Recipe(precision="fp16"), STS, "bf16").precision == "fp16"
 
 
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
@@ -535,7 +536,7 @@ def test_a_recipe_cannot_be_changed_and_survives_json() -> None:
 def test_where_all_trains_only_several_tasks_can_have_layernorms_of_their_own() -> None:
     alone, joint = (
         [
-            Recipe(trainable="full+adapter", train_layernorm=own).resolve(STS, "fp32", joint=both)
+            resolve(Recipe(trainable="full+adapter", train_layernorm=own), STS, "fp32", joint=both)
             for own in (True, False)
         ]
         for both in (False, True)
@@ -552,10 +553,10 @@ def test_sizes_of_modules_that_cannot_be_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"pal_heads: .* divisor of pal_size \(204\)"):
         Recipe.parse({"pal_heads": 5}, "test")
     recipe = Recipe(adapter="prefix", prefix_length=64)
-    assert recipe.resolve(STS, "fp32", 64).prefix.length == 64
+    assert resolve(recipe, STS, "fp32", 64).prefix.length == 64
     with pytest.raises(PipelineError, match=r"prefix_length 64 is more than the backbone can read \(63\)"):
-        recipe.resolve(STS, "fp32", 63)
-    assert Recipe(adapter="pal", prefix_length=64).resolve(STS, "fp32", 63).prefix.length == 10
+        resolve(recipe, STS, "fp32", 63)
+    assert resolve(Recipe(adapter="pal", prefix_length=64), STS, "fp32", 63).prefix.length == 10
 
 
 @pytest.mark.parametrize("kind", ["pal", "prefix", "prefix-tuning"])

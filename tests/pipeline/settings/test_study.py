@@ -8,6 +8,7 @@ import pytest
 import stages
 from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study, read_study, study_names
 from pipeline.system.errors import PipelineError
@@ -48,7 +49,7 @@ def test_the_recipes_of_a_shipped_study_fit_its_tasks(name: str) -> None:
     for row in study.methods:
         tasks = study.all_tasks if study.row(row).method == "multitask" else study.targets_of(row)
         for task in tasks:
-            recipe = study.recipe_for(row, task).resolve(built_in_tasks()[task], "fp32", longest=512, depth=6)
+            recipe = resolve(study.recipe_for(row, task), built_in_tasks()[task], "fp32", longest=512, depth=6)
             assert None not in (recipe.encoding, recipe.pooling, recipe.head, recipe.epochs, recipe.learning_rate)
 
 

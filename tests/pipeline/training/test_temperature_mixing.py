@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.data.tasks import find_task
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.training.mixing import Joint, by_temperature, sampled
 
 ROWS = {"sst": 8_544, "quora": 141_498, "sts": 6_040}
@@ -42,7 +43,7 @@ def test_a_very_large_temperature_draws_all_tasks_equally_often() -> None:
 def test_the_temperature_tells_recipes_apart_only_where_it_is_used() -> None:
     def identity(joint: bool = True, **settings: object) -> dict[str, object]:
         recipe = Recipe(trainable="full", **settings)  # type: ignore[arg-type]
-        return recipe.resolve(find_task("sst"), "fp32", joint=joint).identity
+        return resolve(recipe, find_task("sst"), "fp32", joint=joint).identity
 
     assert identity(mixing="temperature", temperature=2.0)["temperature"] == 2
     assert "temperature" not in identity(mixing="temperature")

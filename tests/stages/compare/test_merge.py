@@ -14,6 +14,7 @@ from pipeline.records.ledger import RunRecord
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import resolve
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
 from stages.compare.check import checked
@@ -122,7 +123,7 @@ def test_a_second_compare_trains_nothing_and_the_report_says_what_it_costs(  # t
 
 def test_settings_of_training_tell_only_trained_ones_apart() -> None:
     def identity(**values: Any) -> dict[str, Any]:
-        return Recipe.parse(values, "test").resolve(find_task("sst"), "fp32").identity
+        return resolve(Recipe.parse(values, "test"), find_task("sst"), "fp32").identity
 
     assert identity(merge="mean") == identity(merge="mean", epochs=9, ties_density=0.5, weight_decay=0, smart=1)
     assert identity(merge="ties") != identity(merge="ties", ties_density=0.5)

@@ -1,0 +1,202 @@
+"""resolve: what a recipe means for one task, with nothing left open and nothing in it that has no effect."""
+
+from typing import Any
+
+from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
+from pipeline.settings.layers import check_layers
+from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS
+from pipeline.settings.recipe import Precision, Recipe, Trainable, pairing_problems
+from pipeline.system.errors import PipelineError
+
+# Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
+# for full fine-tuning, all on BERT-base; a small backbone and few epochs want the upper end.
+LEARNING_RATES: dict[Trainable, float] = {
+    "head": 1e-3,
+    "adapter": 1e-3,
+    "fusion": 1e-3,
+    "full": 5e-5,
+    "full+adapter": 5e-5,
+}
+STANDARD_FUSION_LEARNING_RATE = 5e-4  # many weights, each with little to do
+EVALUATIONS = 10
+
+# All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
+_SCORING = frozenset(
+    {"trainable", "encoding", "pooling", "head", "cosine_scale", "cosine_threshold", "score_loss", "one_logit"}
+    | {"max_length", "truncation", "pairs", "batch_size", "precision"}
+)
+_MERGED = frozenset({"adapter", "bottleneck", "merge"})
+
+
+def resolve(
+    recipe: Recipe,
+    task: Task,
+    precision: Precision,
+    longest: int | None = None,
+    depth: int | None = None,
+    joint: bool = False,
+) -> Recipe:
+    """Fill every ``None`` of ``recipe`` from ``task`` and the method, so that equal training has equal recipes.
+
+    Settings without effect are brought to their defaults, so that they cannot tell runs apart. What cannot work for
+    ``task`` or the backbone is a :class:`PipelineError`. To resolve again changes nothing.
+
+    Args:
+        precision: what ``auto`` means on this machine.
+        longest: what the backbone can read, in tokens.
+        depth: its number of layers.
+        joint: the task trains together with others.
+    """
+    encoding, head = _reading(recipe, task)
+    resolved = _in_effect(recipe, task, encoding, head, joint).model_copy(
+        update={
+            "encoding": encoding,
+            "head": head,
+            "pooling": recipe.pooling or task.pooling,
+            "max_length": length_for(recipe, task, longest),
+            "precision": precision if recipe.precision == "auto" else recipe.precision,
+        }
+    )
+    if depth is not None:
+        if (layers := resolved.joint.split_layers) > depth:
+            raise PipelineError(f"split_layers {layers}: the backbone has {depth} layers; give 0 to {depth}")
+        check_layers(resolved.adapter.drop_layers, depth)
+    if longest is not None and _kind_part(resolved) == "prefix" and (length := resolved.prefix.length) > longest:
+        raise PipelineError(f"prefix_length {length} is more than the backbone can read ({longest})")
+    return resolved.model_copy(update=_by_method(resolved, has_weights=head != "cosine" or joint))
+
+
+def length_for(recipe: Recipe, task: Task, longest: int | None = None) -> int:
+    """How many tokens of ``task``'s inputs are read, at most ``longest``; to ask for more is a PipelineError."""
+    if recipe.max_length is not None and longest is not None and recipe.max_length > longest:
+        raise PipelineError(
+            f"max_length {recipe.max_length} is more than the backbone can read ({longest}): use --max-length"
+            f" {longest} or less"
+        )
+    return recipe.max_length or min(task.max_length, longest or task.max_length)
+
+
+def _reading(recipe: Recipe, task: Task) -> tuple[Encoding, HeadKind]:
+    """How inputs of ``task`` are encoded, and the head that reads them."""
+    if task.is_pair:
+        usual_head: HeadKind = "difference" if recipe.encoding == "siamese" else "linear"
+        head = recipe.head or (task.head if recipe.encoding in (None, task.encoding) else usual_head)
+        encoding = recipe.encoding or ("siamese" if head in PAIR_HEADS else task.encoding)
+    else:
+        # One text is encoded alike either way; the option may still be given, to choose what it is fused with.
+        head, encoding = recipe.head or task.head, "cross"
+        if head in PAIR_HEADS:
+            raise PipelineError(
+                f"head '{head}' compares two sentences, but task '{task.name}' has one text column:"
+                " use --head linear or mlp"
+            )
+    if problems := pairing_problems(encoding, head):
+        raise PipelineError(f"recipe for {task.name}: 1 mistake\n  {problems[0]}")
+    if head == "cosine" and task.kind == "classes" and len(task.classes) != 2:
+        raise PipelineError(f"head 'cosine' needs two classes or a score; task '{task.name}' has {task.outputs}")
+    if recipe.one_logit and len(task.classes) != 2:
+        what = f"{task.outputs} classes" if task.kind == "classes" else "a score"
+        raise PipelineError(f"one_logit tells two classes apart; task '{task.name}' has {what}: leave it out there")
+    if recipe.one_logit and head == "cosine":
+        raise PipelineError(f"one_logit: the cosine of '{task.name}' is one number already: leave it out there")
+    if any(source.task in (task.name, *task.aliases) for source in recipe.extra):
+        raise PipelineError(f"extra: '{task.name}' is the task itself, whose rows are there: leave it out")
+    return encoding, head
+
+
+def _kind_part(recipe: Recipe) -> str:
+    """The part with the settings of the modules that are trained; empty: it has none."""
+    return ADAPTER_KINDS[recipe.adapter.kind] if recipe.has_modules or not recipe.fuses_own else ""
+
+
+def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
+    """The same training of ``task``, with all that has no effect on it at its default."""
+    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
+        raise PipelineError(
+            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
+            f" ({' or '.join(sorted(BOTTLENECKS))})"
+        )
+    fuses, full, kind_part = recipe.trainable == "fusion", recipe.trainable == "full", _kind_part(recipe)
+    has_effect = {
+        "adapter": recipe.has_modules or fuses,
+        **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
+        "merge": recipe.trainable == "adapter",
+        "ties_density": recipe.merge.rule == "ties",
+        "ties_scale": recipe.merge.rule == "ties",
+        "train_merged": recipe.merge.rule != "none",
+        "fusion": fuses,
+        "gated": fuses and recipe.fusion.form == "gated",
+        "head_start": recipe.fuses_own,
+        "anchor": fuses and recipe.fusion.form == "anchored",
+        "standard": recipe.is_standard_fusion,
+        "pretrained": full or recipe.trainable == "full+adapter",
+        "pairs": task.is_pair and encoding == "cross",
+        "smart": recipe.smart.weight > 0,
+        "joint": joint,
+        "truncation": not task.is_pair,
+        "head_dropout": head != "cosine",
+        "cosine_scale": head == "cosine" and task.kind == "score",
+        "cosine_threshold": head == "cosine" and task.kind == "classes",
+        "score_loss": task.kind == "score" and not (recipe.trainable == "head" and head == "cosine" and not joint),
+        "class_weights": task.kind == "classes",
+        "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
+        "hidden_dropout": recipe.trainable != "head",  # what is frozen runs without
+        # Where all train, only several tasks could each have their own.
+        "train_layernorm": recipe.trainable != "full+adapter" or joint,
+        "second_encoder": full,
+        "split_layers": full,
+        "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
+        "temperature": recipe.joint.mixing == "temperature",
+    }
+    if recipe.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains
+        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING, False)
+    elif recipe.is_merged_only:
+        has_effect |= dict.fromkeys(Recipe.model_fields.keys() - _SCORING - _MERGED, False)
+    usual = Recipe()
+    defaults = usual.flat() | usual.model_dump()
+    return recipe.changed({name: defaults[name] for name, effective in has_effect.items() if not effective})
+
+
+def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
+    """What stands for every None that the method decides.
+
+    ``learning_rate`` is that of the modules, or where there are none, of the backbone or the head alone. Another
+    rate is None where it equals this one.
+
+    Args:
+        has_weights: whether the head has any.
+    """
+    usual = STANDARD_FUSION_LEARNING_RATE if recipe.is_standard_fusion else LEARNING_RATES[recipe.trainable]
+    usual = recipe.learning_rate or usual
+    head = (recipe.head_learning_rate or usual) if has_weights else usual
+    backbone = recipe.pretrained.learning_rate or usual
+    modules = {"full": backbone, "head": head}.get(recipe.trainable, usual)
+    if not has_weights:
+        head = modules
+    embeddings = recipe.pretrained.embedding_learning_rate
+    if embeddings == backbone and recipe.pretrained.layer_decay == 1:
+        embeddings = None
+    own_backbone = backbone if "full" in recipe.trainable and backbone != modules else None
+    rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
+    anchored = recipe.trainable == "fusion" and recipe.fusion.form == "anchored"
+    merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
+    usual_budget = recipe.epochs is None and recipe.min_steps is None
+    # Where nothing trains, the start is all there is to score.
+    usual_start = anchored or merges or (recipe.trainable == "head" and not has_weights)
+    return {
+        "epochs": recipe.epochs or recipe.usual_epochs,
+        "min_steps": recipe.least_steps,
+        "evaluations": EVALUATIONS if usual_budget and recipe.evaluations is None else recipe.evaluations,
+        "learning_rate": modules,
+        "head_learning_rate": None if head == modules else head,
+        "pretrained": recipe.pretrained.model_copy(update=rates),
+        "score_start": usual_start if recipe.score_start is None else recipe.score_start,
+        "gated": recipe.gated.model_copy(update={"start": _gate_start(recipe)}),
+    }
+
+
+def _gate_start(recipe: Recipe) -> float | str | None:
+    """How the gates of a gated fusion start; None of what has no gates."""
+    if recipe.trainable != "fusion" or recipe.fusion.form != "gated" or recipe.gated.start is not None:
+        return recipe.gated.start
+    return "probe" if recipe.gated.own == "fresh" else "even"
