@@ -19,10 +19,10 @@ from pipeline.data.sample import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
-from pipeline.runs.starting import features_of
+from pipeline.runs.starting import features_of, probe
 from pipeline.settings.parts import gates_text
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, explained_rows, most_explaining
+from pipeline.stats.probe import LEAST, most_explaining
 
 ROWS = 512
 """Training rows that a probe reads; of more, a seeded sample."""
@@ -60,12 +60,11 @@ def choose_gates(
     if len(rows) < LEAST:
         return dict.fromkeys(sources, min(1.0, 2 / len(sources)))
     rows = at_most(rows, ROWS)
-    labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     encoder.to(accelerator.device)
 
     def fit(gates: Mapping[str, float]) -> np.ndarray:
         set_gates(encoder, members, gates)
-        return explained_rows(features_of(encoder, recipe, rows, backbone, accelerator), labels, classes)
+        return probe(features_of(encoder, recipe, rows, backbone, accelerator), task, rows)
 
     none, alone = fit({}), {name: fit({name: 1.0}) for name in sources}
     order = sorted(sources, key=lambda name: -alone[name].mean())

@@ -25,9 +25,9 @@ from pipeline.records.store import Artifact
 from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.build import modules_of
 from pipeline.runs.scoring import splits_of
-from pipeline.runs.starting import sentence_vectors
+from pipeline.runs.starting import probe, sentence_vectors
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, explained
+from pipeline.stats.probe import LEAST
 from pipeline.system.errors import PipelineError, few
 
 ROWS = 256
@@ -66,14 +66,17 @@ def best_sources(
             f" rank sources by (at least {LEAST}): name the sources"
         )
     rows = at_most(rows, ROWS)
-    labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
+
+    def explained(features: np.ndarray) -> float:
+        return float(probe(features, task, rows).mean())
+
     for candidate in candidates:
         candidate.verify()
     kept, most = list(candidates), max(WHOLE, 2 * count)
     if len(kept) > most:
         units = _units(kept, recipe, rows, backbone, accelerator)
-        kept = _highest([explained(each, labels, classes) for each in units], kept, most)
-    fits = [explained(sentence_vectors(each, recipe, rows, backbone, accelerator), labels, classes) for each in kept]
+        kept = _highest([explained(each) for each in units], kept, most)
+    fits = [explained(sentence_vectors(each, recipe, rows, backbone, accelerator)) for each in kept]
     chosen = _highest(fits, kept, count)
     if accelerator.is_main_process:
         order = np.argsort(fits, kind="stable")[::-1]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.data.sample import at_most
+from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import CosineHead, pair_features
@@ -24,6 +25,7 @@ from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST, explained_rows, most_explaining
+from pipeline.training.devices import on_main_process
 from pipeline.training.predict import mean_outputs
 
 ROWS = 2000
@@ -71,7 +73,7 @@ def choose_start(
 ) -> Artifact | None:
     """The adapter of another task from whose sentence vectors a linear probe explains most of the target's labels.
 
-    The probe (:func:`pipeline.stats.probe.explained_rows`) reads training rows. None unless the best adapter explains
+    The :func:`probe` reads training rows. None unless the best adapter explains
     significantly more than the bare backbone, which is what a fresh adapter starts as. A gated fusion finds its first
     source likewise.
 
@@ -87,9 +89,8 @@ def choose_start(
         return None
     rows = at_most(rows, ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
-    labels, classes = rows["label"].to_numpy(), task.outputs if task.kind == "classes" else None
     bare, *others = (
-        explained_rows(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), labels, classes)
+        probe(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), task, rows)
         for each in (None, *candidates)
     )
     probes = dict(zip(by_task, others, strict=True))
@@ -99,6 +100,15 @@ def choose_start(
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
         print(f"{title} {begins}; variance of train explained: {listed}", file=sys.stderr)
     return by_task[best] if best else None
+
+
+def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
+    """:func:`pipeline.stats.probe.explained_rows` of ``features``, (rows, features), for the labels of ``rows``.
+
+    It is the main process's in all processes. If each broke a near tie for itself, they could train unlike models.
+    """
+    classes = task.outputs if task.kind == "classes" else None
+    return on_main_process(lambda: explained_rows(features, rows["label"].to_numpy(), classes))
 
 
 class _Features(nn.Module):

@@ -15,24 +15,17 @@ LEAST = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
 
 
-def explained(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> float:
-    """The share of the labels' variance that ridge regression on ``vectors`` explains in rows that it did not see.
+def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
+    """By row, (rows,), the share of the labels' variance that ridge regression on ``vectors`` explains.
 
-    Unlike accuracy it tells probes apart that all vote for the largest class. At most 1; below 0 where the mean of the
-    other rows would predict better.
+    Each row is predicted by the fit on all others, in closed form; the penalty is the one that does best so. The mean
+    over rows is at most 1; it is below 0 where the mean of the other labels would predict better. Unlike accuracy it
+    tells probes apart that all vote for the largest class.
 
     Args:
         vectors: (rows, width).
         labels: (rows,), numbers of classes or scores; at least ``LEAST``.
         classes: how many there are, which are regressed one-hot; None: labels are scores.
-    """
-    return float(explained_rows(vectors, labels, classes).mean())
-
-
-def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
-    """What each row adds to :func:`explained`, (rows,), which is the mean of these.
-
-    Each row is predicted by the fit on all others, in closed form; the penalty is the one that does best so.
     """
     targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
     centred = targets - targets.mean(axis=0)

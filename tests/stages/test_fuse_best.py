@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,13 +79,13 @@ def test_pairs_are_read_as_the_target_reads_them(
 ) -> None:
     monkeypatch.setattr(ranking, "WHOLE", 1)
     read: list[int] = []
-    explained = ranking.explained
+    probe = ranking.probe
 
-    def recorded(vectors: np.ndarray, *arguments: object) -> float:
-        read.append(vectors.shape[1])
-        return explained(vectors, *arguments)  # type: ignore[arg-type]
+    def recorded(features: np.ndarray, *arguments: Any) -> np.ndarray:
+        read.append(features.shape[1])
+        return probe(features, *arguments)
 
-    monkeypatch.setattr(ranking, "explained", recorded)
+    monkeypatch.setattr(ranking, "probe", recorded)
     fused(stocked, quick, tmp_path, "pairs", encoding=encoding)
     # The width of the backbone, at first with the units of two sites; a siamese head reads u, v and |u - v|.
     assert set(read) == ({96, 32} if encoding == "cross" else {288, 96})

@@ -45,10 +45,10 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
         spread = np.random.default_rng(0).normal(size=(2, rows))
         spread -= spread.mean(axis=1, keepdims=True)
 
-        def explained_rows(features: Mapping[str, float], *_: object) -> np.ndarray:
+        def probe(features: Mapping[str, float], *_: object) -> np.ndarray:
             return worth(features) + noise * spread[min(len(features), 1)]
 
-        monkeypatch.setattr(gates, "explained_rows", explained_rows)
+        monkeypatch.setattr(gates, "probe", probe)
         accelerator: Any = type("Main", (), {"device": torch.device("cpu"), "is_main_process": True})
         table = pd.DataFrame({"label": [0, 1] * (rows // 2)})
         encoder: Any = torch.nn.Identity()

@@ -5,11 +5,15 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.stats.probe import LEAST, explained, explained_rows, explains_more, most_explaining
+from pipeline.stats.probe import LEAST, explained_rows, explains_more, most_explaining
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.normal(size=(400, 32))
 DIRECTION = RNG.normal(size=32)
+
+
+def explained(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> float:
+    return float(explained_rows(vectors, labels, classes).mean())
 
 
 def labels(classes: int | None, vectors: np.ndarray) -> np.ndarray:
