@@ -18,6 +18,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 _received: list[int] = []  # the signal that asked the process to end
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
+_PURGE_ALL = b"arena.4096.purge"  # jemalloc's MALLCTL_ARENAS_ALL is 4096
 
 
 def is_main_process() -> bool:
@@ -54,6 +55,8 @@ def give_back_memory() -> None:
     """Return freed memory to the kernel, at the end of a training: the next one may need far less."""
     with suppress(AttributeError):
         c_library().malloc_trim(0)
+    with suppress(AttributeError):  # jemalloc, where it was loaded before the C library
+        c_library().mallctl(_PURGE_ALL, None, None, None, ctypes.c_size_t(0))
 
 
 def c_library() -> Any:
