@@ -18,7 +18,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 _received: list[int] = []  # the signal that asked the process to end
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
-_PURGE_ALL = b"arena.4096.purge"  # jemalloc's MALLCTL_ARENAS_ALL is 4096
+# Of the first arena of jemalloc, which is there, and of those to come, the one for large blocks among them.
+_NO_DECAY = [f"{arenas}.{pages}_decay_ms" for arenas in ("arena.0", "arenas") for pages in ("dirty", "muzzy")]
 
 
 def is_main_process() -> bool:
@@ -38,12 +39,14 @@ def set_up() -> None:
     # costs next to nothing and gives way soon.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # Each step frees memory that the next one allocates again. In between, glibc returns large blocks to the kernel,
-    # which then clears every page anew: up to 240 MB a step with SMART, an eighth of its time.
+    # Each step frees memory that the next one allocates again. In between, allocators give large blocks to the system,
+    # which then clears every page anew: up to 240 MB a step with SMART, an eighth of its time with glibc's.
     if not any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         with suppress(AttributeError):
             c_library().mallopt(_MMAP_MAX, 0)
             c_library().mallopt(_TRIM_THRESHOLD, -1)
+        for setting in _NO_DECAY:
+            _jemalloc(setting, -1)
 
 
 def is_loss_of_another(error: RuntimeError) -> bool:
@@ -55,8 +58,15 @@ def give_back_memory() -> None:
     """Return freed memory to the kernel, at the end of a training: the next one may need far less."""
     with suppress(AttributeError):
         c_library().malloc_trim(0)
-    with suppress(AttributeError):  # jemalloc, where it was loaded before the C library
-        c_library().mallctl(_PURGE_ALL, None, None, None, ctypes.c_size_t(0))
+    _jemalloc("arena.4096.purge")  # 4096 is MALLCTL_ARENAS_ALL
+
+
+def _jemalloc(name: str, value: int | None = None) -> None:
+    """Write ``value`` to a control of jemalloc, or act on one without; nothing where it does not allocate."""
+    written = None if value is None else ctypes.c_ssize_t(value)
+    size = ctypes.c_size_t(0 if written is None else ctypes.sizeof(written))
+    with suppress(AttributeError):
+        c_library().mallctl(name.encode(), None, None, None if written is None else ctypes.byref(written), size)
 
 
 def c_library() -> Any:
