@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.data.tasks import Task
 from pipeline.reporting.entries import Entry
+from pipeline.runs import workspace as workspaces
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
 from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
@@ -250,11 +250,12 @@ def test_planning_more_seeds_costs_no_more_than_their_runs(
     count: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tasks and recipes are the same for every seed."""
-    owner, name = {
+    places: dict[str, tuple[Any, str]] = {
         "files of tasks read": (Task, "read"),
-        "recipes resolved": (Recipe, "resolve"),
+        "recipes resolved": (workspaces, "resolve"),
         "recipes of a study made": (Study, "recipe_for"),
-    }[count]
+    }
+    owner, name = places[count]
     calls, original = [0], getattr(owner, name)
 
     def counted(*arguments: Any) -> Any:
