@@ -73,9 +73,8 @@ def choose_start(
 ) -> Artifact | None:
     """The adapter of another task from whose sentence vectors a linear probe explains most of the target's labels.
 
-    The :func:`probe` reads training rows. None unless the best adapter explains
-    significantly more than the bare backbone, which is what a fresh adapter starts as. A gated fusion finds its first
-    source likewise.
+    The :func:`probe` reads training rows. None unless the best adapter explains significantly more than the bare
+    backbone, which is what a fresh adapter starts as. A gated fusion finds its first source likewise.
 
     Args:
         candidates: one a task.
