@@ -8,11 +8,16 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from pipeline.executors.pool import Outcome, carried_out
 from pipeline.system import process
 from pipeline.system.errors import PipelineError
+
+
+_ENDING_SECONDS = 60.0
+"""How long processes may take to end. The launcher kills them itself if they take half as long."""
 
 
 def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
@@ -29,11 +34,24 @@ def carried_out_here(work: bytes, threads: int, processes: int) -> Outcome:
         task, outcome = Path(folder, "work"), Path(folder, "outcome")
         task.write_bytes(work)
         environment = os.environ | {"OMP_NUM_THREADS": str(max(1, threads // processes))}
-        status = subprocess.run(launch_command(processes, task, outcome), env=environment).returncode
+        with subprocess.Popen(launch_command(processes, task, outcome), env=environment) as launcher:
+            status = _ended(launcher)
         if not outcome.exists():
             return Outcome(error=PipelineError(f"accelerate launch ended with status {status}; see its output"))
         ended: Outcome = pickle.loads(outcome.read_bytes())
         return ended
+
+
+def _ended(launcher: subprocess.Popen[bytes]) -> int:
+    """Its exit status. If this process is asked to end, so are those that it launched, and they are waited for."""
+    try:
+        return launcher.wait()
+    except BaseException:
+        launcher.terminate()  # which it passes on; killed, it would leave them running
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(_ENDING_SECONDS)
+        launcher.kill()
+        raise
 
 
 def launch_command(processes: int, work: Path, outcome: Path) -> list[str]:
@@ -45,14 +63,18 @@ def launch_command(processes: int, work: Path, outcome: Path) -> list[str]:
     return [*launch, "--module", "pipeline.executors.launched", str(work), str(outcome)]
 
 
-def main() -> None:
+def main() -> int:
     process.handle_signals()
     process.set_up()
     work, outcome = map(Path, sys.argv[1:])
-    ended = carried_out(work.read_bytes())
+    try:
+        ended = carried_out(work.read_bytes())
+    except KeyboardInterrupt as interrupt:
+        return process.interrupt_status(interrupt)
     if process.is_main_process():
         outcome.write_bytes(pickle.dumps(ended))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

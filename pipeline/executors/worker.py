@@ -42,7 +42,7 @@ def main() -> int:
             busy.clear()
             send(outcomes, outcome)
     except KeyboardInterrupt as interrupt:
-        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+        return process.interrupt_status(interrupt)
     except BrokenPipeError:  # the main process was killed; what the cell finished is in the ledger
         pass
     return 0

@@ -5,7 +5,6 @@ what the backbone reads. int8 is onnxruntime's dynamic quantisation: weights as 
 they come.
 """
 
-import logging
 import warnings
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from pipeline.system.process import DeferredInterrupts
 MODEL_FILE = "model.onnx"
 SCRIPT_SOURCE = Path(__file__).parent / "scripts" / "run_onnx.py"
 _LARGEST_FILE = 1_900_000_000  # bytes; protobuf ends at 2 GiB, and beyond that weights are a file of their own
-_LOGGERS = ("torch.onnx", "onnxruntime.quantization")
 
 
 def write(trained: Trained, folder: Path) -> Written:
@@ -81,7 +79,3 @@ def _strip(file: Path) -> None:
             value.ClearField("doc_string")
     del model.graph.metadata_props[:], model.metadata_props[:]
     onnx.save(model, file)
-
-
-for _name in _LOGGERS:
-    logging.getLogger(_name).setLevel(logging.ERROR)

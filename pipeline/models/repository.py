@@ -4,12 +4,12 @@ What a repository says is checked before any class of transformers sees it, and 
 """
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, PretrainedConfig
-from transformers import logging as transformers_logging
 from transformers.utils import cached_file
 from transformers.utils import has_file as hub_has_file
 
@@ -40,11 +40,9 @@ _ONLY_ASK = {
     f"_raise_exceptions_for_{problem}": False for problem in ("gated_repo", "missing_entries", "connection_errors")
 }
 _CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
-
-# Their messages while loading (unused poolers, inactive adapters, retries) are expected here or reported in our words.
-transformers_logging.set_verbosity_error()
-for _library in ("adapters", "huggingface_hub"):
-    logging.getLogger(_library).setLevel(logging.ERROR)
+_TALKATIVE = ("transformers", "adapters", "huggingface_hub")
+# Said in every forward pass of the plain backbone, which reads texts before adapters do.
+logging.getLogger("adapters.model_mixin").addFilter(lambda record: "none are activated" not in record.getMessage())
 
 
 def configuration(name: str) -> PretrainedConfig:
@@ -81,7 +79,8 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
     if not is_folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
     try:
-        return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
+        with _quiet():
+            return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
     except Exception as error:
         # Loaders fail in many ways: OSError, KeyError, a TypeError for a missing vocabulary, a RuntimeError for other
         # shapes, a bare Exception for a damaged tokenizer.json.
@@ -99,6 +98,24 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
                 f" ({reason_of(error)})"
             )
         raise refused(name, message) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let libraries say errors alone. What else they say while loading is expected here or reported in our words.
+
+    Commands do so from the start (:func:`pipeline.system.process.set_up`); a program that loads a model keeps its
+    levels.
+    """
+    loggers = [logging.getLogger(library) for library in _TALKATIVE]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(max(logger.level, logging.ERROR))
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def has_file(name: str, file: str) -> bool:

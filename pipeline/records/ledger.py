@@ -276,8 +276,12 @@ class Ledger:
         """Of :meth:`names` those whose folders changed last, ``most`` at most."""
         if not self.root.is_dir():
             return []
+        changed: list[tuple[int, str]] = []
         with os.scandir(self.root) as entries:
-            return [entry.name for entry in nlargest(most, entries, key=lambda each: each.stat().st_mtime_ns)]
+            for entry in entries:
+                with suppress(FileNotFoundError):  # removed since, or a link to nothing
+                    changed.append((entry.stat().st_mtime_ns, entry.name))
+        return [name for _, name in nlargest(most, changed)]
 
     def records(self) -> tuple[dict[str, RunRecord], list[str]]:
         """The finished runs by name, and why others cannot be read."""

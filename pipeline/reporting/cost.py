@@ -87,7 +87,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
         "of the backbone": share_cell(trained, backbone),
         "stored, one task": count_cell(mean_of(stored([record], runs.ledger) for record in records)),
         **(together if tasks > 1 else {}),
-        **{head: count_cell(number) for head, number in trials_cells(runs, group).items()},
+        **{head: count_cell(number) for head, number in trials_cells(runs, row).items()},
         "seconds": count_cell(seconds_of(group)),
         "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),

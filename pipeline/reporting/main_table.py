@@ -55,7 +55,7 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
         "method": line_cell(runs, line),
         **cells,
         "trainable parameters": count_cell(mean_of(cost.trainable_parameters for cost in costs)),
-        **{head: count_cell(number) for head, number in trials_cells(runs, group).items()},
+        **{head: count_cell(number) for head, number in trials_cells(runs, line.row).items()},
         "seconds": count_cell(seconds_of(group)),
         "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),

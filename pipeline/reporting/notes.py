@@ -98,12 +98,25 @@ def _added(runs: StudyRuns) -> Iterator[str]:
 
 
 def _budgets(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
-    epochs: dict[str, set[int]] = {}
+    """Whether rows had unlike numbers of optimiser steps on a target, by more than a tenth."""
+    steps: dict[str, dict[str, set[int]]] = {}
     for scored in main:
-        epochs.setdefault(runs.study.title(scored.entry.line.row), set()).add(scored.epochs)
-    if len(set().union(*epochs.values())) > 1:
-        starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
-        yield f"Epoch budgets differ: {_sizes(epochs)}{f'; {starts} start from trained models' if starts else ''}."
+        if scored.epochs:
+            own = steps.setdefault(scored.entry.target, {})
+            own.setdefault(runs.study.title(scored.entry.line.row), set()).add(runs.steps(scored.record))
+    every = {target: set[int]().union(*own.values()) for target, own in steps.items()}
+    unlike = [target for target, numbers in every.items() if max(numbers) > 1.1 * min(numbers)]
+    if not unlike:
+        return
+    by_row: dict[str, set[int]] = {}
+    for target in unlike:
+        for title, numbers in steps[target].items():
+            by_row.setdefault(title, set()).update(numbers)
+    starts = ", ".join(runs.study.title(name) for name in runs.rows if runs.study.row(name).of)
+    yield (
+        f"Optimiser steps of a run differ on {listed(unlike)}: {_sizes(by_row)}"
+        f"{f'; {starts} start from trained models' if starts else ''}."
+    )
 
 
 def _trials(runs: StudyRuns) -> Iterator[str]:

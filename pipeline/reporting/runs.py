@@ -77,10 +77,10 @@ class Scored:
 
     @property
     def epochs(self) -> int:
-        """The planned epochs: for a model of several tasks over the smallest task, 0 where nothing trains."""
+        """The planned epochs, in joint training those of its mixing; 0 where nothing trains."""
         if self.record.cost.trainable_parameters == 0 or self.record.kind == "ensemble":
             return 0
-        return self.record.recipe.epochs_over(min(score.train_rows for score in trained(self.record)))
+        return self.record.recipe.epochs_of(steps_per_epoch(self.record))
 
 
 class StudyRuns:
@@ -187,10 +187,7 @@ class StudyRuns:
 
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
-        epochs = int(self.curve(record.run)["epoch"].max())
-        tasks = record.trained_on
-        batches = {task: record.recipe_of(task).steps_over(record.score(task).train_rows) for task in tasks}
-        return epochs * (record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[tasks[0]])
+        return int(self.curve(record.run)["epoch"].max()) * steps_per_epoch(record)
 
     def steps_on(self, record: RunRecord, target: str) -> int | None:
         """The optimiser steps on rows of ``target`` behind a model: of its run and of those that it continues.
@@ -214,6 +211,13 @@ class StudyRuns:
                 f"run {run} of study {self.study.name} is no longer in {self.ledger.root}: compare again"
             )
         return record
+
+
+def steps_per_epoch(record: RunRecord) -> int:
+    """The optimiser steps of an epoch of a run."""
+    tasks = record.trained_on
+    batches = {task: record.recipe_of(task).steps_over(record.score(task).train_rows) for task in tasks}
+    return record.recipe.joint_steps(batches) if record.kind == "multitask" else batches[tasks[0]]
 
 
 def difference_of_tables(
@@ -261,10 +265,10 @@ def seconds_of(group: Iterable[Scored]) -> float | None:
     return mean_of({scored.record.run: scored.seconds for scored in group}.values())
 
 
-def trials_cells(runs: StudyRuns, group: Sequence[Scored]) -> dict[str, int]:
-    """How many runs were tried for a cell of a group, under the head of its column; empty if no row tunes."""
+def trials_cells(runs: StudyRuns, row: str) -> dict[str, int]:
+    """How many runs on a target a row is chosen from, under the head of its column; empty if no row tunes."""
     tuned = any(scored.trials for scored in runs.scored)
-    return {"trials": max((len(scored.trials) or 1 for scored in group), default=1)} if tuned else {}
+    return {"trials": runs.study.trials_on_target(row)} if tuned else {}
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

@@ -21,14 +21,14 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.weights import load_head, load_weights
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
 Parts = Mapping[str, Part[Task]]
 """By task. In what concerns the encoder, their recipes agree."""
 
-_HEAD_KEYS = ("head", "encoding", "pooling", "one_logit", "cosine_scale", "cosine_threshold", "score_loss")
+_HEAD_KEYS = OF_PREDICTION.union(("encoding", "pooling"))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pipeline.data.tasks import Task
 from pipeline.records.ledger import Kind, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.recipe import Recipe, check_seed
+from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.devices import process_count
@@ -16,22 +16,9 @@ from pipeline.training.devices import process_count
 Key = TypeVar("Key", str, Task)
 
 # The settings that each task has of its own; the others concern the one model and its training.
-_OWN = frozenset(
-    {
-        "encoding",
-        "pooling",
-        "head",
-        "cosine_scale",
-        "cosine_threshold",
-        "score_loss",
-        "one_logit",
-        "extra",
-        "permute_labels",
-        "head_dropout",
-        "max_length",
-        "batch_size",
-    }
-    | {"class_weights", "label_smoothing", "loss_weight", "pair_order", "average_orders", "truncation"}
+_OWN = OF_PREDICTION.union(
+    ("encoding", "pooling", "pair_order", "average_orders", "max_length", "truncation", "head_dropout", "vector_dropout"),
+    ("extra", "permute_labels", "batch_size", "class_weights", "label_smoothing", "loss_weight"),
 )
 
 

@@ -11,13 +11,13 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
 from pipeline.settings.parts import BOTTLENECKS
-from pipeline.settings.recipe import Recipe
+from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few, raise_all
 
 BEST = "best"
 
 # How the target's predictions are made, and from which rows: not carried over to adapters of other tasks.
-_TARGETS = ("head", "one_logit", "cosine_scale", "extra", "permute_labels")
+_TARGETS = OF_PREDICTION.union(("extra", "permute_labels"))
 
 Verdict = tuple[Artifact, str | None]
 """An adapter, and why it cannot be used; None if it can."""

@@ -83,6 +83,7 @@ class TrainingRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
+        smart = self.recipe.smart
         probed = bool(self.request.adapters) and (self.request.kind == "adapter" or self.recipe.probes_sources)
         return {
             "kind": self.request.kind,
@@ -102,6 +103,8 @@ class TrainingRun:
             ],
             # Probes for a head that is a cosine once read what a linear one would.
             **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),
+            # SMART's direction once got smaller with the number of rows that were computed at once.
+            **({"ascent": "sum"} if smart.weight and smart.direction == "reference" else {}),
             # Joint training once began with fresh heads for all tasks, those tuned on before too.
             **({"heads": "kept"} if self.request.kind == "multitask" and self.request.start is not None else {}),
         }

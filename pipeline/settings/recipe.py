@@ -40,6 +40,8 @@ EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4,
 STANDARD_FUSION_EPOCHS = 2
 MIN_STEPS = 400
 """Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
+OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "score_loss"})
+"""How what a model puts out for a task becomes its prediction and its loss."""
 _AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
 
 

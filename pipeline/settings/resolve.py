@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
 from pipeline.settings.layers import check_layers
 from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS
-from pipeline.settings.recipe import Precision, Recipe, Trainable, pairing_problems
+from pipeline.settings.recipe import OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
 from pipeline.system.errors import PipelineError
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
@@ -21,9 +21,8 @@ STANDARD_FUSION_LEARNING_RATE = 5e-4  # many weights, each with little to do
 EVALUATIONS = 10
 
 # All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
-_SCORING = frozenset(
-    {"trainable", "encoding", "pooling", "head", "cosine_scale", "cosine_threshold", "score_loss", "one_logit"}
-    | {"max_length", "truncation", "pairs", "batch_size", "precision"}
+_SCORING = OF_PREDICTION.union(
+    ("trainable", "encoding", "pooling", "max_length", "truncation", "pairs", "batch_size", "precision")
 )
 _MERGED = frozenset({"adapter", "bottleneck", "merge"})
 

@@ -190,9 +190,15 @@ class Study(BaseModel):
     def trials_on_target(self, name: str) -> int:
         """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there."""
         row = self.row(name)
-        bases = (*row.own, *((row.of,) if row.method == "full" and row.of else ()))
+        bases = row.own
+        if not bases and row.of and (row.method == "full" or self._fuses_own(name)):
+            bases = (row.of,)
         tried = [len(self.row(base).trials) for base in bases]
         return len(row.trials) + sum(count for count in tried if count > 1)
+
+    def _fuses_own(self, name: str) -> bool:
+        fuses = METHODS[self.row(name).method].fuses
+        return fuses and any(self.recipe_for(name, target).fuses_own for target in self.targets_of(name))
 
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential tuning from it."""

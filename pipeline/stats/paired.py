@@ -55,6 +55,7 @@ class Difference:
     value: float
     variance: float  # of ``value``, over examples and seeds
     freedom: float  # degrees of freedom of ``variance``
+    seeds: int = 1  # of one seed the variance says nothing about others
 
     def comparison(self, family: int = 1) -> Comparison:
         """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
@@ -102,13 +103,13 @@ def paired_difference(
     freedom = max(size - 1, 1)
     value, by_examples = float(gains.mean()), float((gains.mean(axis=0) ** 2).mean()) / freedom
     if count == 1 or by_examples == 0:
-        return Difference(value, by_examples, freedom)
+        return Difference(value, by_examples, freedom, count)
     by_seeds = float(gains.mean(axis=1).var(ddof=1)) / count
     together = max(0.0, (float((gains**2).mean()) / freedom - by_examples) / (count - 1))
     variance = max(by_examples + by_seeds - together, _LEAST * by_examples)
     # Of a sum they are never fewer than those of its least known part; what is taken away from it can make them so.
     satterthwaite = variance**2 / (by_examples**2 / freedom + by_seeds**2 / (count - 1))
-    return Difference(value, variance, max(satterthwaite, min(count - 1, freedom)))
+    return Difference(value, variance, max(satterthwaite, min(count - 1, freedom)), count)
 
 
 def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -131,10 +132,16 @@ def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) 
     return max(measure.worst, value - margin), min(1.0, value + margin)
 
 
-def mean_difference(parts: Sequence[Difference]) -> Difference:
-    """The mean of independent differences, such as those on several tasks."""
+def mean_difference(parts: Sequence[Difference]) -> Difference | None:
+    """The mean of independent differences, such as those on several tasks.
+
+    None if some are of one seed and others of several: an interval would cover other seeds of the latter alone.
+    """
+    fewest = min(part.seeds for part in parts)
+    if fewest == 1 < max(part.seeds for part in parts):
+        return None
     variances = np.array([part.variance for part in parts]) / len(parts) ** 2
     freedoms = np.array([part.freedom for part in parts])
     variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
     freedom = variance**2 / spread if spread else float(freedoms.sum())
-    return Difference(float(np.mean([part.value for part in parts])), variance, freedom)
+    return Difference(float(np.mean([part.value for part in parts])), variance, freedom, fewest)

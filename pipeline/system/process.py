@@ -4,6 +4,7 @@ After Ctrl-C or SIGTERM one line says what is kept, and the exit status is what 
 """
 
 import ctypes
+import logging
 import os
 import re
 import signal
@@ -33,7 +34,14 @@ def cores() -> int:
 
 
 def set_up() -> None:
-    """Before torch is imported, let threads spin briefly and keep freed memory, unless the environment objects."""
+    """Before torch is imported, let threads spin briefly and keep freed memory, unless the environment objects.
+
+    Libraries report errors alone from then on; what else they say is expected, or said in our words.
+    """
+    for library in ("TRANSFORMERS", "HF_HUB"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
+    for name in ("adapters", "torch.onnx", "onnxruntime.quantization"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     # OpenMP's threads spin while they wait for each other. On a machine that is shared, long spinning made a training
     # step up to 15 times slower; sleeping at once costs a fifth on a free machine, half with small models. A short spin
     # costs next to nothing and gives way soon.
@@ -167,6 +175,11 @@ def report_interrupt(interrupt: KeyboardInterrupt, arguments: Sequence[str]) -> 
         resumable = bool(arguments) and arguments[0] in _RESUMABLE
         kept = ": finished work is kept; run the same command again to resume" if resumable else ""
         print(f"interrupted{kept}", file=sys.stderr)
+    return interrupt_status(interrupt)
+
+
+def interrupt_status(interrupt: KeyboardInterrupt) -> int:
+    """The exit status after ``interrupt``."""
     # Some libraries, Ray's among them, raise a KeyboardInterrupt of their own in place of ours.
     return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
 

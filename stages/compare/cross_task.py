@@ -107,7 +107,7 @@ def _missing_scores(
         parts = [each for each in (scoring, scoring.test) if each is not None]
         if task.name in cosines:
             by_cosine = assemble(model.backbone, recipe, task).to(accelerator.device)
-            predictions = [each.predict(by_cosine) for each in parts]
+            predictions = [scoring.predict_choosing(by_cosine), *(each.predict(by_cosine) for each in parts[1:])]
             make_lean(model.backbone, model.pooling)
         else:
             for each in parts:

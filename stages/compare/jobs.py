@@ -175,13 +175,13 @@ class Jobs:
     def seconds(self, job: Job) -> float:
         """Training time of a finished job, of each run that it needed, and of its own backbone's pretraining.
 
-        Trials count where they were run: those of another seed not.
+        Trials count where they were run: those of another seed than its own, or than that of what it needed, not.
         """
 
-        def behind(job: Job) -> Iterator[RunRecord]:
-            yield self.get(job)
-            yield from (record for record in self.trials(job) if record.seed == job.seed)
-            for need in job.needs:
+        def behind(each: Job) -> Iterator[RunRecord]:
+            yield self.get(each)
+            yield from (record for record in self.trials(each) if record.seed in (each.seed, job.seed))
+            for need in each.needs:
                 yield from behind(need)
 
         runs = {record.run: record.cost.seconds for record in behind(job)}

@@ -286,15 +286,19 @@ def test_only_a_fusion_has_shares_to_explain(workspace: Workspace, adapters, qui
         opened().explain(("the film", "is good"))
 
 
-def test_the_calling_program_keeps_its_own_accelerate_and_model(workspace: Workspace, adapters) -> None:  # type: ignore[no-untyped-def]
+def test_the_calling_program_keeps_its_own_accelerate_logging_and_model(workspace: Workspace, adapters) -> None:  # type: ignore[no-untyped-def]
     code = (
-        "import sys\nfrom accelerate.state import AcceleratorState, PartialState\nfrom pipeline import load\n"
+        "import logging, sys, transformers\nlevel = logging.getLogger('transformers').level\n"
+        "from accelerate.state import AcceleratorState, PartialState\nfrom pipeline import load\n"
         f"model = load('films', store={str(workspace.store_root)!r}, precision='bf16')\n"
         "print(model.predict(['the film is good'])[0].label)\n"
-        "assert not PartialState._shared_state and not AcceleratorState._shared_state"
+        "assert not PartialState._shared_state and not AcceleratorState._shared_state\n"
+        "assert logging.getLogger('transformers').level == level == logging.WARNING"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    own = {name: value for name, value in os.environ.items() if not name.endswith("_VERBOSITY")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=own, capture_output=True, text=True)
     assert (done.returncode, done.stdout) in ((0, "bad\n"), (0, "good\n")), done.stderr
+    assert not done.stderr
 
 
 def test_importing_the_package_loads_nothing_else() -> None:

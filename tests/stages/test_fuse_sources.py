@@ -147,10 +147,13 @@ def test_what_cannot_be_is_known_before_anything_is_trained(
 
 
 def test_how_the_target_is_predicted_is_not_carried_over_to_its_sources(workspace: Workspace, quick: Quick) -> None:
-    recipe = quick("fusion", head="difference-mlp", max_length=20, class_weights="balanced", min_steps=7)
+    recipe = quick(
+        "fusion", head="difference-mlp", score_loss="raw", max_length=20, class_weights="balanced", min_steps=7
+    )
     fusion = Fusion(workspace.task("pairs"), recipe, workspace)
     films, pairs = (fusion.adapter_recipe(workspace.task(name)) for name in ("films", "pairs"))
     assert (films.head, pairs.head) == (None, "difference-mlp")
+    assert (films.score_loss, pairs.score_loss) == ("normalised", "raw")
     for own in (films, pairs):
         assert (own.trainable, own.encoding, own.max_length, own.min_steps) == ("adapter", "siamese", 20, 7)
     assert films.class_weights == "balanced"

@@ -2,7 +2,8 @@
 
 The term is ``lambda R`` with ``R = l(f(e + delta), f(e))``: e is what the embedding layer puts out after its LayerNorm
 (fed in as ``inputs_embeds``, it would get positions and LayerNorm twice), l a divergence, and delta comes from one
-step of ascent: ``delta_0 = 1e-5 N(0, 1)``, ``g`` the gradient of ``l(f(e + delta_0), f(e))`` with f(e) held fixed.
+step of ascent: ``delta_0 = 1e-5 N(0, 1)``, ``g`` the gradient of ``l(f(e + delta_0), f(e))`` with f(e) held fixed. R is
+a mean over rows; g is that of each row's own l, as in the authors' code, which sums there.
 
 - ``reference`` is what the authors' code computes: ``delta = (delta_0 + 1e-3 g) / (|.|_inf + 1e-6)``, the norm taken
   over each token. Its last number only guards a division: delta has a largest entry of about 1, whatever the noise
@@ -50,7 +51,8 @@ class Smoothness:
         run, divergence = self._run, self._run.divergence(piece.task)
         embeddings = run.backbone(piece.task).get_submodule("embeddings")
         with perturbed(embeddings, lambda states: (NOISE * torch.randn_like(states)).requires_grad_()) as noise:
-            ascent = divergence(run.forward(model, piece), outputs.detach())
+            # The sum over the rows, so that a row's direction is its own, however many stand beside it.
+            ascent = len(piece) * divergence(run.forward(model, piece), outputs.detach())
         (gradient,) = torch.autograd.grad(ascent, noise[0])
         start = noise[0].detach()
         delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)

@@ -40,3 +40,14 @@ def once_preempted(mark: Path) -> str:
 
 def place_in_group() -> tuple[str | None, ...]:
     return tuple(map(os.environ.get, ("WORLD_SIZE", "RANK", "OMP_NUM_THREADS")))
+
+
+def until_interrupted(folder: Path) -> None:
+    """Each process of a group leaves a file when it starts, and another when it is asked to end."""
+    rank = os.environ["RANK"]
+    (folder / f"{rank}.started").touch()
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        (folder / f"{rank}.interrupted").touch()
+        raise

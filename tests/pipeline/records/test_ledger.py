@@ -174,6 +174,14 @@ def test_a_path_is_not_the_name_of_a_run(name: str, ledger: Ledger) -> None:
     assert not ledger.began(name)
 
 
+def test_the_newest_runs_leave_out_what_is_gone(ledger: Ledger) -> None:
+    for seconds, name in enumerate(("first", "second", "third")):
+        ledger.folder(name).mkdir(parents=True)
+        os.utime(ledger.folder(name), (seconds, seconds))
+    (ledger.root / "gone").symlink_to(ledger.root / "nothing")
+    assert ledger.newest(2) == ["third", "second"]
+
+
 def test_a_folder_with_everything_but_run_json_is_not_a_finished_run(ledger: Ledger) -> None:
     ledger.finish(record(), CURVE, PREDICTIONS)
     (ledger.folder(RUN) / "run.json").unlink()

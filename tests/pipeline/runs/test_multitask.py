@@ -125,6 +125,13 @@ def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick
     assert set(record.scores) == {"films", "meals", "pairs"}
 
 
+def test_tasks_may_differ_in_what_concerns_their_heads_alone(workspace: Workspace, quick: Quick) -> None:
+    own = {"pairs": {"head_dropout": 0.5, "vector_dropout": 0.25, "score_loss": "raw"}}
+    run = make(workspace, quick, own=own)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
+    assert [model.of(name).head.vector_dropout.p for name in TASKS] == [0.25 if n == "pairs" else 0 for n in TASKS]
+
+
 def test_a_batch_of_one_task_gives_the_heads_of_the_others_no_gradient(workspace: Workspace, quick: Quick) -> None:
     run = make(workspace, quick)
     model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model

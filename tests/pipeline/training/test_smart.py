@@ -75,6 +75,32 @@ def test_the_worked_case_in_one_dimension(settings, delta, expected, monkeypatch
     assert term.measured() == {"smart_cosine": pytest.approx(1.0)}
 
 
+@pytest.mark.parametrize("direction", ["reference", "gradient"])
+def test_a_rows_perturbation_does_not_depend_on_the_rows_beside_it(direction: Any, encoder: PreTrainedModel) -> None:
+    model = build(encoder, "full")
+    with torch.no_grad():
+        model.head.out.weight.mul_(100)  # so that the gradient counts beside the noise
+    noise = 1e3 * torch.randn(4, 5, encoder.config.hidden_size, generator=torch.Generator().manual_seed(0))
+
+    def perturbations(rows: Tensor) -> Tensor:
+        """What stands in for the embeddings of ``rows`` in the last pass, less what does in the first."""
+        seen: list[Tensor] = []
+        term = smart(model, squared_error, direction=direction)
+        piece = Piece({name: values[rows] for name, values in BATCH.items()})
+        outputs = forward(model, piece)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "randn_like", lambda _: noise[rows])
+            hook = model.backbone.encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+            term(model, piece, outputs)
+            hook.remove()
+        return seen[1].detach() - seen[0].detach()
+
+    whole = perturbations(torch.arange(4))
+    pieces = [perturbations(torch.tensor([row])) for row in range(4)]
+    read = BATCH["attention_mask"].bool()
+    assert F.cosine_similarity(whole, torch.cat(pieces), dim=-1)[read].min() > 0.999
+
+
 def test_the_reference_has_its_largest_entry_just_below_one_for_each_token() -> None:
     start = 1e-5 * torch.randn(3, 4, 64, generator=torch.Generator().manual_seed(0))
     gradient = 1e-7 * torch.randn(3, 4, 64, generator=torch.Generator().manual_seed(1))
@@ -156,7 +182,7 @@ def test_it_is_the_divergence_under_its_perturbation_and_trains_what_trains(  # 
     states = model.backbone.embeddings(BATCH["input_ids"], BATCH["token_type_ids"]).detach()
     start = (1e-5 * torch.randn_like(states)).requires_grad_()
     with perturbed(model.backbone.embeddings, lambda _: start):
-        ascent = divergence(forward(model, piece), plain.detach())
+        ascent = len(piece) * divergence(forward(model, piece), plain.detach())
     (gradient,) = torch.autograd.grad(ascent, start)
     delta = perturbation(start.detach(), gradient, direction)
     with perturbed(model.backbone.embeddings, lambda _: delta):
