@@ -15,7 +15,6 @@ from pipeline.executors.pool import Outcome, carried_out
 from pipeline.system import process
 from pipeline.system.errors import PipelineError
 
-
 _ENDING_SECONDS = 60.0
 """How long processes may take to end. The launcher kills them itself if they take half as long."""
 

@@ -66,6 +66,11 @@ class CosineHead(nn.Module):
         return cosine if self.threshold is None or self.training else cosine - self.threshold
 
 
+def is_threshold(name: str) -> bool:
+    """Whether a parameter is the tuned threshold of a head, by its name in a model."""
+    return f".{name}".endswith(".head.threshold")
+
+
 def build_head(
     kind: HeadKind,
     width: int,

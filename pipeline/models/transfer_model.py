@@ -102,9 +102,11 @@ class TransferModel(nn.Module):
     def unpads(self, device: torch.device) -> bool:
         """Whether training on ``device`` computes batches without their padding (:mod:`unpadding`).
 
-        Not on a GPU, where a pass over a few more tokens takes the same time.
+        Not on a GPU, where a pass over a few more tokens takes the same time. Nor above frozen layers, whose cached
+        outputs are padded: dropout would draw other masks where a cache has no room for a batch.
         """
-        return device.type == "cpu" and all(can_unpad(each) for each in (self.backbone, *self.second.values()))
+        encoders = (self.backbone, *self.second.values())
+        return device.type == "cpu" and not frozen_depth(self.backbone) and all(map(can_unpad, encoders))
 
     def most_padding(self, device: torch.device, precision: str) -> int | None:
         """Tokens of padding beyond which training cuts a batch in two; None: never, such as where it has none."""

@@ -135,11 +135,13 @@ def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> 
     shared = next(iter(parts.values())).recipe
     _set_up(encoder, list(parts), shared)
     # What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune.
-    seconds: list[PreTrainedModel | None] = [None] * len(parts)
+    seconds: list[PreTrainedModel] | list[None] = [None] * len(parts)
     if shared.pretrained.second_encoder == "static":
         seconds = [backbone.load().requires_grad_(False)] * len(parts)
     elif shared.pretrained.second_encoder == "tuned":
         seconds = [backbone.load(shared.hidden_dropout) for _ in parts]
+        for each in seconds:
+            _freeze(each, shared)
     encoders = split_encoder(encoder, shared.joint.split_layers, len(parts))
     models = {
         name: assemble(own, part.recipe, part.task, second)
@@ -150,6 +152,8 @@ def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> 
             model.task = name
         if not shared.joint.split_layers:
             make_lean_for_all(encoder, models.values())
+        if shared.pretrained.second_encoder == "static" and seconds[0] is not None:
+            make_lean_for_all(seconds[0], models.values())
     return MultitaskModel(models)
 
 
@@ -215,6 +219,10 @@ def _set_up(encoder: PreTrainedModel, tasks: Sequence[str], recipe: Recipe) -> N
         add_modules(encoder, tasks, recipe)
     elif recipe.trainable == "head":
         encoder.requires_grad_(False)
+    _freeze(encoder, recipe)
+
+
+def _freeze(encoder: PreTrainedModel, recipe: Recipe) -> None:
     if recipe.pretrained.freeze_embeddings:
         encoder.embeddings.requires_grad_(False)
 

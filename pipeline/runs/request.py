@@ -17,8 +17,8 @@ Key = TypeVar("Key", str, Task)
 
 # The settings that each task has of its own; the others concern the one model and its training.
 _OWN = OF_PREDICTION.union(
-    ("encoding", "pooling", "pair_order", "average_orders", "max_length", "truncation", "head_dropout", "vector_dropout"),
-    ("extra", "permute_labels", "batch_size", "class_weights", "label_smoothing", "loss_weight"),
+    ("encoding", "pooling", "pair_order", "average_orders", "max_length", "truncation", "batch_size", "extra"),
+    ("permute_labels", "head_dropout", "vector_dropout", "class_weights", "label_smoothing", "loss_weight"),
 )
 
 

@@ -58,14 +58,22 @@ class Scoring:
 
     def predict_choosing(self, model: TransferModel) -> Prediction:
         """The same; a head whose threshold is tuned first gets the one that does best on these rows."""
+        outputs = self.choose_threshold(model)
+        return self.predict(model) if outputs is None else self.objective.predict(outputs)
+
+    def choose_threshold(self, model: TransferModel) -> Tensor | None:
+        """Give a head whose threshold is tuned the one that does best on these rows; returns the model's outputs then.
+
+        None, and nothing is computed, if its head has none.
+        """
         head = model.head
         if not isinstance(head, CosineHead) or head.threshold is None:
-            return self.predict(model)
+            return None
         head.threshold.zero_()
         outputs = self._outputs(model)
         chosen = best_threshold(outputs.squeeze(-1).numpy(), self.rows["label"].to_numpy(), self.task.metric)
         head.threshold.fill_(chosen)
-        return self.objective.predict(outputs - head.threshold.item())
+        return outputs - head.threshold.item()
 
     def _outputs(self, model: TransferModel) -> Tensor:
         return mean_outputs(

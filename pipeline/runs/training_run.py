@@ -168,11 +168,11 @@ class TrainingRun:
         for part in self.parts.values():
             load_metric(part.task.metric)  # its import takes seconds, which are not the run's
         tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
-        starts = {
-            name: test.value(test.predict(model.of(name).to(accelerator.device)))
-            for name, test in tests.items()
-            if recipe.score_start
-        }
+        starts = {}
+        for name, test in tests.items() if recipe.score_start else ():
+            own = model.of(name).to(accelerator.device)
+            scorings[name].choose_threshold(own)
+            starts[name] = test.value(test.predict(own))
 
         loss, terms = self._loss(model, accelerator.device)
         evaluations = Evaluations(model, scorings)

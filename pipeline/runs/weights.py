@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pipeline.methods.fusion import save_fusion
 from pipeline.methods.registry import METHODS
 from pipeline.methods.saved import SavedModules
+from pipeline.models.heads import is_threshold
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Kind, Ledger, RunRecord
@@ -82,18 +83,15 @@ def load_weights(model: nn.Module, record: RunRecord, ledger: Ledger, part: str 
     if not file.is_file() or sha256_file(file) != record.weights_sha256:
         raise PipelineError(f"{file}: missing or damaged: {remedy}")
     from_pretrained = not record.sources or record.kind in ARTIFACT_KINDS
-    own = {f"{part}{name}": p for name, p in _trained(model, from_pretrained).items()}
+    own = _trained(model, from_pretrained, part)
     fill(own, read_tensors(file, own, remedy, part))
 
 
-def _trained(model: nn.Module, from_pretrained: bool) -> dict[str, nn.Parameter]:
+def _trained(model: nn.Module, from_pretrained: bool, part: str = "") -> dict[str, nn.Parameter]:
     if isinstance(model, MultitaskModel) and len(model.models) == 1:
         model = model.models[0]  # in files, the parameters of one task's model have its own names
-    return {
-        name: p
-        for name, p in model.named_parameters()
-        if p.requires_grad or not from_pretrained or f".{name}".endswith(".head.threshold")
-    }
+    named = ((f"{part}{name}", p) for name, p in model.named_parameters())
+    return {name: p for name, p in named if p.requires_grad or not from_pretrained or is_threshold(name)}
 
 
 def _save(tensors: Mapping[str, Tensor], file: Path) -> None:

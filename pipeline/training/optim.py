@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Container, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pipeline.models.layout import BASE
 from pipeline.models.tensors import layer_of
@@ -95,7 +95,7 @@ class StepCorrectedAdamW(torch.optim.AdamW):
 
         theta <- (1 - lr wd) (theta - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps))
 
-    which is PyTorch's with ``eps / sqrt(1 - beta2^t)``, the decay last.
+    which is PyTorch's with ``eps / sqrt(1 - beta2^t)``, the decay last; t counts the steps of a parameter's own.
     """
 
     def __init__(self, params: Any, betas: tuple[float, float], eps: float, **settings: Any) -> None:
@@ -104,18 +104,35 @@ class StepCorrectedAdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        decays = [group["weight_decay"] for group in self.param_groups]
-        for group in self.param_groups:
-            taken = max((float(self.state[each]["step"]) for each in group["params"] if self.state[each]), default=0.0)
-            group["eps"] = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
-            group["weight_decay"] = 0.0  # PyTorch would decay before the step
-        loss = super().step(closure)
-        for group, decay in zip(self.param_groups, decays, strict=True):
-            group["weight_decay"] = decay
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        whole, alike = self.param_groups, []
+        for group in whole:
+            by_step: dict[float, list[Tensor]] = {}
             for parameter in group["params"]:
-                if decay and parameter.grad is not None:
+                if parameter.grad is not None:
+                    by_step.setdefault(self._steps(parameter), []).append(parameter)
+            for taken, own in by_step.items():
+                epsilon = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
+                settings = {"params": own, "eps": epsilon, "weight_decay": 0.0}  # PyTorch would decay before the step
+                alike.append((taken, {**group, **settings}, group["weight_decay"]))
+        self.param_groups = [group for _, group, _ in alike]
+        try:
+            super().step()
+        finally:
+            self.param_groups = whole
+        for taken, group, decay in alike:
+            for parameter in group["params"] if decay else ():
+                if self._steps(parameter) > taken:  # not where fp16 overflowed
                     parameter.mul_(1 - group["lr"] * decay)
         return loss
+
+    def _steps(self, parameter: Tensor) -> float:
+        """The steps that a parameter has taken."""
+        state = self.state.get(parameter)
+        return float(state["step"]) if state else 0.0
 
 
 OPTIMIZERS: dict[AdamCorrection, type[torch.optim.AdamW]] = {"moments": torch.optim.AdamW, "step": StepCorrectedAdamW}

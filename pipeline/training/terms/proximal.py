@@ -15,6 +15,7 @@ from torch.func import functional_call
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from pipeline.data.batches import Piece
+from pipeline.models.heads import is_threshold
 from pipeline.training.checkpoint import trainable
 from pipeline.training.terms.term import Regularised
 
@@ -34,6 +35,7 @@ class Proximal:
         self._run, self._model = run, run.model
         self._means = {beta: get_ema_multi_avg_fn(beta) for beta in (EARLY, LATE)}
         self.teacher: dict[str, Tensor] = {}
+        self._unset: dict[str, Tensor] = {}
 
     def __call__(self, model: nn.Module, piece: Piece, outputs: Tensor) -> Tensor:
         """``mu l`` of the piece's rows, for which the loss was made of ``outputs`` (B, k)."""
@@ -41,7 +43,8 @@ class Proximal:
         def teacher(*arguments: Any, **keywords: Any) -> Any:
             # A module that stands in the model under two names, as a backbone of several tasks does, has its weights
             # exchanged once. With tied names they would be twice, and the teacher would stay in the live model.
-            return functional_call(self._model, self.teacher, arguments, keywords, tie_weights=False)
+            weights = {**self.teacher, **self._unset}
+            return functional_call(self._model, weights, arguments, keywords, tie_weights=False)
 
         with torch.no_grad(), _evaluating(self._model):
             before = self._run.forward(teacher, piece)
@@ -52,6 +55,10 @@ class Proximal:
             name: kept.get(name, live).detach().to(live.device, copy=True)
             for name, live in trainable(self._model).items()
         }
+
+        # A threshold that dev has chosen is no weight: what trains is compared before it is taken off.
+        named = self._model.named_parameters(remove_duplicate=False)
+        self._unset = {name: torch.zeros_like(p) for name, p in named if is_threshold(name)}
 
     def after_step(self, step: int, total: int) -> None:
         beta = EARLY if step <= EARLY_SHARE * total else LATE

@@ -17,7 +17,7 @@ Quick = Callable[..., Recipe]
 MODELS = {
     "head only": ("frozen", "head", "films", {}),
     "siamese head only": ("frozen", "head", "pairs", {"encoding": "siamese"}),
-    "dropped layers": ("adapter", "adapter", "films", {"drop_layers": "0"}),
+    "dropped layers": ("adapter", "adapter", "films", {"drop_layers": "0", "hidden_dropout": 0.1}),
 }
 
 

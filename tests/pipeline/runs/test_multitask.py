@@ -125,6 +125,26 @@ def test_tasks_read_their_inputs_each_in_its_own_way(workspace: Workspace, quick
     assert set(record.scores) == {"films", "meals", "pairs"}
 
 
+def test_a_static_encoder_is_read_in_each_tasks_own_way(workspace: Workspace, quick: Quick) -> None:
+    for own in ({"pairs": {"pooling": "cls"}}, {"films": {"pooling": "cls"}}):
+        run = make(workspace, quick, own=own, pooling="mean", second_encoder="static", split_layers=1)
+        model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model.eval()
+        ids = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        hidden = workspace.backbone.load().eval()(**inputs).last_hidden_state
+        for name in ("films", "meals"):
+            expected = hidden[:, 0] if name in own else hidden.mean(dim=1)
+            torch.testing.assert_close(model.of(name).encode(**inputs)[:, 32:], expected)
+
+
+def test_embeddings_that_are_frozen_are_so_in_both_encoders(workspace: Workspace, quick: Quick) -> None:
+    run = make(workspace, quick, second_encoder="tuned", freeze_embeddings=True)
+    model = build_for_training(run.request, run.parts, workspace.backbone, workspace.ledger).model
+    training = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    assert any(".second." in name for name in training)
+    assert not any(".embeddings." in name for name in training)
+
+
 def test_tasks_may_differ_in_what_concerns_their_heads_alone(workspace: Workspace, quick: Quick) -> None:
     own = {"pairs": {"head_dropout": 0.5, "vector_dropout": 0.25, "score_loss": "raw"}}
     run = make(workspace, quick, own=own)

@@ -21,6 +21,7 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import Scoring as ScoredRows
 from pipeline.stats.metrics import METRICS, best_threshold
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
@@ -149,6 +150,26 @@ def test_a_tuned_threshold_scores_best_on_the_rows_that_choose_and_stays_with_th
         labels = table["label"].to_numpy()
         expected = cosines > best_threshold(cosines, labels, "accuracy")
         assert METRICS["accuracy"].score(expected.astype(int), labels) == pytest.approx(record.dev)
+
+
+def test_a_model_with_a_tuned_threshold_is_tuned_on(workspace: Workspace, same: Path, quick: Quick) -> None:
+    """Its head is scored again afterwards, with its threshold, and joint training begins with it."""
+    workspace = dataclasses.replace(workspace, data=same)
+    recipe = quick("full", epochs=2, head="cosine", encoding="siamese", cosine_threshold="tuned")
+    first = single_run(workspace, "full", "same", recipe, seed=1).get()
+    after = single_run(workspace, "sequential", "films", quick("full", epochs=1), seed=1, start=first).get()
+    assert after.scores["same"].before == first.dev
+    recipes = {"same": recipe, "films": quick("full", epochs=2)}
+    joint = joint_run(workspace, list(recipes), recipes, seed=1, start=first, limits=dict.fromkeys(recipes, 32))
+    assert set(joint.get().scores) == {"same", "films"}
+
+
+def test_the_start_is_scored_with_its_best_threshold_too(workspace: Workspace, same: Path, quick: Quick) -> None:
+    """Nothing trains, so the start is what is kept."""
+    workspace = dataclasses.replace(workspace, data=same, scoring=ScoredRows(rows="half"))
+    recipe = quick("head", head="cosine", cosine_threshold="tuned", score_start=True)
+    score = single_run(workspace, "frozen", "same", recipe, seed=1).get().scores["same"]
+    assert score.test is not None and score.start == score.test
 
 
 def test_a_cosine_trains_without_its_threshold() -> None:

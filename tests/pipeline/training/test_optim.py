@@ -239,3 +239,28 @@ def test_the_courses_adamw_is_its_equation_and_resumes() -> None:
         torch.testing.assert_close(weights.detach(), theta, rtol=0, atol=1e-12)
         assert running.param_groups[0]["weight_decay"] == 0.1
     assert unused.tolist() == [1.0, 1.0]
+
+
+def test_the_courses_adamw_counts_each_parameters_own_steps() -> None:
+    """In joint training the head of a task rests while others train."""
+    resting, alone, busy = (nn.Parameter(torch.zeros(3)) for _ in range(3))
+    together, own = (
+        OPTIMIZERS["step"](group, lr=1e-3, betas=(0.9, 0.999), eps=1e-6) for group in ([resting, busy], [alone])
+    )
+    for step in range(200):
+        busy.grad = torch.full((3,), 1e-6)
+        resting.grad = alone.grad = torch.full((3,), 1e-6) if step % 40 == 0 else None
+        together.step()
+        if alone.grad is not None:
+            own.step()
+    assert torch.equal(resting, alone)
+    assert alone.abs().min() > 0
+
+
+def test_the_courses_adamw_does_not_decay_where_fp16_overflows() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = OPTIMIZERS["step"]([weight], lr=0.1, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.5, fused=True)
+    weight.grad = torch.full((2,), float("inf"))
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1.0), torch.tensor(1.0)
+    optimizer.step()
+    assert weight.tolist() == [1.0, 1.0]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pipeline.data.batches import Piece
+from pipeline.models.heads import CosineHead
 from pipeline.settings.recipe import Recipe
 from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, fit
@@ -41,6 +42,27 @@ def proximal(model: nn.Module, weight: float = 1.0) -> Proximal:
         raise AssertionError("asked for")
 
     return Proximal(Regularised(Recipe(bregman=weight), model, forward, lambda _: squared_error, never))
+
+
+class Cosine(nn.Module):
+    """The cosine of a vector and its image, from which a threshold is taken off when it is not training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.head = nn.Linear(6, 6), CosineHead(tuned_threshold=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x, self.linear(x))
+
+
+def test_a_threshold_that_dev_has_chosen_is_no_part_of_the_term() -> None:
+    model, piece = Cosine().train(), Piece({"rows": torch.arange(8)})
+    term = proximal(model)
+    term.start({})
+    assert model.head.threshold is not None
+    model.head.threshold.fill_(0.6)
+    assert term(model, piece, forward(model, piece)).item() == 0
+    assert model.head.threshold == 0.6
 
 
 def batches(epoch: int, first: int) -> Any:
