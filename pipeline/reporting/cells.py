@@ -94,7 +94,10 @@ def score_cells(
         cells[runs.column(target)] = Cell(text, mean_of(values), runs_of(group), verdict, "; ".join(details))
     if len(targets) > 1:
         used = dict.fromkeys(run for cell in cells.values() for run in cell.runs) if mean is not None else ()
-        cells = {"mean": judged(Cell(number(mean), mean, tuple(used)), verdicts.get((place, None)), against), **cells}
+        there, whole = sum(len(runs.cell(line, t, rows)) for t in targets), sum(planned[t] for t in targets)
+        fewer = f" ({there} of {whole} runs)" if mean is not None and there < whole else ""
+        cell = Cell(f"{number(mean)}{fewer}", mean, tuple(used))
+        cells = {"mean": judged(cell, verdicts.get((place, None)), against), **cells}
     return cells
 
 

@@ -117,8 +117,9 @@ def cost_sentences(runs: StudyRuns) -> Iterator[str]:
         for group in (runs.all(subject), runs.all(runs.reference))
     )
     yield (
-        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a run,"
-        f" sources included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes {count(theirs[1])}."
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a seed,"
+        f" sources and trials included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes"
+        f" {count(theirs[1])}."
     )
 
 

@@ -1,5 +1,6 @@
 """Each fusion against the best that one would do without it, on all targets together."""
 
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -51,10 +52,22 @@ class Duel:
     kind: str
     best: dict[str, Line]
     """By target: of the lines of the kind the one with the best mean over seeds on the rows that choose."""
+    trials: dict[str, tuple[int, int]]
+    """By target: how many runs a seed each side was chosen from."""
     parts: dict[str, Difference]
     """By target, over the seeds of both."""
+    is_chosen_on_scores: bool = False
+    """Whether a side was chosen among several lines by scores on the rows that are compared."""
     comparison: Comparison | None = None
-    """Of the mean over the targets."""
+    """Of the mean over the targets; None if the sides were chosen by what is compared, or lack seeds."""
+
+    @property
+    def unequal_trials(self) -> str:
+        """How many trials each side had, where it is not as many; else empty."""
+        if all(ours == theirs for ours, theirs in self.trials.values()):
+            return ""
+        ours, theirs = ("/".join(map(str, sorted({*side}))) for side in zip(*self.trials.values(), strict=True))
+        return f"{ours} against {theirs} of {self.kind}"
 
 
 @once
@@ -77,9 +90,11 @@ def duels(runs: StudyRuns) -> list[Duel]:
     found = []
     for line in fusions:
         variants = [other for other in fusions if study.row(other.row).variant_of == line.row]
-        ours = _best_by_target(runs, [line, *variants])
+        own = [line, *variants]
+        ours = _best_by_target(runs, own)
         for kind, of_kind in OPPONENTS.items():
-            best = _best_by_target(runs, [other for other in without if of_kind(study, other.row)])
+            those = [other for other in without if of_kind(study, other.row)]
+            best = _best_by_target(runs, those)
             parts = {
                 target: runs.difference(runs.cell(ours[target], target), runs.cell(other, target), target)
                 for target, other in best.items()
@@ -87,13 +102,16 @@ def duels(runs: StudyRuns) -> list[Duel]:
             }
             known = {target: difference for target, difference in parts.items() if difference is not None}
             if len(known) == len(study.targets):
-                found.append(Duel(line, ours, kind, best, known))
+                trials = {target: (_trials(runs, own, target), _trials(runs, those, target)) for target in known}
+                chosen = any(_is_chosen_on_scores(runs, side, target) for side in (own, those) for target in known)
+                found.append(Duel(line, ours, kind, best, trials, known, chosen))
     leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in found}
-    means = {(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in found}
+    tested = [duel for duel in found if not duel.is_chosen_on_scores]
+    means = {(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in tested}
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for family in (True, False):
         verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family})
-    return [replace(duel, comparison=verdicts[duel.line, duel.kind]) for duel in found]
+    return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in found]
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
@@ -102,23 +120,58 @@ def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
     return {duel.kind: duel.comparison for duel in own if duel.comparison is not None}
 
 
+def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
+    """Those of ``lines`` that have the most seeds on a target: the mean of fewer is the best more easily by chance."""
+    seeds = {line: len(runs.cell(line, target)) for line in lines}
+    most = max(seeds.values(), default=0)
+    return [line for line, count in seeds.items() if count == most > 0]
+
+
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
     """Of ``lines`` the best on the rows that choose, for each target that one of them has."""
     found = {}
     for target in runs.study.targets:
-        scores = {line: mean_of(scored.score.dev for scored in runs.cell(line, target)) for line in lines}
-        known = {line: score for line, score in scores.items() if score is not None}
-        if known:
-            found[target] = max(known, key=lambda line: known[line])
+        scores = {
+            line: statistics.mean(scored.score.dev for scored in runs.cell(line, target))
+            for line in _candidates(runs, lines, target)
+        }
+        if scores:
+            found[target] = max(scores, key=lambda line: scores[line])
     return found
+
+
+def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
+    """How many runs a seed the best of ``lines`` is chosen from on a target."""
+    return sum(runs.study.trials_on_target(line.row) for line in _candidates(runs, lines, target))
+
+
+def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> bool:
+    """Whether the best of ``lines`` is chosen, among several, by scores on the rows that the tables show."""
+    candidates = _candidates(runs, lines, target)
+    return len(candidates) > 1 and any(s.score.test is None for line in candidates for s in runs.cell(line, target))
 
 
 def opponents_table(runs: StudyRuns) -> Table | None:
     """One line a fusion and kind of rows; None in a study without both."""
     rows, own, leading = [_row(runs, duel) for duel in duels(runs)], leading_duels(runs), leading_fusion(runs)
     title = capital(runs.title(leading)) if leading is not None and own else ""
-    others = comparisons(rows[len(own) :])
-    return Table.of("opponents", rows, leading=title, own=comparisons(own), others=others)
+    tested = [duel for duel in duels(runs) if duel.comparison is not None]
+    others = comparisons(tested[len(own) :])
+    chosen = any(duel.is_chosen_on_scores for duel in duels(runs))
+    return Table.of(
+        "opponents",
+        rows,
+        leading=title,
+        own=comparisons(own),
+        others=others,
+        untested="Not tested" if chosen else "",
+        trials="; ".join(_leading_trials(runs)),
+    )
+
+
+def _leading_trials(runs: StudyRuns) -> list[str]:
+    """Where the leading fusion and its opponents were not chosen from as many trials, by kind."""
+    return [duel.unequal_trials for duel in duels(runs) if duel.line == leading_fusion(runs) and duel.unequal_trials]
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
@@ -132,7 +185,9 @@ def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
         line, best = duel.ours[target], duel.best[target]
         both = runs_of((*runs.cell(line, target), *runs.cell(best, target)))
         variant = f"{runs.title(line)} " if line != duel.line else ""
-        parts[target] = difference_cell(part.value, both, untested=f"{variant}against {runs.title(best)}")
+        ours, theirs = duel.trials[target]
+        unlike = f", best of {ours} trials against best of {theirs}" if ours != theirs else ""
+        parts[target] = difference_cell(part.value, both, untested=f"{variant}against {runs.title(best)}{unlike}")
         used += both
     mean = mean_of(part.value for part in duel.parts.values())
     return cells | {"mean": difference_cell(mean, tuple(dict.fromkeys(used)), duel.comparison, "the best rows")} | parts
@@ -150,9 +205,11 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     }
     said = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study.targets)
+    more = [duel.kind for duel in duels(runs) if duel.line == leading and any(a > b for a, b in duel.trials.values())]
+    trials = f" It was chosen from more trials than {listed(more)}." if more else ""
     yield (
         f"{capital(runs.title(leading))}{_variants(runs, leading)}, against the best row of each kind on {where},"
-        f" {'; it '.join(said)}."
+        f" {'; it '.join(said)}.{trials}"
     )
 
 

@@ -26,7 +26,7 @@ def runs_of(study: Synthetic) -> StudyRuns:
 
 def small(folder: Path, **keys: object) -> Synthetic:
     methods = ["full", "sequential", "adapter", "warm", "fusion"]
-    study = make(folder, methods=methods, targets=["sst", "mr"], rows=WARM, **keys)
+    study = make(folder, methods=methods, targets=["sst", "mr"], rows=WARM, **{"scoring": "half", **keys})
     for target, source in (("sst", "mr"), ("mr", "sst")):
         for row, quality in (("full", 0.5), (f"sequential:{source}", 0.6), ("adapter", 0.55), ("fusion", 0.8)):
             study.add(row, target, 1, quality)
@@ -96,7 +96,7 @@ def test_rows_that_are_scored_do_not_choose_the_opponent(tmp_path: Path) -> None
 def two_fusions(folder: Path) -> StudyRuns:
     rows = {"other": {"method": "fusion", "title": "leading one"}, "second": {"method": "fusion"}}
     methods = ["full", "adapter", "other", "second"]
-    study = make(folder, methods=methods, targets=["sst"], sources=["imdb"], rows=rows)
+    study = make(folder, methods=methods, targets=["sst"], sources=["imdb"], rows=rows, scoring="half")
     for row, quality in (("full", 0.5), ("adapter", 0.4), ("other", 0.8), ("second", 0.82)):
         study.add(row, "sst", 1, quality)
     return runs_of(study)
@@ -175,3 +175,53 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
     (sentence,) = opponents_sentences(runs)
     assert sentence.startswith("Fusion (on sst as siamese fusion, which choosing rows prefer), against the best row")
+
+
+def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:
+    """One opponent is no choice."""
+    runs = runs_of(small(tmp_path, scoring="dev"))
+    tested = {duel.kind: duel.comparison is not None for duel in duels(runs)}
+    assert tested == {kind: kind == "sequential tuning" for kind in OPPONENTS}
+    table = opponents_table(runs)
+    assert table is not None and any(note.startswith("Not tested is what was chosen") for note in table.notes)
+    (sentence,) = opponents_sentences(runs)
+    assert "sequential tuning" in sentence and "the target alone" not in sentence
+
+
+def test_a_row_that_lost_seeds_is_no_opponent(tmp_path: Path) -> None:
+    """The mean of one seed is the best more easily by chance."""
+    seeds = [1, 2, 3]
+    study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"], scoring="half", seeds=seeds)
+    for target in ("sst", "mr"):
+        for seed in seeds:
+            study.add("full", target, seed, 0.5)
+            study.add("fusion", target, seed, 0.7)
+        study.add("adapter", target, 1, 0.9)
+    best = {duel.kind: {str(line) for line in duel.best.values()} for duel in duels(runs_of(study))}
+    assert best["the target alone"] == best["the best row without fusion"] == {"full"}
+
+
+def test_a_mean_of_targets_that_lack_seeds_is_not_tested(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1, 2])
+    for target, seeds in (("sst", [1, 2]), ("mr", [1])):
+        for seed in seeds:
+            study.add("full", target, seed, 0.5)
+            study.add("fusion", target, seed, 0.7)
+    runs = runs_of(study)
+    assert [duel.comparison for duel in duels(runs)] == [None] * len(duels(runs))
+    assert list(opponents_sentences(runs)) == []
+
+
+def test_unequal_trials_are_told(tmp_path: Path) -> None:
+    tune = {"fusion": {"learning_rate": [1e-4, 1e-3]}}
+    study = make(tmp_path, methods=["full", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1], tune=tune)
+    for target in ("sst", "mr"):
+        study.add("full", target, 1, 0.5)
+        study.add("fusion", target, 1, 0.7)
+    runs = runs_of(study)
+    table = opponents_table(runs)
+    assert table is not None
+    assert any("trials: Fusion 2 against 1 of the target alone; 2 against 1 of the best" in n for n in table.notes)
+    assert all("best of 2 trials against best of 1" in row[-1].detail for row in table.rows)
+    (sentence,) = opponents_sentences(runs)
+    assert sentence.endswith("It was chosen from more trials than the target alone and the best row without fusion.")

@@ -49,12 +49,16 @@ def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
     rows: dict[str, Any] = {
         "lp-ft": {"method": "full", "of": "frozen"},
         "fusion": {"of": "adapter", "own": ["adapter"], "recipe": {"fusion": "standard"}},
+        "plain": {"method": "fusion", "of": "adapter", "recipe": {"fusion": "standard"}},
+        "gated": {"method": "fusion", "of": "adapter"},
+        "merge": {"of": "adapter"},
     }
     grids = {"learning_rate": [1e-4, 1e-3]}
     tune = dict.fromkeys(("frozen", "full", "adapter", "fusion"), grids)
-    study = parse({}, methods=["frozen", "full", "lp-ft", "adapter", "fusion"], rows=rows, tune=tune, sources=["mr"])
+    methods = ["frozen", "full", "lp-ft", "adapter", "fusion", "plain", "gated", "merge"]
+    study = parse({}, methods=methods, rows=rows, tune=tune, sources=["mr"])
     assert {name: study.trials_on_target(name) for name in study.methods} == {
-        "frozen": 2, "full": 2, "lp-ft": 4, "adapter": 2, "fusion": 4,
+        "frozen": 2, "full": 2, "lp-ft": 4, "adapter": 2, "fusion": 4, "plain": 4, "gated": 2, "merge": 3,
     }  # fmt: skip
     assert "lp-ft 4" in study.unequal_trials
 
