@@ -45,7 +45,7 @@ def new_task(
     folder = data / _checked_name(name, file)
     clear_leftovers(folder.parent, folder.name)
     if present(folder):
-        raise PipelineError(f"{folder}: exists already: delete it, or give another name with --name")
+        raise PipelineError(f"{folder}: exists already and was left as it is: give another name with --name, or move it away")
     table = read_foreign(file)
     proposal = propose(table.rows, str(file), text=text, label=label, kind=kind)
     positions = split_rows(proposal.rows, shares, seed, str(file))
@@ -61,16 +61,21 @@ def new_task(
             write_table(own.rename(columns=columns), temporary / f"{part}{suffix}")
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
     lines.append(f"written to {folder}: " + ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items()))
-    lines += _next(folder.name, "" if is_found else f" --data {shlex.quote(str(data))}")
+    others = sorted(file.parent.name for file in data.glob("*/task.toml") if file.parent != folder)
+    lines += _next(folder.name, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return printable("\n".join(lines))
 
 
-def _next(task: str, data: str) -> list[str]:
-    """The commands from here to predictions."""
+def _next(task: str, others: Sequence[str], data: str) -> list[str]:
+    """The commands from here to predictions, by the user's ``others`` tasks if there are any."""
+    sources = others[:_SHOWN] or ["sst"]
+    # All rows of a task on the Hub may take hours.
+    before = [] if others else [f"  python -m pipeline extract --task sst --limit 5000{data}"]
     return [
         "next:",
         f"  python -m pipeline extract --task {task}{data}",
-        f"  python -m pipeline fuse --target {task} --sources sst,quora{data}",
+        *before,
+        f"  python -m pipeline fuse --target {task} --sources {','.join(sources)}{data}",
         f"  python -m pipeline predict --target {task} --input FILE --output FILE{data}",
     ]
 

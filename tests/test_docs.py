@@ -126,7 +126,8 @@ def _option(argument: Argument) -> str:
         text += " **Required.**"
     elif argument.show_default and argument.field_info.default is not False:
         text += f" Default: `{argument.field_info.default}`."
-    return f"| `{name}` | {text.strip()} |"
+    names = ", ".join(f"`{each}`" for each in (name, *(argument.negatives if argument.index is None else ())))
+    return f"| {names} | {text.strip()} |"
 
 
 def commands() -> str:

@@ -40,6 +40,14 @@ def tickets(folder: Path, rows: int = 240) -> Path:
     return file
 
 
+def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_path: Path) -> None:
+    for name in ("orders", "reviews"):
+        assert run("tasks", "new", tickets(tmp_path), "--name", name, "--data", tmp_path / "data")[0] == 0
+    _, out, _ = run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")
+    assert "fuse --target tickets --sources orders,reviews --data" in out
+    assert "extract --task sst" not in out
+
+
 def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
     run: Command, backbone_folder: Path, tmp_path: Path
 ) -> None:
@@ -48,10 +56,11 @@ def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
     assert status == 0
     assert "240 rows (csv, cp1252, semicolon)" in out
     assert "text: 'message'; label: 'queue'; not used: date, price" in out
-    assert [line.strip() for line in out.splitlines()[-4:]] == [
+    assert [line.strip() for line in out.splitlines()[-5:]] == [
         "next:",
         f"python -m pipeline extract --task support-tickets --data {data}",
-        f"python -m pipeline fuse --target support-tickets --sources sst,quora --data {data}",
+        f"python -m pipeline extract --task sst --limit 5000 --data {data}",
+        f"python -m pipeline fuse --target support-tickets --sources sst --data {data}",
         f"python -m pipeline predict --target support-tickets --input FILE --output FILE --data {data}",
     ]
     places = [f"--backbone={backbone_folder}", f"--data={data}", f"--store={tmp_path / 's'}"]
@@ -182,7 +191,7 @@ def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, list[str], str]] = {
-    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already: delete it, or give another name"),
+    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already and was left as it is: give another name"),
     "a built-in task's name": ("text,label\n", ["--name", "sst"], "'sst' is a built-in task"),
     "a built-in task's alias": ("text,label\n", ["--name", "qqp"], "'qqp' is a built-in task"),
     "a bad name": ("text,label\n", ["--name", "Mine!"], "--name 'Mine!': give up to 32 of a-z"),
