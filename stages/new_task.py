@@ -45,7 +45,7 @@ def new_task(
     folder = data / _checked_name(name, file)
     clear_leftovers(folder.parent, folder.name)
     if present(folder):
-        raise PipelineError(f"{folder}: exists already and was left as it is: give another name with --name, or move it away")
+        raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
     table = read_foreign(file)
     proposal = propose(table.rows, str(file), text=text, label=label, kind=kind)
     positions = split_rows(proposal.rows, shares, seed, str(file))

@@ -121,7 +121,7 @@ class Running:
     limit: int | None = None
     "Use only N training rows (a seeded, stratified sample)."
     dev_limit: int | None = None
-    "Use only N rows of dev to choose, and score N at most, unless they are held out of train (all; compare: the study's)."
+    "Use only N rows of dev to choose, and score N at most unless held out of train (all; compare: from the study)."
     drop_overlap: Flag = False
     "Drop training rows whose text also occurs in dev."
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None

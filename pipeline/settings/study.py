@@ -51,7 +51,7 @@ class Study(BaseModel):
     seeds: tuple[Seed, ...] = Field(
         min_length=1, description="of initial weights, samples, order and dropout: a run each"
     )
-    source_seed: Seed | None = Field(None, description="the seed of all runs on other tasks; unset: that of the target's run")
+    source_seed: Seed | None = Field(None, description="the seed of all runs on other tasks; unset: the target's own")
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
     dev_limit: Rows | None = Field(

@@ -191,7 +191,7 @@ def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, list[str], str]] = {
-    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already and was left as it is: give another name"),
+    "a folder that exists": ("text,label\n", ["--name", "old"], "exists already and stays as it is: move it away"),
     "a built-in task's name": ("text,label\n", ["--name", "sst"], "'sst' is a built-in task"),
     "a built-in task's alias": ("text,label\n", ["--name", "qqp"], "'qqp' is a built-in task"),
     "a bad name": ("text,label\n", ["--name", "Mine!"], "--name 'Mine!': give up to 32 of a-z"),
