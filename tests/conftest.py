@@ -132,6 +132,26 @@ def quick() -> Callable[..., Recipe]:
     return make
 
 
+@pytest.fixture
+def same(data_folder: Path, tmp_path: Path) -> Path:
+    """The tasks, and pairs of two classes: whether their score is above the middle."""
+    import pandas as pd
+
+    folder = tmp_path / "with-same"
+    shutil.copytree(data_folder, folder)
+    own = folder / "same"
+    shutil.copytree(data_folder / "pairs", own)
+    (own / "task.toml").write_text(
+        'name = "same"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\nclasses = ["no", "yes"]\n'
+        'metric = "accuracy"\nmax_length = 24\n'
+    )
+    for split in ("train", "dev"):
+        table = pd.read_csv(own / f"{split}.csv")
+        table["label"] = (table.pop("score") > 2.5).astype(int)
+        table.to_csv(own / f"{split}.csv", index=False)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """The system's own Chromium."""

@@ -221,7 +221,7 @@ def test_unequal_trials_are_told(tmp_path: Path) -> None:
     runs = runs_of(study)
     table = opponents_table(runs)
     assert table is not None
-    assert any("trials: Fusion 2 against 1 of the target alone; 2 against 1 of the best" in n for n in table.notes)
+    assert any("as its opponents: 2 against 1 of the target alone; 2 against 1 of the best" in n for n in table.notes)
     assert all("best of 2 trials against best of 1" in row[-1].detail for row in table.rows)
     (sentence,) = opponents_sentences(runs)
     assert sentence.endswith("It was chosen from more trials than the target alone and the best row without fusion.")

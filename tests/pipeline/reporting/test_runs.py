@@ -1,5 +1,6 @@
 """Runs are found by line, row, target and point, and what several parts of a report need is computed once."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from pipeline.reporting.build import TABLES
 from pipeline.reporting.entries import Entry, Line
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import StudyRuns, once
-from tests.pipeline.reporting.synthetic import Synthetic
+from pipeline.settings.recipe import Recipe
+from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
 
 @pytest.mark.parametrize(
@@ -27,6 +29,19 @@ def test_a_row_has_the_runs_of_all_its_lines(runs: StudyRuns) -> None:
     assert [s.entry.seed for s in both] == sorted(s.entry.seed for s in both)
     assert not {s.record.run for s in both} & {s.record.run for s in runs.cell("sequential", "sst", 100)}
     assert runs.cell("sequential", "imdb") == runs.cell(Line("nothing"), "sst") == []
+
+
+@pytest.mark.parametrize(
+    ("mixing", "epochs"), [("simultaneous", 25), ("round-robin", 13), ("proportional", 13), ("annealed", 13)]
+)
+def test_the_epochs_of_joint_training_are_those_of_its_mixing(mixing: str, epochs: int, tmp_path: Path) -> None:
+    """1,000 rows of a task are 16 steps of 64, and 400 steps the least: two tasks have 16 or 32 an epoch."""
+    recipe = Recipe(trainable="full", epochs=10, min_steps=400, batch_size=64, joint={"mixing": mixing})
+    study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "sts"])
+    record = study.record("multitask", "sst", 1, others={"sts": (predictions_of("sts", 1.0, 3), None)}, recipe=recipe)
+    study.serve(record, "multitask", "sst")
+    (scored,) = StudyRuns(study.result, study.ledger).cell("multitask", "sst")
+    assert scored.epochs == max(10, -(-400 // (16 if mixing == "simultaneous" else 32))) == epochs
 
 
 def test_what_is_marked_is_computed_once_for_a_study(whole: Synthetic) -> None:

@@ -1,13 +1,11 @@
 """BERT's pretrained pooler, a tuned threshold of a cosine, and scores on training rows, in runs from end to end."""
 
 import dataclasses
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -29,24 +27,6 @@ from tests.nano import save_backbone
 from tests.runs import joint_run, single_run
 
 Quick = Callable[..., Recipe]
-
-
-@pytest.fixture
-def same(data_folder: Path, tmp_path: Path) -> Path:
-    """The tasks, and pairs of two classes: whether their score is above the middle."""
-    folder = tmp_path / "data"
-    shutil.copytree(data_folder, folder)
-    own = folder / "same"
-    shutil.copytree(data_folder / "pairs", own)
-    (own / "task.toml").write_text(
-        'name = "same"\nkind = "classes"\ntext = ["sentence1", "sentence2"]\nlabel = "label"\nclasses = ["no", "yes"]\n'
-        'metric = "accuracy"\nmax_length = 24\n'
-    )
-    for split in ("train", "dev"):
-        table = pd.read_csv(own / f"{split}.csv")
-        table["label"] = (table.pop("score") > 2.5).astype(int)
-        table.to_csv(own / f"{split}.csv", index=False)
-    return folder
 
 
 def test_the_pooler_gives_what_bert_gives(backbone: Backbone, backbone_folder: Path) -> None:

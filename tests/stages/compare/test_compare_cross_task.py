@@ -223,3 +223,22 @@ def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(place: Wor
         cosines = torch.nn.functional.cosine_similarity(*vectors)
         saved = place.ledger.predictions(record.run, "pairs")["prediction"]
         np.testing.assert_allclose(saved, 2.5 * (cosines + 1), rtol=2e-2, atol=2e-2)
+
+
+def test_a_tuned_threshold_is_tuned_for_every_model_that_is_read_by_the_cosine(place: Workspace, same: Path) -> None:
+    """With threshold 0 nearly every pair would be of the second class."""
+    place = dataclasses.replace(place, data=same)
+    recipe = {"encoding": "siamese", "epochs": 1, "batch_size": 16, "learning_rate": 5e-3}
+    rows = {"single": {"method": "full", "tasks": {"same": {"head": "cosine", "cosine_threshold": "tuned"}}}}
+    study = Study.parse(
+        {"name": "read", "methods": ["single"], "targets": ["films", "same"], "seeds": [1]}
+        | {"cross_task": True, "recipe": recipe, "rows": rows},
+        "test",
+    )
+    result, _ = compare(study, place)
+    (films,) = (entry for entry in result.entries if entry.target == "films")
+    record = place.ledger.find(films.run or "")
+    assert record is not None and record.scores["same"].reading == "cosine"
+    table = place.ledger.predictions(record.run, "same")
+    assert record.scores["same"].dev > table["label"].value_counts(normalize=True).max()
+    assert table["prediction"].nunique() == 2
