@@ -134,7 +134,7 @@ def quick() -> Callable[..., Recipe]:
 
 @pytest.fixture
 def same(data_folder: Path, tmp_path: Path) -> Path:
-    """The tasks, and pairs of two classes: whether their score is above the middle."""
+    """The tasks, and pairs of two classes: whether their score is above 3.5."""
     import pandas as pd
 
     folder = tmp_path / "with-same"
@@ -147,7 +147,7 @@ def same(data_folder: Path, tmp_path: Path) -> Path:
     )
     for split in ("train", "dev"):
         table = pd.read_csv(own / f"{split}.csv")
-        table["label"] = (table.pop("score") > 2.5).astype(int)
+        table["label"] = (table.pop("score") > 3.5).astype(int)
         table.to_csv(own / f"{split}.csv", index=False)
     return folder
 
