@@ -1,6 +1,7 @@
 """Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 import re
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -191,7 +192,9 @@ def find_task(name: str, *data: Path) -> Task:
     if name in tasks:
         return tasks[name]
     here = [file.parent.name for folder in data for file in own_files(folder)]
-    known = ", ".join([*here, *tasks])
+    known = [*here, *tasks]
+    near = "".join(f" (did you mean '{each}'?)" for each in get_close_matches(name, known, n=1))
     raise PipelineError(
-        f"unknown task {shortened(name)}: name one of {known}; or a task file; or put <task>/task.toml into --data DIR"
+        f"unknown task {shortened(name)}{near}: name one of {', '.join(known)}; or a task file; or put"
+        " <task>/task.toml into --data DIR"
     )

@@ -318,6 +318,7 @@ def test_everything_that_can_be_known_is_told_before_training(
             assert expected in message
         lines = message.splitlines()
         assert len(lines) == len(set(lines))
+        assert message.count("unknown task") == 1  # not again for each row that takes from it
 
 
 def test_a_row_does_not_name_what_stands_apart_from_its_target(workspace: Workspace, no_training: None) -> None:

@@ -168,6 +168,18 @@ def test_trials_cost_what_they_took_and_where_they_were_run(compared) -> None:  
     assert fused.total_seconds == pytest.approx(fused.seconds + sources)
 
 
+def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_were_run(workspace: Workspace) -> None:
+    rates = {"learning_rate": [1e-6, 5e-3]}
+    asked = study(methods=["full", "sequential"], tune={"full": rates}, seeds=[2, 3], source_seed=1)
+    result, _ = compare(asked, workspace)
+    first, second = StudyRuns(result, workspace.ledger).cell("sequential", "films")
+    meals = [record for record in workspace.ledger.records()[0].values() if record.task == "meals"]
+    sources = {seed: sum(record.cost.seconds for record in meals if record.seed == seed) for seed in (1, 2)}
+    assert len(meals) == 3  # the source, and with the first seed the trials that chose its rate
+    assert first.total_seconds == pytest.approx(first.record.cost.seconds + sum(sources.values()))
+    assert second.total_seconds == pytest.approx(second.record.cost.seconds + sources[1])
+
+
 @pytest.mark.slow
 def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> None:  # type: ignore[no-untyped-def]
     workspace, result, folder = compared
