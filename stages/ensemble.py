@@ -14,8 +14,9 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
-from pipeline.stats.ensembling import BEST, Rule, choose, combine, first_half, value_of
+from pipeline.stats.ensembling import BEST, choose, combine, first_half, value_of
 from pipeline.stats.metrics import Prediction
+from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError, raise_all
 
 
@@ -25,7 +26,7 @@ def ensemble(
     reports: Path,
     *,
     runs: Sequence[str] | None = None,
-    rule: Rule = "mean",
+    rule: EnsembleRule = "mean",
     chosen_on: ChosenOn = "half",
     best: int | None = None,
     seed: int = 0,
@@ -85,7 +86,7 @@ def ensemble(
     return record
 
 
-def _mistakes(task: Task, name: str, rule: Rule, best: int | None, ensembles: Ensembles) -> list[str]:
+def _mistakes(task: Task, name: str, rule: EnsembleRule, best: int | None, ensembles: Ensembles) -> list[str]:
     problems = []
     if not is_name(name):
         problems.append(f"--name {name}: up to 32 of a-z, 0-9, _ and -, the first a letter, for it names a folder")

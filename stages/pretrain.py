@@ -122,7 +122,7 @@ class _Pretraining:
 
     def train(self) -> dict[str, Any]:
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
-        check_sharding(self.title, recipe, "full")
+        check_sharding(self.title, recipe.model_copy(update={"trainable": "full"}))
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
         if accelerator.is_main_process:
             check_writable(self.output)  # now rather than after hours

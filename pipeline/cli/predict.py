@@ -6,6 +6,7 @@ from typing import Literal
 from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
+from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import LIBRARIES, announce
@@ -101,7 +102,7 @@ def ensemble(
     target: str,
     name: str,
     runs: str | None = None,
-    rule: Literal["mean", "weighted", "mode", "median"] = "mean",
+    rule: EnsembleRule = "mean",
     choose_on: Literal["half", "all"] = "half",
     best: int | None = None,
     seed: int = 0,

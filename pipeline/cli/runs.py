@@ -15,6 +15,7 @@ from pipeline.cli.printing import (
     print_usage,
     size_text,
 )
+from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import few, printable
 
@@ -27,7 +28,7 @@ Run = Annotated[str, Parameter(help="A run, as runs list shows it.")]
 def runs_list(
     *,
     task: str | None = None,
-    kind: Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"] | None = None,
+    kind: Method | None = None,
     since: str | None = None,
     unused: Flag = False,
     sort: Literal["date", "task", "score", "size", "seconds"] = "date",

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in
 from pipeline.cli.printing import print_result, print_run
-from pipeline.settings.parts import AdapterKind
+from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.streams import LIBRARIES, announce
 
 if TYPE_CHECKING:  # they load torch
@@ -68,8 +68,8 @@ def fuse(
     sources: Sources = None,
     adapter: Literal["houlsby", "pfeiffer"] | None = None,
     drop_layers: str | None = None,
-    fusion: Literal["gated", "anchored", "standard"] | None = None,
-    fusion_impl: Literal["fast", "stock"] | None = None,
+    fusion: FusionForm | None = None,
+    fusion_impl: FusionImplementation | None = None,
     target_limit: int | None = None,
     places: Places = Places(),
     training: Training = Training(),

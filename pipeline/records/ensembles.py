@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from pipeline.data.tables import write_table
 from pipeline.data.tasks import Metric, Name, is_name
-from pipeline.stats.ensembling import Rule
+from pipeline.stats.names import EnsembleRule
 from pipeline.system.atomic import new_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_model
@@ -51,7 +51,7 @@ class EnsembleRecord(BaseModel, frozen=True):
     task: Name
     metric: Metric
     meaning: dict[str, Any] = Field(description="classes or range of the task when it was made")
-    rule: Rule
+    rule: EnsembleRule
     members: tuple[Member, ...] = Field(min_length=1)
     best: str = Field(description="the run that is best by itself on the rows chosen on")
     considered: tuple[str, ...] = Field(description="runs that the members were chosen from")

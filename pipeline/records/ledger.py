@@ -25,6 +25,7 @@ from pipeline.records.older import upgraded
 from pipeline.records.store import Manifest
 from pipeline.records.store import SourceRun as SourceRun
 from pipeline.settings.recipe import Recipe, SharedRecipe
+from pipeline.settings.rows import Method
 from pipeline.system.atomic import canonical_json, clear_leftovers, make_folder, new_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.locks import is_held, locked
@@ -41,7 +42,8 @@ unlike runs are not mixed. Records of earlier versions are read, but the runs th
 5: these batches have a multiple of 32 tokens; warm starts, and gates beside them, are chosen otherwise.
 """
 
-Kind = Literal["frozen", "adapter", "merge", "fusion", "full", "sequential", "multitask", "ensemble"]
+Kind = Method
+"""What a run is: the method of the row that it is for."""
 Reading = Literal["same", "probability", "middle", "cosine"]
 """As it is; a probability as a score; a score as a class, above the middle of its range or not; by the other task's own
 head, which is a cosine and has no weights."""

@@ -37,7 +37,7 @@ from pipeline.training.objectives import Objective, balanced_weights, objective_
 from pipeline.training.predict import Extend
 from pipeline.training.sharding import check_sharding
 from pipeline.training.surgery import Surgery, weighting_of
-from pipeline.training.terms import Terms, loss_with, terms_of
+from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, Terms, loss_with, terms_of
 from pipeline.training.terms.term import Regularised, divergence_of
 from pipeline.training.tracking import tracking
 
@@ -129,7 +129,7 @@ class TrainingRun:
 
     def train(self) -> RunRecord:
         """Train, score every task and write everything; see :meth:`get`."""
-        check_sharding(self.title, self.recipe, self.recipe.trainable, len(self.parts))
+        check_sharding(self.title, self.recipe, (*OF_OUTPUTS, *OF_WEIGHTS), len(self.parts))
         workspace, recipes = self.workspace, {name: part.recipe.flat() for name, part in self.parts.items()}
         accelerator = make_accelerator(
             self.recipe.precision, workspace.track, workspace.ledger.folder(self.name), resting=len(self.parts) > 1

@@ -11,14 +11,11 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 
 from pipeline.stats.metrics import METRICS, Prediction
-from pipeline.stats.names import Metric
-
-Rule = Literal["mean", "weighted", "mode", "median"]
+from pipeline.stats.names import EnsembleRule, Metric
 
 BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024
 ROUNDS = 50  # most members of ``weighted``, counted as often as they are added
@@ -28,7 +25,7 @@ def value_of(prediction: Prediction, labels: np.ndarray, metric: Metric) -> floa
     return METRICS[metric].score(prediction.values, labels)
 
 
-def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: Rule) -> Prediction:
+def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: EnsembleRule) -> Prediction:
     """The ensemble's prediction, with positive weights that add up to one; a single model's is the model's own.
 
     Of classes, the probabilities are the weighted mean whatever the rule, and under ``mode`` the class need not be the
@@ -56,7 +53,7 @@ def choose(
     predictions: Sequence[Prediction],
     labels: np.ndarray,
     metric: Metric,
-    rule: Rule,
+    rule: EnsembleRule,
     best: int = BEST,
     most: int | None = None,
 ) -> dict[int, float]:

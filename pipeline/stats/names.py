@@ -1,4 +1,4 @@
-"""Names of the metrics by kind of task. Tasks and records need no more, and this file imports nothing heavy."""
+"""Names of the metrics by kind of task, and of what joins predictions. This file imports nothing heavy."""
 
 from typing import Literal, get_args
 
@@ -6,5 +6,7 @@ Kind = Literal["classes", "score"]
 ClassMetric = Literal["accuracy", "balanced-accuracy", "macro-f1", "matthews"]
 ScoreMetric = Literal["pearson", "spearman"]
 Metric = Literal[ClassMetric, ScoreMetric]
+
+EnsembleRule = Literal["mean", "weighted", "mode", "median"]
 
 METRICS_OF: dict[Kind, tuple[Metric, ...]] = {"classes": get_args(ClassMetric), "score": get_args(ScoreMetric)}

@@ -7,6 +7,7 @@ holds the weights and its share of the four.
 
 import copy
 import os
+from collections.abc import Collection
 
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
@@ -18,9 +19,6 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-
-_READS_WEIGHTS = ("smart", "bregman", "l2_sp", "score_train")
-"""Settings whose code reads or changes the weights of the model itself while its copy trains."""
 
 
 def is_sharded() -> bool:
@@ -47,16 +45,20 @@ def set_up_sharding(accelerator: Accelerator) -> None:
     state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy()
 
 
-def check_sharding(title: str, recipe: Recipe, trainable: str, tasks: int = 1) -> None:
-    """Under FSDP, raise a :class:`PipelineError` for a training that is not made for it."""
+def check_sharding(title: str, recipe: Recipe, reads_weights: Collection[str] = (), tasks: int = 1) -> None:
+    """Under FSDP, raise a :class:`PipelineError` for a training that is not made for it.
+
+    Args:
+        reads_weights: settings whose code reads or changes the weights of the model itself while its copy trains.
+    """
     if not is_sharded():
         return
     flat, why = recipe.flat(), []
-    if trainable != "full":
-        why.append(f"this one has trainable = '{trainable}'")
+    if recipe.trainable != "full":
+        why.append(f"this one has trainable = '{recipe.trainable}'")
     if tasks > 1:
         why.append(f"this one trains {tasks} tasks together")
-    why += [f"this one has {key}" for key in _READS_WEIGHTS if flat[key]]
+    why += [f"this one has {key}" for key in (*reads_weights, "score_train") if flat[key]]
     if recipe.precision == "fp16":
         why.append("in bf16 or fp32")
     if os.environ.get("FSDP_VERSION", "1") != "2":

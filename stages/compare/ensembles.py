@@ -16,7 +16,8 @@ from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, Task
 from pipeline.runs.once import get_or_train
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace, provenance
-from pipeline.stats.ensembling import BEST, Rule, choose, combine, value_of
+from pipeline.stats.ensembling import BEST, choose, combine, value_of
+from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import on_main_process
 from stages.ensemble import part_of, saved_predictions
@@ -37,8 +38,8 @@ class EnsembleRun:
         self.task, self.seed, self.workspace = task, seed, workspace
         self.members = {record.run: record for record in members}
         self.most = most
-        votes: Rule = "mode" if task.kind == "classes" else "median"
-        self.rule: Rule = votes if rule == "vote" else "weighted" if rule == "weighted" else "mean"
+        votes: EnsembleRule = "mode" if task.kind == "classes" else "median"
+        self.rule: EnsembleRule = votes if rule == "vote" else "weighted" if rule == "weighted" else "mean"
 
     @cached_property
     def identity(self) -> dict[str, Any]:
