@@ -1,7 +1,9 @@
 """The command line: every mistake is one clear message and status 2; a killed command resumes where it was."""
 
 import json
+import operator
 import os
+import pickle
 import pty
 import resource
 import shlex
@@ -11,11 +13,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from pipeline.executors.pool import carried_out
+from pipeline.runs.training_run import TrainingRun
+from pipeline.system.errors import PipelineError
 from tests import forked
 from tests.groups import ON_CPUS, group, statuses
 from tests.nano import save_backbone
@@ -119,6 +125,20 @@ def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: C
     assert run(*command)[0] == 0
     status, out, _ = run(*command, "--dry-run")
     assert json.loads(out.splitlines()[-1]) == {"study": "tiny", "runs": 2, "done": 2, "to_do": 0, "seconds": 0.0}
+
+
+def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_mend(
+    places: list[str], run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In another process; in this one a bug ends the command with its traceback."""
+
+    def fail(_: TrainingRun) -> None:
+        raise PipelineError(str(carried_out(pickle.dumps(partial(operator.truediv, 1, 0))).error))
+
+    monkeypatch.setattr(TrainingRun, "get", fail)
+    status, _, error = run("compare", "--targets", "films", "--methods", "full", "--seeds", "1", "--no-curve", *places)
+    assert status == 1
+    assert "failed: a bug: ZeroDivisionError: division by zero" in error
 
 
 def test_a_failed_run_shows_in_the_status_and_the_rest_is_reported(

@@ -11,6 +11,7 @@ from pipeline.reporting.entries import StudyResult
 from pipeline.settings.resources import ExecutorName
 from pipeline.settings.rows import ScoredOn
 from pipeline.settings.study import study_names
+from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import LIBRARIES, announce, print_error
 from stages.studies import STUDIES, find_study
@@ -99,13 +100,16 @@ def compare(
 
 
 def _print_tables(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
-    """Print the tables of a study. The exit status is 2 if some of its cells have no run."""
-    cells, failed = len(result.entries), sum(entry.error is not None for entry in result.entries)
+    """Print the tables of a study. The exit status is 2 if some of its cells have no run, and 1 if by a bug."""
+    errors = [entry.error for entry in result.entries if entry.error is not None]
+    cells, failed = len(result.entries), len(errors)
     text = f"{(folder / 'tables.md').read_text(encoding='utf-8')}\npage: {folder / 'index.html'}"
     summary = {"study": study, "runs": cells - failed, "failed": failed, "reports": str(folder)}
     print_result(text, summary, as_json)
     if failed:
         print_error(f"{failed} of {cells} cells have no run; the table says why")
+    if any(error.startswith(BUG) for error in errors):
+        return 1
     return 2 if failed else 0
 
 

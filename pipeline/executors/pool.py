@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from pipeline.system.errors import PipelineError, refusal
+from pipeline.system.errors import BUG, PipelineError, refusal
 
 
 class Outcome(NamedTuple):
@@ -77,4 +77,4 @@ def lost(times: int, why: str) -> PipelineError:
 
 def _bug(error: Exception) -> Outcome:
     traceback.print_exc()
-    return Outcome(error=PipelineError(f"a bug: {type(error).__name__}: {error} (its traceback is on standard error)"))
+    return Outcome(error=PipelineError(f"{BUG}{type(error).__name__}: {error} (its traceback is on standard error)"))

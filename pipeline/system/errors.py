@@ -40,6 +40,10 @@ READING = _MACHINE | {
 }
 
 
+BUG = "a bug: "
+"""What the reason of a failed cell begins with where the fault is not the user's."""
+
+
 class PipelineError(Exception):
     """A mistake the user can mend, printed by the command line (status 2). Whatever else is raised is a bug."""
 
