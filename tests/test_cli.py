@@ -128,7 +128,7 @@ def test_a_dry_run_prints_the_plan_and_leaves_no_trace(places: list[str], run: C
 
 
 def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_mend(
-    places: list[str], run: Command, monkeypatch: pytest.MonkeyPatch
+    places: list[str], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In another process; in this one a bug ends the command with its traceback."""
 
@@ -136,7 +136,9 @@ def test_a_run_that_failed_by_a_bug_is_told_from_one_that_the_user_can_mend(
         raise PipelineError(str(carried_out(pickle.dumps(partial(operator.truediv, 1, 0))).error))
 
     monkeypatch.setattr(TrainingRun, "get", fail)
-    status, _, error = run("compare", "--targets", "films", "--methods", "full", "--seeds", "1", "--no-curve", *places)
+    study = tmp_path / "tiny.toml"
+    study.write_text('methods = ["full"]\ntargets = ["films"]\nseeds = [1]\n')
+    status, _, error = run("compare", "--study", study, *places)
     assert status == 1
     assert "failed: a bug: ZeroDivisionError: division by zero" in error
 

@@ -19,8 +19,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 _received: list[int] = []  # the signal that asked the process to end
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
-# Of the first arena of jemalloc, which is there, and of those to come, the one for large blocks among them.
-_NO_DECAY = [f"{arenas}.{pages}_decay_ms" for arenas in ("arena.0", "arenas") for pages in ("dirty", "muzzy")]
+_DECAY = ("arenas.dirty_decay_ms", "arenas.muzzy_decay_ms")  # of jemalloc's arenas to come
+_LARGE = 16 * 2**20  # bytes, more than the least that jemalloc takes from its arena for large blocks
 
 
 def is_main_process() -> bool:
@@ -53,8 +53,8 @@ def set_up() -> None:
         with suppress(AttributeError):
             c_library().mallopt(_MMAP_MAX, 0)
             c_library().mallopt(_TRIM_THRESHOLD, -1)
-        for setting in _NO_DECAY:
-            _jemalloc(setting, -1)
+        with suppress(AttributeError):
+            _keep_large_blocks(c_library())
 
 
 def is_loss_of_another(error: RuntimeError) -> bool:
@@ -66,15 +66,28 @@ def give_back_memory() -> None:
     """Return freed memory to the kernel, at the end of a training: the next one may need far less."""
     with suppress(AttributeError):
         c_library().malloc_trim(0)
-    _jemalloc("arena.4096.purge")  # 4096 is MALLCTL_ARENAS_ALL
-
-
-def _jemalloc(name: str, value: int | None = None) -> None:
-    """Write ``value`` to a control of jemalloc, or act on one without; nothing where it does not allocate."""
-    written = None if value is None else ctypes.c_ssize_t(value)
-    size = ctypes.c_size_t(0 if written is None else ctypes.sizeof(written))
     with suppress(AttributeError):
-        c_library().mallctl(name.encode(), None, None, None if written is None else ctypes.byref(written), size)
+        c_library().mallctl(b"arena.4096.purge", None, None, None, ctypes.c_size_t(0))  # 4096 is MALLCTL_ARENAS_ALL
+
+
+def _keep_large_blocks(library: Any) -> None:
+    """Let jemalloc keep freed blocks of 8 MB and more, such as the gradient of embeddings.
+
+    Its arena for these is made with the first one, and would give each back at once. Smaller blocks it gives back
+    slowly. Kept as well, they take several times the memory that is in use, since it does not cut large free ranges up
+    for small blocks.
+
+    Raises:
+        AttributeError: another allocator is in use.
+    """
+    usual = [ctypes.c_ssize_t(), ctypes.c_ssize_t()]
+    size, forever = ctypes.c_size_t(ctypes.sizeof(usual[0])), ctypes.c_ssize_t(-1)
+    for name, value in zip(_DECAY, usual, strict=True):
+        library.mallctl(name.encode(), ctypes.byref(value), ctypes.byref(size), ctypes.byref(forever), size)
+    library.malloc.restype = ctypes.c_void_p
+    library.free(ctypes.c_void_p(library.malloc(ctypes.c_size_t(_LARGE))))
+    for name, value in zip(_DECAY, usual, strict=True):
+        library.mallctl(name.encode(), None, None, ctypes.byref(value), size)
 
 
 def c_library() -> Any:

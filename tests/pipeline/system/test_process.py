@@ -70,6 +70,32 @@ def test_with_jemalloc_it_is_the_same(settings: dict[str, str], keeps: bool) -> 
     assert measurements["given back"] < 8
 
 
+DECAY = """
+import ctypes
+from pipeline.system import process
+
+process.set_up()
+library, value, size = ctypes.CDLL(None), ctypes.c_ssize_t(), ctypes.c_size_t(8)
+for arena in ("arena.0", "arenas"):
+    library.mallctl(f"{arena}.dirty_decay_ms".encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+    print(value.value)
+"""
+
+
+@pytest.mark.skipif(JEMALLOC is None, reason="jemalloc is not installed")
+def test_with_jemalloc_smaller_blocks_are_given_back_slowly() -> None:
+    """Kept for good, they grew to several times what a step needs."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", DECAY],
+        env=own | {"LD_PRELOAD": str(JEMALLOC)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["10000", "10000"]
+
+
 @glibc
 @pytest.mark.parametrize(
     "variables",
