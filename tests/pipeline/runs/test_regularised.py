@@ -49,7 +49,7 @@ def test_lambda_zero_and_mu_zero_are_plain_training(workspace: Workspace, quick:
     [
         ("adapter", "films", {"smart_direction": "gradient"}, (-0.9, 0.9)),
         ("full", "films", {"head_dropout": 0.0, "gradient_accumulation_steps": 2}, (0.999, 1.0001)),
-        ("head", "pairs", {"encoding": "siamese"}, (0.9, 1.0001)),
+        ("head", "pairs", {"encoding": "siamese"}, (0.8, 1.0001)),
         ("full", "pairs", {"head": "cosine"}, (0.9, 1.0001)),
     ],
 )

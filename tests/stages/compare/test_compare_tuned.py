@@ -186,11 +186,11 @@ def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> Non
     page = (folder / "tables.md").read_text()
     assert "adapter was tuned on dev (learning rate" not in page  # keys are named as they are written
     assert "adapter was tuned on dev (learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse" in page
-    assert "Rows were not tuned alike (trials: full fine-tuning 1, adapter 3, fusion 1)" in page
+    assert "Rows were not tuned alike (trials: full fine-tuning 1, adapter 3, fusion 4)" in page
     choices = pd.read_csv(folder / "tables/choices.csv").set_index("method").iloc[:, 0]
     assert "settings (3)" in choices["adapter"] and "own adapter's settings (3)" in choices["fusion"]
     main = pd.read_csv(folder / "tables/main.csv").set_index("method")
-    assert main["trials"].to_dict() == {"full fine-tuning": 1, "adapter": 3, "fusion": 1}
+    assert main["trials"].to_dict() == {"full fine-tuning": 1, "adapter": 3, "fusion": 4}
     losing = {run for entry in result.entries for run in entry.trials} - {entry.run for entry in result.entries}
     html = (folder / "index.html").read_text()
     assert losing and not [run for run in losing if run in html]
