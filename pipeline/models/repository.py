@@ -41,7 +41,7 @@ _ONLY_ASK = {
 }
 _CONVERT = "load it once with AutoModel.from_pretrained where you trust it, and save_pretrained it into a folder"
 _TALKATIVE = ("transformers", "adapters", "huggingface_hub")
-# Said in every forward pass of the plain backbone, which reads texts before adapters do.
+# AdapterHub says this while it is activating an adapter.
 logging.getLogger("adapters.model_mixin").addFilter(lambda record: "none are activated" not in record.getMessage())
 
 
