@@ -116,8 +116,11 @@ def duels(runs: StudyRuns) -> list[Duel]:
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:
     """The leading fusion's comparisons on the mean of the targets, by kind."""
-    own = (duel for duel in duels(runs) if duel.line == leading_fusion(runs))
-    return {duel.kind: duel.comparison for duel in own if duel.comparison is not None}
+    return {duel.kind: duel.comparison for duel in _of_leading(runs) if duel.comparison is not None}
+
+
+def _of_leading(runs: StudyRuns) -> list[Duel]:
+    return [duel for duel in duels(runs) if duel.line == leading_fusion(runs)]
 
 
 def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
@@ -165,13 +168,8 @@ def opponents_table(runs: StudyRuns) -> Table | None:
         own=comparisons(own),
         others=others,
         untested="Not tested" if chosen else "",
-        trials="; ".join(_leading_trials(runs)),
+        trials="; ".join(duel.unequal_trials for duel in _of_leading(runs) if duel.unequal_trials),
     )
-
-
-def _leading_trials(runs: StudyRuns) -> list[str]:
-    """Where the leading fusion and its opponents were not chosen from as many trials, by kind."""
-    return [duel.unequal_trials for duel in duels(runs) if duel.line == leading_fusion(runs) and duel.unequal_trials]
 
 
 def _row(runs: StudyRuns, duel: Duel) -> dict[str, Cell]:
@@ -205,7 +203,8 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     }
     said = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study.targets)
-    more = [duel.kind for duel in duels(runs) if duel.line == leading and any(a > b for a, b in duel.trials.values())]
+    tested = (duel for duel in _of_leading(runs) if duel.kind in own)
+    more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     trials = f" It was chosen from more trials than {listed(more)}." if more else ""
     yield (
         f"{capital(runs.title(leading))}{_variants(runs, leading)}, against the best row of each kind on {where},"

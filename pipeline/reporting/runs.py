@@ -245,11 +245,6 @@ def continued(record: RunRecord) -> Sequence[SourceRun]:
     return record.sources if record.kind != "adapter" else ()
 
 
-def trained(record: RunRecord) -> list[TaskScore]:
-    """The scores on the tasks that a run trained on."""
-    return [record.scores[task] for task in record.trained_on]
-
-
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:
     """The runs' names, each once."""
     return tuple(dict.fromkeys(scored.record.run for scored in group))
