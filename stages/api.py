@@ -5,7 +5,7 @@ or sets a state of Accelerate: the program may have its own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
@@ -23,9 +23,9 @@ from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of
 from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import RunRecord
 from pipeline.records.store import MANIFEST, Artifact, Store
-from pipeline.runs.restore import described_task, restore, task_of
+from pipeline.runs.restore import described_task, on_own_backbone, restore, task_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
@@ -34,7 +34,7 @@ from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present
 from pipeline.training.devices import OneDevice, full_memory_explained, on_gpu, resolve_precision
 from pipeline.training.objectives import objective_of
-from stages.kept_models import KINDS, Target, best_artifact, best_of, target_of, usable_artifacts
+from stages.kept_models import Target, best_model, best_of, find_run, target_of, usable_artifacts
 from stages.predict import head_outputs
 
 Text = str | tuple[str, str]
@@ -288,15 +288,10 @@ def load(
         raise PipelineError(f"using={using!r}: give {', '.join(get_args(Using))}; one run is TASK@RUN")
     place = _device(device, precision)
     name, run, root = _parse(target, store)
-    kept, ledger = Store(root), Ledger(Path(reports))
-    known = None if backbone is None else str(backbone)
-    workspace = Workspace(known or "", None if data is None else Path(data), root, Path(reports))
-    trained = _run(name, run, kept, ledger) if run else _best(name, using, kept, workspace)
-    if backbone is None:
-        workspace = workspace.on(_backbone_of(trained))
-        with _named_by(trained):
-            workspace.backbone  # noqa: B018  (opened here, where it is known who named it)
-    return _open(trained, name, workspace, place)
+    named = "" if backbone is None else str(backbone)
+    workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
+    trained = find_run(run, name, workspace) if run else best_model(name, using, workspace)
+    return _open(trained, name, on_own_backbone(workspace, trained), place)
 
 
 def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: OneDevice) -> Model:
@@ -328,49 +323,6 @@ def _parse(target: str | Path, store: str | Path | None) -> tuple[str, str, Path
             f"{folder} stands in no store: its place is STORE/adapters/TASK/RUN, or fusions for a fusion"
         )
     return artifact.manifest.task, artifact.manifest.run, folder.parents[2]
-
-
-def _run(task: str, run: str, store: Store, ledger: Ledger) -> Artifact | RunRecord:
-    trained = store.find(run) or ledger.find(run)
-    if trained is None:
-        raise PipelineError(f"no run {shortened(run)} in {store.root} or {ledger.root}")
-    tasks = [trained.manifest.task] if isinstance(trained, Artifact) else trained.trained_on
-    if task not in tasks:
-        names = ", ".join(f"'{name}'" for name in tasks)
-        raise PipelineError(f"run {run} was trained for {names}, not '{task}'")
-    return trained
-
-
-def _best(task: str, using: Using, store: Store, workspace: Workspace) -> Artifact:
-    """The best artifact of ``task`` for the workspace's backbone, or for any where the caller has named none."""
-    store.check()
-    tasks = sorted({each.manifest.task for each in store.artifacts() if each.manifest.kind in KINDS[using]})
-    what = "model" if using == "auto" else using
-    if task not in tasks:
-        known = f"there are those of {', '.join(tasks)}" if tasks else "there is none"
-        raise PipelineError(f"no {what} of '{task}' in {store.root}: {known}")
-    weights = workspace.backbone.weights_hash if workspace.backbone_name else None
-    best = best_artifact(task, using, store, weights)
-    if best is None:
-        fits = f"fits backbone '{workspace.backbone_name}' and " if workspace.backbone_name else ""
-        raise PipelineError(
-            f"no {what} of '{task}' in {store.root} {fits}has all its adapters there: see python -m pipeline store"
-            " verify"
-        )
-    return best
-
-
-def _backbone_of(trained: Artifact | RunRecord) -> str:
-    return trained.manifest.backbone if isinstance(trained, Artifact) else trained.backbone
-
-
-@contextmanager
-def _named_by(trained: Artifact | RunRecord) -> Iterator[None]:
-    """Say in the message of a :class:`PipelineError` who named the backbone, and what to do."""
-    try:
-        yield
-    except PipelineError as error:
-        raise PipelineError(f"{error}. The model was trained on it: give backbone=FOLDER_OR_HUB_ID") from error
 
 
 def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:

@@ -9,7 +9,8 @@ from pipeline.records.store import Artifact, Store
 from pipeline.runs.restore import on_own_backbone
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import present
 
 KINDS = {"auto": ("fusion", "adapter"), "fusion": ("fusion",), "adapter": ("adapter",)}
 """What ``--using`` takes from the store, the preferred kind first."""
@@ -31,51 +32,62 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
 
     Where the workspace names no backbone, it is on the model's own.
     """
-    artifact = _best(task, using, workspace) if using in KINDS else workspace.store.find(using)
-    if artifact is not None:
-        manifest = artifact.manifest
-        if manifest.task != task.name:
-            raise PipelineError(f"run {using} was trained for '{manifest.task}', not '{task.name}'")
-        return Target(task, artifact, manifest.run, manifest.recipe, on_own_backbone(workspace, artifact))
-    record = workspace.ledger.find(using)
-    if record is None:
-        raise PipelineError(f"no run {using} in {workspace.store_root} or {workspace.ledger.root}")
-    if task.name not in record.trained_on:
-        names = ", ".join(f"'{name}'" for name in record.trained_on)
-        raise PipelineError(f"run {using} was trained for {names}, not '{task.name}'")
+    trained = best_model(task.name, using, workspace) if using in KINDS else find_run(using, task.name, workspace)
+    if isinstance(trained, Artifact):
+        manifest = trained.manifest
+        return Target(task, trained, manifest.run, manifest.recipe, on_own_backbone(workspace, trained))
     if drop_layers:
-        raise PipelineError(f"--drop-layers: run {using} ({record.kind}) has no adapters to leave out")
-    if record.weights_sha256 is None:
+        raise PipelineError(f"--drop-layers: run {using} ({trained.kind}) has no adapters to leave out")
+    if trained.weights_sha256 is None:
         raise PipelineError(
-            f"run {using} ({record.kind}) kept no model: adapters, fusions and head-only runs do, others where their"
+            f"run {using} ({trained.kind}) kept no model: adapters, fusions and head-only runs do, others where their"
             " row of the study says keep_weights = true, or under compare --keep-weights, which trains it again"
         )
-    return Target(task, record, record.run, record.recipe_of(task.name), on_own_backbone(workspace, record))
+    return Target(task, trained, trained.run, trained.recipe_of(task.name), on_own_backbone(workspace, trained))
 
 
-def _best(task: Task, using: str, workspace: Workspace) -> Artifact:
-    """The task's artifact with the best dev score that the backbone and the store have everything for."""
-    named = workspace.backbone_name
-    best = best_artifact(task.name, using, workspace.store, workspace.backbone.weights_hash if named else None)
-    if best is not None:
+def find_run(run: str, task: str, workspace: Workspace) -> Artifact | RunRecord:
+    """``run`` as the workspace's store or else its ledger has it.
+
+    Raises:
+        PipelineError: neither has it, or it was trained for other tasks than ``task``.
+    """
+    trained = workspace.store.find(run) or workspace.ledger.find(run)
+    if trained is None:
+        raise PipelineError(f"no run {shortened(run)} in {workspace.store_root} or {workspace.ledger.root}")
+    tasks = [trained.manifest.task] if isinstance(trained, Artifact) else trained.trained_on
+    if task not in tasks:
+        names = ", ".join(f"'{name}'" for name in tasks)
+        raise PipelineError(f"run {run} was trained for {names}, not '{task}'")
+    return trained
+
+
+def best_model(task: str, using: str, workspace: Workspace) -> Artifact:
+    """The artifact of ``task`` with the best dev score, for the workspace's backbone; for any where it names none.
+
+    Args:
+        using: one of :data:`KINDS`.
+
+    Raises:
+        PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand.
+    """
+    store, named = workspace.store, workspace.backbone_name
+    weights = workspace.backbone.weights_hash if named else None
+    if (best := best_artifact(task, using, store, weights)) is not None:
         return best
-    ours, kinds = _artifacts_of(task.name, using, workspace.store), KINDS[using]
-    what = " or ".join(kinds)
-    if ours and not named:
-        raise PipelineError(
-            f"no {what} for '{task.name}' in {workspace.store_root} has all its adapters there: see python -m pipeline"
-            " store verify"
-        )
-    if ours:
-        names = ", ".join(sorted({a.manifest.backbone for a in ours}))
-        raise PipelineError(
-            f"no {what} for '{task.name}' fits backbone '{workspace.backbone_name}' and has all its adapters here;"
-            f" those in {workspace.store_root} were trained on {names}: name that with --backbone"
-        )
-    raise PipelineError(
-        f"no {what} for '{task.name}' in {workspace.store_root}: train one with"
-        f" python -m pipeline {'fuse --target' if using == 'fusion' else 'extract --task'} {task.name}"
-    )
+    of_kind = [artifact.manifest for artifact in store.artifacts() if artifact.manifest.kind in KINDS[using]]
+    of_task = [manifest for manifest in of_kind if manifest.task == task]
+    where = f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
+    if not of_task:
+        others = ", ".join(sorted({manifest.task for manifest in of_kind}))
+        none = "there is none" if present(store.root) else "no such folder (--store)"
+        there = f"there are those of {others}" if others else none
+        command = "fuse --target" if using == "fusion" else "extract --task"
+        raise PipelineError(f"{where}: {there}; python -m pipeline {command} {task} trains one")
+    if all(weights not in (None, manifest.backbone_weights) for manifest in of_task):
+        backbones = ", ".join(sorted({manifest.backbone for manifest in of_task}))
+        raise PipelineError(f"{where} fits backbone '{named}'; those there were trained on {backbones}")
+    raise PipelineError(f"{where} has all its adapters there: see python -m pipeline store verify")
 
 
 def best_artifact(task: str, using: str, store: Store, backbone_weights: str | None = None) -> Artifact | None:
@@ -106,7 +118,3 @@ def best_of(artifacts: Sequence[Artifact], using: str) -> Artifact | None:
     kinds = KINDS[using]
     fitting = [artifact for artifact in artifacts if artifact.manifest.kind in kinds]
     return max(fitting, key=lambda a: (-kinds.index(a.manifest.kind), a.manifest.dev, a.manifest.run), default=None)
-
-
-def _artifacts_of(task: str, using: str, store: Store) -> list[Artifact]:
-    return [a for a in store.artifacts() if a.manifest.task == task and a.manifest.kind in KINDS[using]]

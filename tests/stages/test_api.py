@@ -207,7 +207,7 @@ def test_the_backbone_is_the_one_that_the_manifest_names(
     texts, expected, _ = commanded(moved, "films")
     assert opened().predict(texts) == expected
     (tmp_path / "here").rename(tmp_path / "there")
-    with pytest.raises(PipelineError, match=r"here.*The model was trained on it: give backbone=FOLDER_OR_HUB_ID"):
+    with pytest.raises(PipelineError, match=r"here.*The model was trained on it: name its folder or Hub id"):
         opened()
     assert opened(backbone=tmp_path / "there").predict(texts) == expected
     # Of several backbones' models the best one, unless a backbone is named.

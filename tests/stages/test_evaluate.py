@@ -92,7 +92,7 @@ def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     ("how", "message"),
     [
         ({"target": "operas"}, "unknown task"),
-        ({"using": "fusion"}, "no fusion for 'films'"),
+        ({"using": "fusion"}, "no fusion of 'films'"),
         ({"split": "test"}, "split 'test' is missing"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"input_file": Path("nowhere.csv")}, "nowhere.csv"),

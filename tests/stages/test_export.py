@@ -218,7 +218,7 @@ def test_push_to_hub_is_a_dry_run_unless_it_is_asked_for(
             "give its Hub id with --backbone",
         ),
         (["--using", "ensemble:best"], "an ensemble is several models"),
-        (["--using", "0" * 12], "no run 000000000000"),
+        (["--using", "0" * 12], "no run '000000000000'"),
         (["--format", "adapterhub"], "no fusion with a gate for each token"),
         (["--output", "taken"], "holds other files"),
         (["--output", "file"], "a file stands there"),
