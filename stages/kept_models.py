@@ -86,7 +86,9 @@ def best_model(task: str, using: str, workspace: Workspace) -> Artifact:
         raise PipelineError(f"{where}: {there}; python -m pipeline {command} {task} trains one")
     if all(weights not in (None, manifest.backbone_weights) for manifest in of_task):
         backbones = ", ".join(sorted({manifest.backbone for manifest in of_task}))
-        raise PipelineError(f"{where} fits backbone '{named}'; those there were trained on {backbones}")
+        raise PipelineError(
+            f"{where} fits backbone '{named}': those there were trained on {backbones}; name that one (--backbone)"
+        )
     raise PipelineError(f"{where} has all its adapters there: see python -m pipeline store verify")
 
 
