@@ -67,7 +67,10 @@ def pretrain(
         "score_start": True,
     }
     lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in found}
-    data = {task.name: _texts(task, found, workspace, limit, seed) for task in found}
+    # No text is read that stands in dev of any of them.
+    data = {
+        task.name: workspace.without_rows_of(found, task, workspace.task_data(task, limit, seed)) for task in found
+    }
     return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
 
 
@@ -189,17 +192,6 @@ class _Pretraining:
             model.save_pretrained(temporary, safe_serialization=True)
             before.tokenizer.fast.save_pretrained(temporary)
             write_json(temporary / RESULT, result)
-
-
-def _texts(task: Task, tasks: Sequence[Task], workspace: Workspace, limit: int | None, seed: int) -> TaskData:
-    """Rows of ``task`` whose training texts stand in dev of none of ``tasks``."""
-    rows = workspace.task_data(task, limit, seed)
-    for other in tasks:
-        try:
-            rows = rows.without(workspace.held_out_rows(other), other.name)
-        except PipelineError as error:
-            raise PipelineError(f"task '{task.name}': {error}") from None
-    return rows
 
 
 def pretraining_seconds(backbone: Path) -> float:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.cut import cut
-from pipeline.data.overlap import overlapping_rows
+from pipeline.data.overlap import first_overlap, overlapping_rows
 from pipeline.data.sample import stratified
 from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.tasks import Files, Hub, Source, Split, Task
@@ -97,22 +97,27 @@ class TaskData:
         """Test rows whose text is also in these training rows."""
         return 0 if self.test is None else int(overlapping_rows(self.train, self.test)[1].sum())
 
-    def without(self, rows: pd.DataFrame, name: str) -> TaskData:
-        """Drop the training rows whose text is in ``rows``, which task ``name`` chooses or is scored on.
+    def without(self, held_out: Mapping[str, pd.DataFrame]) -> TaskData:
+        """Drop the training rows whose text is in ``held_out``: by task, the rows that choose or score there.
+
+        A row that stands in several counts for the first in :attr:`dropped`.
 
         Raises:
             PipelineError: less than two classes stay.
         """
-        in_train, _ = overlapping_rows(self.train, rows)
-        if not in_train.any():
+        found = first_overlap(self.train, list(held_out.values()))
+        if (found < 0).all():
             return self
-        train = self.train[~in_train].reset_index(drop=True)
+        counts = np.bincount(found[found >= 0], minlength=len(held_out))
+        dropped = {name: int(count) for name, count in zip(held_out, counts, strict=True) if count}
+        train = self.train[found < 0].reset_index(drop=True)
         if train["label"].nunique() < 2:
+            names = ", ".join(f"'{name}'" for name in dropped)
             raise PipelineError(
-                f"without the rows that stand in dev of '{name}', {len(train)} training rows are left, too few to"
-                " train on: give rows that dev does not have"
+                f"without the rows that stand in dev of {names}, {len(train)} training rows are left, too few to train"
+                " on: give rows that dev does not have"
             )
-        return replace(self, train=train, dropped={**self.dropped, name: int(in_train.sum())})
+        return replace(self, train=train, dropped={**self.dropped, **dropped})
 
     def sample(
         self, task: Task, limit: int | None, seed: int, dev_limit: int | None, test_limit: int | None = None
@@ -204,7 +209,7 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, 
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")
     loaded = TaskData(train, dev, load_split(task, data, "test") if test else None)
-    return loaded.without(loaded.held_out, task.name) if drop_overlap else loaded
+    return loaded.without({task.name: loaded.held_out}) if drop_overlap else loaded
 
 
 def load_split(task: Task, data: Path | None, split: Split) -> pd.DataFrame:

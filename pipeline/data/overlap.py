@@ -1,7 +1,7 @@
 """Leakage: rows of one split whose text is also in another."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -33,3 +33,15 @@ def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarr
     found = np.fromiter((numbers.get(key, -1) for key in _keys(train)), np.int64, len(train))
     shared = set(found.tolist())
     return found >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)
+
+
+def first_overlap(train: pd.DataFrame, parts: Sequence[pd.DataFrame]) -> np.ndarray:
+    """For each row of ``train`` (n,) the position of the first of ``parts`` that has its text; -1 where none has it.
+
+    It reads ``train`` once, however many parts there are.
+    """
+    first: dict[tuple[str, ...], int] = {}
+    for position, rows in enumerate(parts):
+        for key in _keys(rows):
+            first.setdefault(key, position)
+    return np.fromiter((first.get(key, -1) for key in _keys(train)), np.int64, len(train))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib.metadata import version
@@ -219,15 +219,15 @@ class Workspace:
         return data
 
     def _without_held_out(self, task: Task) -> TaskData:
-        rows = self._read(task)
-        for other in map(self.task, self.held_out):
-            if other.name != task.name:  # what a task's own splits share is --drop-overlap's
-                held_out = self.held_out_rows(other)
-                try:
-                    rows = rows.without(held_out, other.name)
-                except PipelineError as error:
-                    raise PipelineError(f"task '{task.name}': {error}") from None
-        return rows
+        others = [other for other in map(self.task, self.held_out) if other.name != task.name]
+        return self.without_rows_of(others, task, self._read(task))  # what its own splits share is --drop-overlap's
+
+    def without_rows_of(self, others: Iterable[Task], task: Task, data: TaskData) -> TaskData:
+        """``data`` of ``task`` without the training rows whose text is held out by one of ``others``."""
+        try:
+            return data.without({other.name: self.held_out_rows(other) for other in others})
+        except PipelineError as error:
+            raise PipelineError(f"task '{task.name}': {error}") from None
 
     def scored_on(self, task: Task) -> ScoredOn:
         """What of :attr:`scoring` holds for a task."""

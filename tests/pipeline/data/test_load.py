@@ -310,6 +310,18 @@ def test_dropping_down_to_a_single_class_is_refused(tmp_path: Path) -> None:
     assert "mood" in problem(tmp_path, task(), drop_overlap=True)
 
 
+def test_a_row_that_two_tasks_hold_out_counts_for_the_first(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": labelled({0: 3, 1: 3}), "dev": labelled({0: 1, 1: 1})})
+    whole = load_task_data(task(), tmp_path)
+    first, second, last = (whole.train.iloc[rows] for rows in ([0], [0, 4], []))
+    kept = whole.without({"first": first, "second": second, "last": last})
+    assert kept.dropped == {"first": 1, "second": 1}
+    assert kept.train["text_a"].tolist() == whole.train["text_a"].drop([0, 4]).tolist()
+    assert whole.without({"last": last}) is whole
+    with pytest.raises(PipelineError, match="stand in dev of 'second', 1 training rows are left"):
+        whole.without({"last": last, "second": whole.train.iloc[:5]})
+
+
 # Fingerprints.
 
 

@@ -6,7 +6,7 @@ import string
 import pandas as pd
 import pytest
 
-from pipeline.data.overlap import overlapping_rows, row_keys, text_key
+from pipeline.data.overlap import first_overlap, overlapping_rows, row_keys, text_key
 
 
 @pytest.mark.parametrize(
@@ -42,20 +42,31 @@ def test_a_pair_needs_both_its_sentences_to_overlap() -> None:
     assert in_dev.tolist() == [True, False, True]
 
 
+def noisy_rows(rng: random.Random, size: int) -> pd.DataFrame:
+    """Few different words, in many spellings that count as the same."""
+    noise = string.punctuation + " "
+    words = ["ab"[rng.randrange(2)] * rng.randrange(1, 5) for _ in range(size)]
+    return pd.DataFrame({"text_a": [rng.choice(noise) + rng.choice((w, w.upper())) for w in words]})
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_both_masks_agree_with_looking_at_every_pair_of_rows(seed: int) -> None:
     rng = random.Random(seed)
-
-    def rows(size: int) -> pd.DataFrame:
-        noise = string.punctuation + " "
-        words = ["ab"[rng.randrange(2)] * rng.randrange(1, 5) for _ in range(size)]
-        return pd.DataFrame({"text_a": [rng.choice(noise) + rng.choice((w, w.upper())) for w in words]})
-
-    train, other = rows(6), rows(9)
+    train, other = noisy_rows(rng, 6), noisy_rows(rng, 9)
     masks = overlapping_rows(train, other)
     expected = [[text_key(a) == text_key(b) for b in other["text_a"]] for a in train["text_a"]]
     assert masks[0].tolist() == [any(line) for line in expected]
     assert masks[1].tolist() == [any(column) for column in zip(*expected, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_first_of_several_parts_is_the_first_whose_mask_has_the_row(seed: int) -> None:
+    rng = random.Random(seed)
+    train, parts = noisy_rows(rng, 20), [noisy_rows(rng, 3) for _ in range(3)]
+    masks = [overlapping_rows(train, part)[0] for part in parts]
+    expected = [next((at for at, mask in enumerate(masks) if mask[row]), -1) for row in range(len(train))]
+    assert first_overlap(train, parts).tolist() == expected
+    assert (first_overlap(train, []) == -1).all()
 
 
 def test_splits_apart_share_nothing() -> None:
