@@ -17,7 +17,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import PreTrainedModel
 
 from pipeline.data.load import TaskData
-from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
 from pipeline.records.ledger import run_name
@@ -68,9 +67,7 @@ def pretrain(
     }
     lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in found}
     # No text is read that stands in dev of any of them.
-    data = {
-        task.name: workspace.without_rows_of(found, task, workspace.task_data(task, limit, seed)) for task in found
-    }
+    data = {task.name: workspace.without_rows_of(found, task, workspace.task_data(task, limit, seed)) for task in found}
     return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
 
 
