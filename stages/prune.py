@@ -5,7 +5,8 @@ from typing import Any
 
 from pipeline.data.tasks import Task
 from pipeline.methods.attention import source_shares
-from pipeline.methods.fusion import members_of, own_member, prune_fusion
+from pipeline.methods.fusion import members_of, prune_fusion
+from pipeline.methods.gated import own_member
 from pipeline.records.ledger import Cost, RunRecord, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import on_own_backbone, restore

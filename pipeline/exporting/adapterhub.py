@@ -25,9 +25,10 @@ from pipeline.exporting.tokenizer import write_tokenizer
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
 from pipeline.methods.bank import sites_of
 from pipeline.methods.fused_sites import fused_sites
-from pipeline.methods.fusion import FUSION_FILE, members_of
+from pipeline.methods.fusion import members_of
 from pipeline.methods.houlsby import bottleneck_of
 from pipeline.methods.saved import ADAPTER_CONFIG, ADAPTER_FILE
+from pipeline.methods.standard import FUSION_FILE
 from pipeline.models.backbone import HAS_POOLER
 from pipeline.records.store import HEAD
 from pipeline.settings.parts import AdapterKind

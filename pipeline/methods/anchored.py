@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from adapters.composition import Fuse
@@ -23,13 +23,38 @@ from adapters.methods.modeling import BertFusion
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.fused_sites import fused_sites
+from pipeline.methods.fused_sites import FusionLayer, fused_sites, load_sites, save_sites
+from pipeline.methods.fusion_method import FusionMethod
+from pipeline.methods.saved import SavedModules
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 
 ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
-class AnchoredFusion(nn.Module):
+class Anchored(FusionMethod):
+    """The form "anchored". One with the function of a standard fusion is also written as that, for stock AdapterHub."""
+
+    def put_in(
+        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
+    ) -> None:
+        anchor_fusion(backbone, members, recipe.anchor.rank, anchors)
+
+    def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
+        save_sites(backbone, members, None, saved, ANCHORED_FILE)
+        save_as_stock(backbone, members, saved.folder)
+
+    def load(
+        self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
+    ) -> None:
+        load_sites(backbone, members, None, saved, ANCHORED_FILE, trained)
+
+    def without_decay(self, backbone: PreTrainedModel) -> set[str]:
+        # A bias pulled to zero would slowly loosen the anchor.
+        return {name for name, _ in backbone.named_parameters() if name.endswith(".score_bias")}
+
+
+class AnchoredFusion(FusionLayer):
     """Replaces AdapterHub's fusion layer of ``config`` at one site, with the same call.
 
     ``width`` is d, ``rank`` r, and ``bias`` (N,) the initial b. Dropout is on the scores, before the softmax.
@@ -64,8 +89,7 @@ class AnchoredFusion(nn.Module):
         fused = mixed + self.value_up(self.value_down(mixed)) + residual
         return (fused, attention.detach().float().cpu().numpy()) if output_attentions else fused
 
-    def over(self, kept: Sequence[int]) -> AnchoredFusion:
-        """The same fusion over some of its adapters."""
+    def over(self, kept: Sequence[int]) -> Self:
         part = copy.deepcopy(self)
         part.score_bias = nn.Parameter(self.score_bias.detach()[list(kept)], self.score_bias.requires_grad)
         return part

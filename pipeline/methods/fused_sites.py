@@ -1,7 +1,7 @@
 """Fusion layers of our own in AdapterHub's sites, and their file: tensors numbered by site, from the bottom up."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from adapters.composition import Fuse
 from adapters.methods.bottleneck import BottleneckLayer
@@ -12,6 +12,14 @@ from transformers import PreTrainedModel
 from pipeline.methods.bank import sites_of
 from pipeline.methods.saved import SavedModules
 from pipeline.models.tensors import fill, read_tensors
+
+
+class FusionLayer(nn.Module):
+    """A fusion layer of our own at one site, with the call of AdapterHub's."""
+
+    def over(self, kept: Sequence[int]) -> Self:
+        """The same fusion over some of its adapters, by their positions."""
+        raise NotImplementedError
 
 
 def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[BottleneckLayer, Any]]:

@@ -19,8 +19,8 @@ ScaLearnUniform++ (Frohmann et al. 2024, section 3).
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Self
 
 import torch
 from adapters.composition import Fuse
@@ -28,13 +28,49 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
-from pipeline.methods.fused_sites import fused_sites
-from pipeline.settings.parts import Gate, Gated
+from pipeline.methods.fused_sites import FusionLayer, fused_sites, load_sites, save_sites
+from pipeline.methods.fusion_method import FusionMethod
+from pipeline.methods.saved import SavedModules
+from pipeline.settings.parts import Gate
+from pipeline.settings.parts import Gated as Settings
+from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 
 GATED_FILE = "gated_fusion.safetensors"
 
 
-class GatedFusion(nn.Module):
+class Gated(FusionMethod):
+    """The form "gated". Its file holds the target's adapter too, if that trained with it."""
+
+    def put_in(
+        self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
+    ) -> None:
+        if recipe.gated.own in ("trained", "frozen") and task not in members:
+            raise PipelineError(
+                f"own_adapter = '{recipe.gated.own}' is the target's adapter of stage one, which is not among the"
+                f" sources: name {task} too, or leave own_adapter out"
+            )
+        gate_fusion(backbone, members, own_member(recipe, task, members), recipe.gated)
+
+    def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
+        save_sites(backbone, members, _trained_own(saved), saved, GATED_FILE)
+
+    def load(
+        self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
+    ) -> None:
+        load_sites(backbone, members, _trained_own(saved), saved, GATED_FILE, trained)
+
+
+def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
+    """The one of ``members`` that a fusion for ``task`` does not gate, if any."""
+    return task if task in members and recipe.fusion.form == "gated" and recipe.gated.own != "none" else None
+
+
+def _trained_own(saved: SavedModules) -> str | None:
+    return saved.task if saved.recipe.trains_own else None
+
+
+class GatedFusion(FusionLayer):
     """Replaces AdapterHub's fusion layer at one site, with the same call.
 
     Args:
@@ -89,8 +125,7 @@ class GatedFusion(nn.Module):
         padded = nn.functional.pad(gates.squeeze(-1), (0, len(up) - bank.units - bank.size))
         return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
 
-    def over(self, kept: Sequence[int]) -> GatedFusion:
-        """The same fusion over some of its adapters."""
+    def over(self, kept: Sequence[int]) -> Self:
         part = copy.deepcopy(self)
         rows = [self.gated.index(n) for n in kept if n != self.own]
         part.own = next((position for position, n in enumerate(kept) if n == self.own), None)
@@ -100,7 +135,7 @@ class GatedFusion(nn.Module):
         return part
 
 
-def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | None, settings: Gated) -> None:
+def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | None, settings: Settings) -> None:
     """Replace AdapterHub's fusion layers over ``members`` in ``backbone`` by fresh, trainable gated ones.
 
     Args:

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task
-from pipeline.methods.fusion import add_fusion, use_fusion_implementation, value_names, value_regularisation
+from pipeline.methods.fusion import FORMS, add_fusion, use_fusion_implementation
 from pipeline.methods.merging import merge_into
 from pipeline.methods.registry import add_modules
 from pipeline.methods.saved import SavedModules, begin_as
@@ -115,18 +115,13 @@ def _build_fusion(
     start = anchor if anchored else own
     if recipe.fusion.head_start and recipe.fuses_own and start is not None and same_head(start.manifest.recipe, recipe):
         load_head(start, model.head)
-    built = MultitaskModel({task.name: model})
-    names = {name for name, _ in built.named_parameters()}
-    if anchored:
-        # A bias pulled to zero would slowly loosen the anchor.
-        return Built(built, without_decay={name for name in names if name.endswith("score_bias")})
-    if recipe.fusion.form == "gated":
-        return Built(built)
-    values = tuple(f".backbone.{name}" for name in value_names(encoder))
+    form, built = FORMS[recipe.fusion.form], MultitaskModel({task.name: model})
+    penalty = form.penalty(encoder, recipe)
+    undecayed = tuple(f".backbone.{name}" for name in form.without_decay(encoder))
     return Built(
         built,
-        penalties=[value_regularisation(encoder, recipe.standard.regularization)],
-        without_decay={name for name in names if name.endswith(values)},
+        penalties=[] if penalty is None else [penalty],
+        without_decay={name for name, _ in built.named_parameters() if name.endswith(undecayed)},
     )
 
 

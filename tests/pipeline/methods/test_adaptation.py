@@ -10,9 +10,10 @@ import torch
 from adapters.composition import Fuse
 from transformers import PreTrainedModel
 
-from pipeline.methods.fusion import load_fusion, value_names, value_regularisation
+from pipeline.methods.fusion import load_fusion
 from pipeline.methods.houlsby import load_adapter, reduction_factor
 from pipeline.methods.saved import SavedModules
+from pipeline.methods.standard import value_names, value_regularisation
 from pipeline.models.backbone import Backbone
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import (

@@ -12,10 +12,11 @@ from safetensors import safe_open
 from transformers import BertModel
 
 from pipeline.methods.anchored import anchor_fusion
-from pipeline.methods.fusion import load_fusion, value_names, value_regularisation
+from pipeline.methods.fusion import load_fusion
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import train_layernorms
 from pipeline.methods.saved import SavedModules
+from pipeline.methods.standard import value_names, value_regularisation
 from pipeline.models.backbone import Backbone, open_backbone
 from tests.nano import save_backbone
 from tests.pipeline.methods.adapted import (
