@@ -4,6 +4,8 @@ A step's random numbers are seeded by (seed, step, process) and the order of bat
 resumes from its checkpoint takes exactly the steps it would have taken.
 """
 
+from __future__ import annotations
+
 import math
 import time
 from collections import Counter
@@ -98,73 +100,101 @@ def fit(
     optimizer = OPTIMIZERS[recipe.adam_correction](groups, betas=betas, eps=recipe.adam_epsilon, fused=True)
     plain, (model, prepared) = model, accelerator.prepare(trained, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, plain, trained, optimizer, accelerator, companions)
-    progress = state.progress
     total = data.epochs * data.batches_per_epoch
     steps = _Steps(model, trained, prepared, recipe, seed, total, accelerator, loss, penalties, combine)
-    patience = recipe.early_stopping_patience or math.inf
-
-    def seconds_left(epoch: int, train_seconds: float) -> float:
-        """Seconds of the steps to come, and of the evaluations from that of ``epoch`` on, as long as those so far."""
-        evaluations = sum(recipe.scored(each, data.epochs) for each in range(epoch, data.epochs + 1))
-        evaluation = progress.evaluation_seconds / max(len(progress.curve), 1)
-        return (total - progress.step) * train_seconds / progress.step + evaluations * evaluation
-
-    def take_score(epoch: int, mean_loss: float | None) -> None:
-        # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process
-        # without a dev batch would not take part. Mixed precision is part of the module.
-        rate = steps.learning_rate(progress.step - 1) if epoch else 0.0
-        shown.scoring(epoch)
-        state.gather()
-        if best := scoring.take(plain, progress, epoch, mean_loss, rate):
-            state.remember_best()
-        progress.done = epoch > 0 and (epoch >= data.epochs or epoch - progress.best_epoch >= patience)
-        left = 0.0 if progress.done or not epoch else seconds_left(epoch + 1, progress.train_seconds)
-        dev = progress.curve[-1]["dev"]
-        shown.epoch(epoch, mean_loss, f"dev {metric} {dev:.4f}", best, progress.examples_per_second, left)
-        losses = {} if mean_loss is None else {"loss": mean_loss}
-        accelerator.log({**losses, f"dev_{metric}": dev}, step=progress.step)
-
-    def end_if_interrupted() -> None:
-        """All processes end after the same step, and each its own way; those that no signal has reached too."""
-        if in_any_process(accelerator, interrupts.held is not None):
-            interrupts.end()
-
-    # Processes ask each other, and an answer on a GPU makes its host wait for it.
-    ask_every = 8 if accelerator.num_processes > 1 and accelerator.device.type == "cuda" else 1
     shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
+    training = _Training(plain, recipe, data, steps, scoring, companions, state, interrupts, shown, metric, title)
     with shown, state.kept_if_interrupted(), interrupts:
-        if recipe.score_start and not progress.step and not progress.curve:
-            take_score(0, None)
-        while not progress.done:
-            model.train()
-            stretch = _Stretch(progress, accelerator.device)
-            batches = data.batches(progress.epoch, progress.batch)
-            for pieces in prefetched(batches) if accelerator.device.type == "cuda" else batches:
-                step_loss, fine = steps.take(pieces, progress.step)
-                stretch.add(step_loss, fine, sum(map(len, pieces)))
-                for companion in companions:
-                    companion.after_step(progress.step, total)
-                if shown.due():
-                    mean_loss, speed, seconds = stretch.so_far()
-                    left = seconds_left(progress.epoch, seconds)
-                    shown.step(progress.step, total, progress.epoch, mean_loss, speed, left, bool(progress.curve))
-                due = state.due or interrupts.held is not None
-                if progress.step % ask_every == 0 and in_any_process(accelerator, due):
-                    stretch.end(data.batches_per_epoch, title)
-                    end_if_interrupted()
-                    state.keep()
-                    stretch = _Stretch(progress, accelerator.device)
-            stretch.end(data.batches_per_epoch, title)
-            if recipe.scored(progress.epoch, data.epochs):
-                take_score(progress.epoch, progress.loss_sum / progress.loss_count)
-            progress.epoch += 1
-            progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
-            if progress.done or in_any_process(accelerator, state.due):
-                state.keep()
-        end_if_interrupted()
+        training.run()
     state.restore_best()
     accelerator.free_memory()
-    return progress
+    return state.progress
+
+
+@dataclass(frozen=True)
+class _Training:
+    """Epochs of steps, with what comes between them: scores of dev, checkpoints, interrupts and lines of progress."""
+
+    # The module itself, not its distributed wrapper, which synchronises buffers at each forward pass: a process without
+    # a dev batch would not take part. Mixed precision is part of the module.
+    model: nn.Module
+    recipe: Recipe
+    data: TrainingData
+    steps: _Steps
+    scoring: _Scoring
+    companions: Sequence[Companion]
+    state: Resumption
+    interrupts: DeferredInterrupts
+    shown: TrainingProgress
+    metric: str
+    title: str
+
+    def run(self) -> None:
+        """Train from where the progress stands to the last epoch, or until dev no longer gains."""
+        progress, recipe = self.state.progress, self.recipe
+        if recipe.score_start and not progress.step and not progress.curve:
+            self._take_score(0, None)
+        while not progress.done:
+            self._take_steps()
+            if recipe.scored(progress.epoch, self.data.epochs):
+                self._take_score(progress.epoch, progress.loss_sum / progress.loss_count)
+            progress.epoch += 1
+            progress.batch, progress.loss_sum, progress.loss_count = 0, 0.0, 0
+            if progress.done or in_any_process(self.steps.accelerator, self.state.due):
+                self.state.keep()
+        self._end_if_interrupted()
+
+    def _take_steps(self) -> None:
+        """Take the steps of the epoch that are left."""
+        progress, steps, data = self.state.progress, self.steps, self.data
+        steps.model.train()
+        accelerator, on_gpu = steps.accelerator, steps.accelerator.device.type == "cuda"
+        # Processes ask each other, and an answer on a GPU makes its host wait for it.
+        ask_every = 8 if accelerator.num_processes > 1 and on_gpu else 1
+        stretch = _Stretch(progress, accelerator.device)
+        batches = data.batches(progress.epoch, progress.batch)
+        for pieces in prefetched(batches) if on_gpu else batches:
+            step_loss, fine = steps.take(pieces, progress.step)
+            stretch.add(step_loss, fine, sum(map(len, pieces)))
+            for companion in self.companions:
+                companion.after_step(progress.step, steps.total)
+            if self.shown.due():
+                mean_loss, speed, seconds = stretch.so_far()
+                left, is_scored = self._seconds_left(progress.epoch, seconds), bool(progress.curve)
+                self.shown.step(progress.step, steps.total, progress.epoch, mean_loss, speed, left, is_scored)
+            due = self.state.due or self.interrupts.held is not None
+            if progress.step % ask_every == 0 and in_any_process(accelerator, due):
+                stretch.end(data.batches_per_epoch, self.title)
+                self._end_if_interrupted()
+                self.state.keep()
+                stretch = _Stretch(progress, accelerator.device)
+        stretch.end(data.batches_per_epoch, self.title)
+
+    def _take_score(self, epoch: int, mean_loss: float | None) -> None:
+        progress, epochs = self.state.progress, self.data.epochs
+        patience = self.recipe.early_stopping_patience or math.inf
+        rate = self.steps.learning_rate(progress.step - 1) if epoch else 0.0
+        self.shown.scoring(epoch)
+        self.state.gather()
+        if best := self.scoring.take(self.model, progress, epoch, mean_loss, rate):
+            self.state.remember_best()
+        progress.done = epoch > 0 and (epoch >= epochs or epoch - progress.best_epoch >= patience)
+        left = 0.0 if progress.done or not epoch else self._seconds_left(epoch + 1, progress.train_seconds)
+        dev, losses = progress.curve[-1]["dev"], {} if mean_loss is None else {"loss": mean_loss}
+        self.shown.epoch(epoch, mean_loss, f"dev {self.metric} {dev:.4f}", best, progress.examples_per_second, left)
+        self.steps.accelerator.log({**losses, f"dev_{self.metric}": dev}, step=progress.step)
+
+    def _seconds_left(self, epoch: int, train_seconds: float) -> float:
+        """Seconds of the steps to come, and of the evaluations from that of ``epoch`` on, as long as those so far."""
+        progress, epochs = self.state.progress, self.data.epochs
+        evaluations = sum(self.recipe.scored(each, epochs) for each in range(epoch, epochs + 1))
+        evaluation = progress.evaluation_seconds / max(len(progress.curve), 1)
+        return (self.steps.total - progress.step) * train_seconds / progress.step + evaluations * evaluation
+
+    def _end_if_interrupted(self) -> None:
+        """All processes end after the same step, and each its own way; those that no signal has reached too."""
+        if in_any_process(self.steps.accelerator, self.interrupts.held is not None):
+            self.interrupts.end()
 
 
 class _Scoring:
