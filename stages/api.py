@@ -34,7 +34,7 @@ from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present
 from pipeline.training.devices import OneDevice, full_memory_explained, on_gpu, resolve_precision
 from pipeline.training.objectives import objective_of
-from stages.kept_models import Target, best_model, best_of, find_run, target_of, usable_artifacts
+from stages.kept_models import Target, as_target, best_model, best_of, find_run, usable_artifacts
 from stages.predict import head_outputs
 
 Text = str | tuple[str, str]
@@ -297,10 +297,9 @@ def load(
 def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: OneDevice) -> Model:
     """What was trained for the task ``name``, on the workspace's backbone."""
     task = _task(trained, name, workspace)
-    run = trained.manifest.run if isinstance(trained, Artifact) else trained.run
-    found = target_of(task, run, workspace, ())
-    with full_memory_explained(f"load {name}@{run}", "give device='cpu'"):
-        model = restore(found.trained, task, workspace).to(place.device)
+    found = as_target(task, trained, workspace)
+    with full_memory_explained(f"load {name}@{found.run}", "give device='cpu'"):
+        model = restore(trained, task, workspace).to(place.device)
     return Model(found, model, place)
 
 

@@ -33,14 +33,23 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
     Where the workspace names no backbone, it is on the model's own.
     """
     trained = best_model(task.name, using, workspace) if using in KINDS else find_run(using, task.name, workspace)
+    if drop_layers and not isinstance(trained, Artifact):
+        raise PipelineError(f"--drop-layers: run {trained.run} ({trained.kind}) has no adapters to leave out")
+    return as_target(task, trained, workspace)
+
+
+def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -> Target:
+    """``task`` with what was trained for it.
+
+    Raises:
+        PipelineError: it is a run that kept no weights.
+    """
     if isinstance(trained, Artifact):
         manifest = trained.manifest
         return Target(task, trained, manifest.run, manifest.recipe, on_own_backbone(workspace, trained))
-    if drop_layers:
-        raise PipelineError(f"--drop-layers: run {using} ({trained.kind}) has no adapters to leave out")
     if trained.weights_sha256 is None:
         raise PipelineError(
-            f"run {using} ({trained.kind}) kept no model: adapters, fusions and head-only runs do, others where their"
+            f"run {trained.run} ({trained.kind}) kept no model: adapters, fusions and head-only runs do, others where their"
             " row of the study says keep_weights = true, or under compare --keep-weights, which trains it again"
         )
     return Target(task, trained, trained.run, trained.recipe_of(task.name), on_own_backbone(workspace, trained))
