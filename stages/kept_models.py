@@ -49,8 +49,8 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
         return Target(task, trained, manifest.run, manifest.recipe, on_own_backbone(workspace, trained))
     if trained.weights_sha256 is None:
         raise PipelineError(
-            f"run {trained.run} ({trained.kind}) kept no model: adapters, fusions and head-only runs do, others where their"
-            " row of the study says keep_weights = true, or under compare --keep-weights, which trains it again"
+            f"run {trained.run} ({trained.kind}) kept no model: adapters, fusions and head-only runs do, others where"
+            " their row of the study says keep_weights = true, or under compare --keep-weights, which trains it again"
         )
     return Target(task, trained, trained.run, trained.recipe_of(task.name), on_own_backbone(workspace, trained))
 
