@@ -24,7 +24,7 @@ from pipeline.methods.fusion import leaving_out, members_of
 from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import RunRecord
-from pipeline.records.store import MANIFEST, Artifact, Store
+from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store
 from pipeline.runs.restore import described_task, on_own_backbone, restore, task_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
@@ -305,7 +305,7 @@ def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place:
 
 def _parse(target: str | Path, store: str | Path | None) -> tuple[str, str, Path]:
     """Task, run (empty: the best one) and store of what the caller names."""
-    root = Path("adapters_store" if store is None else store)
+    root = Path(DEFAULT_STORE if store is None else store)
     task, _, run = str(target).partition("@")
     if isinstance(target, str) and is_name(task):
         return next((each.name for each in built_in_tasks().values() if task in each.aliases), task), run, root

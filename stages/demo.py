@@ -10,6 +10,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
+from pipeline.records.store import DEFAULT_STORE
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.system.atomic import make_folder, new_folder, write_json
@@ -58,7 +59,7 @@ def demo(folder: Path, seed: int) -> int:
         score = pretrain_fresh(corpus(data, seed), backbone, BertConfig(**_CONFIG), _RECIPE, _MASKING, seed=seed)
         _say(f"It guesses {score:.0%} of masked words: {backbone}")
     study = find_study("demo")
-    places = str(backbone), data, folder / "adapters_store", folder / "reports"
+    places = str(backbone), data, folder / DEFAULT_STORE, folder / "reports"
     workspace = Workspace(*places, scoring=study.scoring)  # the study's, which then finds these runs
     _say("Stage one: an adapter for each task, the nano BERT frozen")
     for name in names:

@@ -11,16 +11,18 @@ from typing import TypeVar
 
 from pipeline.records.archives import Archive, new_archive
 from pipeline.records.ledger import RECORD_FILE, RUN_NAME, SCHEMA, Ledger, RunRecord, run_name
+from pipeline.records.store import DEFAULT_STORE
 from pipeline.reporting.entries import StudyResult
-from pipeline.system.atomic import clear_leftovers, write_text
+from pipeline.system.atomic import clear_leftovers, file_json, write_text
 from pipeline.system.errors import PipelineError, shortened
-from pipeline.system.reading import present, read_model
+from pipeline.system.reading import present, read_json, read_model
 from stages.runs import Runs
 
 Model = TypeVar("Model", StudyResult, RunRecord)
 
 _STUDY = "study.json"
-_NEEDED = ("run.json", "curve.csv", "predictions.parquet")
+_RECORD = "run.json"
+_NEEDED = (_RECORD, "curve.csv", "predictions.parquet")
 _LARGEST_JSON = 2**24
 """Bytes. A run.json has some 10,000, a study.json 300 a cell."""
 
@@ -67,7 +69,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None) -> ExportedRun
     with new_archive(file) as add:
         for run, own in whole.items():
             for each in own:
-                add(each, f"{run}/{each.name}")
+                add(_as_elsewhere(each) if each.name == _RECORD else each, f"{run}/{each.name}")
         if document is not None:
             add(document, _STUDY)
     return ExportedRuns(tuple(whole), tuple(sorted(missing | files.keys() - whole.keys())))
@@ -94,6 +96,14 @@ def import_runs(reports: Path, file: Path) -> ImportedRuns:
                 already_here.append(KeptRun(run, here.value, record.value))
         new = study is not None and _add_study(study, archive, reports)
     return ImportedRuns(tuple(added), tuple(already_here), study if new else None)
+
+
+def _as_elsewhere(file: Path) -> bytes:
+    """A record whose artifact stands in a store of the usual name: no store goes along, wherever it was here."""
+    record = read_json(file, "train the run again")
+    if record.get("artifact") is not None:
+        record["artifact"] = Path(DEFAULT_STORE, *Path(record["artifact"]).parts[-3:]).as_posix()
+    return file_json(record).encode()
 
 
 def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:
@@ -131,9 +141,9 @@ def _record_of(run: str, names: list[str], archive: Archive) -> RunRecord:
     for needed in _NEEDED:
         if needed not in names:
             raise archive.refused(f"lacks {run}/{needed}")
-    record = _parsed(RunRecord, f"{run}/run.json", archive)
+    record = _parsed(RunRecord, f"{run}/{_RECORD}", archive)
     if record.run != run or (record.schema_version == SCHEMA and run_name(record.identity) != run):
-        raise archive.refused(f"{run}/run.json is the record of another run")
+        raise archive.refused(f"{run}/{_RECORD} is the record of another run")
     return record
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from pipeline.data.tasks import Encoding, HeadKind, Pooling
+from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_toml
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # it loads torch
     from pipeline.runs.workspace import Workspace
 
 BACKBONE = "google-bert/bert-base-uncased"
-DATA, STORE, REPORTS = Path("data"), Path("adapters_store"), Path("reports")
+DATA, STORE, REPORTS = Path("data"), Path(DEFAULT_STORE), Path("reports")
 PLACES = Group(
     "Where",
     help="Also from the nearest pipeline.toml, or [tool.adapter-fusion] of a pyproject.toml, from the working folder"

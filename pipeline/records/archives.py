@@ -23,8 +23,8 @@ _ENTRY = 80
 
 
 @contextmanager
-def new_archive(file: Path) -> Iterator[Callable[[Path, str], None]]:
-    """Yield a function that adds a file under a name. The archive appears complete or not at all.
+def new_archive(file: Path) -> Iterator[Callable[[Path | bytes, str], None]]:
+    """Yield a function that adds a file, or its contents, under a name. The archive appears complete or not at all.
 
     Equal files give equal bytes: times and permissions are left out.
 
@@ -33,12 +33,15 @@ def new_archive(file: Path) -> Iterator[Callable[[Path, str], None]]:
     """
     names = 0
 
-    def add(source: Path, name: str) -> None:
+    def add(source: Path | bytes, name: str) -> None:
         nonlocal names
         names += _ENTRY + len(name.encode())
         if names > _LARGEST_DIRECTORY:
             raise PipelineError(f"{file}: too many files for one archive: export less at once")
         member = zipfile.ZipInfo(name)
+        if isinstance(source, bytes):
+            archive.writestr(member, source)
+            return
         member.file_size = source.stat().st_size  # so that a file of many gigabytes is announced as one
         with source.open("rb") as content, archive.open(member, "w") as target:
             shutil.copyfileobj(content, target, _CHUNK)

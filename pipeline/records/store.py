@@ -27,6 +27,7 @@ ArtifactKind = Literal["adapter", "fusion"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
+DEFAULT_STORE = "adapters_store"
 MANIFEST = "manifest.json"
 HEAD = "head.safetensors"
 LAYERNORMS = "layernorms.safetensors"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.data.tasks import Task
-from pipeline.records.store import Artifact, Manifest
+from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest
 from pipeline.runs.request import RunRequest
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import layers_text
@@ -205,7 +205,7 @@ class Fusion:
     def _extract_command(self, task: str, encoding: str | None = None) -> str:
         place = self.workspace
         data = "".join(f" --data {folder}" for folder in place.folders)
-        store = f" --store {place.store_root}" if str(place.store_root) != "adapters_store" else ""
+        store = f" --store {place.store_root}" if str(place.store_root) != DEFAULT_STORE else ""
         siamese = " --encoding siamese" if (encoding or self.encoding) == "siamese" else ""
         return f"python -m pipeline extract --task {task} --backbone {place.backbone_name}{data}{store}{siamese}"
 

@@ -66,7 +66,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    write_text(path, file_json(value))
+
+
+def file_json(value: Any) -> str:
+    """JSON as :func:`write_json` writes it, to be read by people too."""
+    return json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 @contextmanager

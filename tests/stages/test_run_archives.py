@@ -1,6 +1,7 @@
 """runs export and import: a run comes over as it was or not at all; what is no archive of runs is refused in a line."""
 
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,10 +20,12 @@ from stages.runs import Runs
 from tests.pipeline.records.artifacts import contents
 from tests.pipeline.records.test_ledger import CURVE, OWN, TABLE, record
 
+IDENTITY_TASKS = {"sst": {"meaning": {}, "data": {"dev": "bb"}}}
+
 
 def finish(reports: Path, seed: int, dev: float = 0.5, sources: tuple[str, ...] = ()) -> str:
     """A finished run that is called as a run of its identity is; returns its name."""
-    identity = {"seed": seed, "tasks": {"sst": {"meaning": {}, "data": {"dev": "bb"}}}}
+    identity = {"seed": seed, "tasks": IDENTITY_TASKS}
     built_on = tuple(SourceRun(task="sst", run=source, digest="cc") for source in sources)
     run = run_name(identity)
     scores = {"sst": OWN.model_copy(update={"dev": dev})}
@@ -70,6 +73,21 @@ def test_equal_records_give_equal_bytes(reports: Path, export: Callable[..., Pat
     for file in reports.rglob("*.csv"):
         file.write_bytes(file.read_bytes())
     assert export().read_bytes() == first
+
+
+def test_where_the_store_stands_stays_here(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    ledger, run = Ledger(reports), finish(reports, 1)
+    folder = ledger.folder(run)
+    shutil.rmtree(folder)
+    place = tmp_path / "private" / "adapters" / "sst" / run
+    here = record(run, identity={"seed": 1, "tasks": IDENTITY_TASKS}, seed=1, artifact=str(place), artifact_digest="ee")
+    ledger.finish(here, CURVE, {"sst": TABLE})
+    import_runs(tmp_path / "other", export())
+    there = Ledger(tmp_path / "other").find(run)
+    assert there is not None
+    assert there == here.model_copy(update={"artifact": f"adapters_store/adapters/sst/{run}"})
+    assert ledger.find(run) == here
+    assert str(tmp_path).encode() not in export().read_bytes()
 
 
 def test_weights_and_checkpoints_stay(reports: Path, export: Callable[..., Path]) -> None:
