@@ -23,8 +23,7 @@ from adapters.methods.modeling import BertFusion
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pipeline.methods.fused_sites import FusionLayer, fused_sites, load_sites, save_sites
-from pipeline.methods.fusion_method import FusionMethod
+from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.methods.saved import SavedModules
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -32,8 +31,10 @@ from pipeline.system.errors import PipelineError
 ANCHORED_FILE = "anchored_fusion.safetensors"
 
 
-class Anchored(FusionMethod):
+class Anchored(SiteFusion):
     """The form "anchored". One with the function of a standard fusion is also written as that, for stock AdapterHub."""
+
+    file = ANCHORED_FILE
 
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
@@ -41,13 +42,8 @@ class Anchored(FusionMethod):
         anchor_fusion(backbone, members, recipe.anchor.rank, anchors)
 
     def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
-        save_sites(backbone, members, None, saved, ANCHORED_FILE)
+        super().save(backbone, members, saved)
         save_as_stock(backbone, members, saved.folder)
-
-    def load(
-        self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
-    ) -> None:
-        load_sites(backbone, members, None, saved, ANCHORED_FILE, trained)
 
     def without_decay(self, backbone: PreTrainedModel) -> set[str]:
         # A bias pulled to zero would slowly loosen the anchor.

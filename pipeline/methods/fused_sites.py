@@ -1,5 +1,6 @@
 """Fusion layers of our own in AdapterHub's sites, and their file: tensors numbered by site, from the bottom up."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -10,16 +11,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.bank import sites_of
+from pipeline.methods.fusion_method import FusionMethod
 from pipeline.methods.saved import SavedModules
 from pipeline.models.tensors import fill, read_tensors
 
 
-class FusionLayer(nn.Module):
+class FusionLayer(nn.Module, ABC):
     """A fusion layer of our own at one site, with the call of AdapterHub's."""
 
+    @abstractmethod
     def over(self, kept: Sequence[int]) -> Self:
         """The same fusion over some of its adapters, by their positions."""
-        raise NotImplementedError
 
 
 def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[BottleneckLayer, Any]]:
@@ -29,45 +31,35 @@ def fused_sites(backbone: nn.Module, members: Sequence[str]) -> list[tuple[Bottl
     return [(site, site.adapter_fusion_layer[name]) for site in sites]
 
 
-def save_sites(
-    backbone: PreTrainedModel, members: Sequence[str], own: str | None, saved: SavedModules, file: str
-) -> None:
-    """Write the fusion layers over ``members`` to ``file``, with the adapter ``own`` where one trained with them."""
-    sites = enumerate(fused_sites(backbone, members))
-    tensors = {
-        f"{number}.{key}": tensor.detach().cpu().clone()
-        for number, (site, fusion) in sites
-        for key, tensor in _trained(site, fusion, own).items()
-    }
-    saved.folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, saved.folder / file, {"sources": ",".join(members)})
+class SiteFusion(FusionMethod):
+    """A form with layers of our own, in a file that also holds the target's adapter if it trained with them."""
+
+    file: str
+
+    def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
+        tensors = {
+            f"{number}.{key}": tensor.detach().cpu().clone()
+            for number, (site, fusion) in enumerate(fused_sites(backbone, members))
+            for key, tensor in _trained(site, fusion, saved).items()
+        }
+        saved.folder.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, saved.folder / self.file, {"sources": ",".join(members)})
+
+    def load(
+        self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
+    ) -> None:
+        sites = fused_sites(backbone, members)
+        per_layer = len({site.location_key for site, _ in sites})
+        parameters: dict[str, Tensor] = {}
+        for position, (site, fusion) in enumerate(sites):
+            # The file numbers the sites of all trained layers.
+            number = trained.index(site.layer_idx) * per_layer + position % per_layer
+            parameters |= {f"{number}.{key}": tensor for key, tensor in _trained(site, fusion, saved).items()}
+        any_site = _trained(*sites[0], saved).items()  # all have the same shapes
+        expected = {f"{number}.{key}": tensor for number in range(len(trained) * per_layer) for key, tensor in any_site}
+        fill(parameters, read_tensors(saved.folder / self.file, expected, saved.remedy))
 
 
-def load_sites(
-    backbone: PreTrainedModel,
-    members: Sequence[str],
-    own: str | None,
-    saved: SavedModules,
-    file: str,
-    trained: Sequence[int],
-) -> None:
-    """Load what :func:`save_sites` wrote into fresh layers of the same kind.
-
-    ``trained`` are the layers that had a fusion when it was saved; ``backbone`` may have it in fewer. The file must be
-    what the recipe makes.
-    """
-    sites = fused_sites(backbone, members)
-    per_layer = len({site.location_key for site, _ in sites})
-    parameters: dict[str, Tensor] = {}
-    for position, (site, fusion) in enumerate(sites):
-        # The file numbers the sites of all trained layers.
-        number = trained.index(site.layer_idx) * per_layer + position % per_layer
-        parameters |= {f"{number}.{key}": tensor for key, tensor in _trained(site, fusion, own).items()}
-    any_site = _trained(*sites[0], own).items()  # all have the same shapes
-    expected = {f"{number}.{key}": tensor for number in range(len(trained) * per_layer) for key, tensor in any_site}
-    fill(parameters, read_tensors(saved.folder / file, expected, saved.remedy))
-
-
-def _trained(site: BottleneckLayer, fusion: nn.Module, own: str | None) -> Mapping[str, Tensor]:
-    adapter = {} if own is None else {f"own.{key}": tensor for key, tensor in site.adapters[own].named_parameters()}
-    return {**dict(fusion.named_parameters()), **adapter}
+def _trained(site: BottleneckLayer, fusion: nn.Module, saved: SavedModules) -> Mapping[str, Tensor]:
+    own = site.adapters[saved.task].named_parameters() if saved.recipe.trains_own else ()
+    return {**dict(fusion.named_parameters()), **{f"own.{key}": tensor for key, tensor in own}}

@@ -28,9 +28,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
-from pipeline.methods.fused_sites import FusionLayer, fused_sites, load_sites, save_sites
-from pipeline.methods.fusion_method import FusionMethod
-from pipeline.methods.saved import SavedModules
+from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.settings.parts import Gate
 from pipeline.settings.parts import Gated as Settings
 from pipeline.settings.recipe import Recipe
@@ -39,8 +37,10 @@ from pipeline.system.errors import PipelineError
 GATED_FILE = "gated_fusion.safetensors"
 
 
-class Gated(FusionMethod):
-    """The form "gated". Its file holds the target's adapter too, if that trained with it."""
+class Gated(SiteFusion):
+    """The form "gated"."""
+
+    file = GATED_FILE
 
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
@@ -52,22 +52,10 @@ class Gated(FusionMethod):
             )
         gate_fusion(backbone, members, own_member(recipe, task, members), recipe.gated)
 
-    def save(self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules) -> None:
-        save_sites(backbone, members, _trained_own(saved), saved, GATED_FILE)
-
-    def load(
-        self, backbone: PreTrainedModel, members: Sequence[str], saved: SavedModules, trained: Sequence[int]
-    ) -> None:
-        load_sites(backbone, members, _trained_own(saved), saved, GATED_FILE, trained)
-
 
 def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
     """The one of ``members`` that a fusion for ``task`` does not gate, if any."""
     return task if task in members and recipe.fusion.form == "gated" and recipe.gated.own != "none" else None
-
-
-def _trained_own(saved: SavedModules) -> str | None:
-    return saved.task if saved.recipe.trains_own else None
 
 
 class GatedFusion(FusionLayer):

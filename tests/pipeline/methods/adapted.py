@@ -41,6 +41,16 @@ def save_adapter(encoder: PreTrainedModel, name: str, folder: Path) -> None:
     METHODS["houlsby"].save(encoder, name, folder)
 
 
+def save_sources(backbone: Backbone, names: Sequence[str], folder: Path) -> dict[str, SavedModules]:
+    """Houlsby adapters of width 8 with unlike random weights, each in a folder of its name."""
+    for seed, name in enumerate(names):
+        encoder = backbone.load()
+        add_adapter(encoder, name, "houlsby", 8)
+        randomise(encoder, f"adapters.{name}", seed=seed)
+        save_adapter(encoder, name, folder / name)
+    return {name: saved_modules(name, folder / name) for name in names}
+
+
 def add_standard_fusion(
     encoder: PreTrainedModel, sources: Mapping[str, SavedModules], drop_layers: Sequence[int] = ()
 ) -> None:

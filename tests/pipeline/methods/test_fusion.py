@@ -11,7 +11,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.parts import FusionForm
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.methods.adapted import add_adapter, hidden, randomise, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import hidden, randomise, save_sources
 
 NAMES = ("films", "meals")
 
@@ -22,12 +22,7 @@ def test_every_form_has_settings_and_a_method() -> None:
 
 @pytest.fixture
 def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
-    for seed, name in enumerate(NAMES):
-        encoder = backbone.load()
-        add_adapter(encoder, name, "houlsby", 8)
-        randomise(encoder, f"adapters.{name}", seed=seed)
-        save_adapter(encoder, name, tmp_path / name)
-    return {name: saved_modules(name, tmp_path / name) for name in NAMES}
+    return save_sources(backbone, NAMES, tmp_path)
 
 
 @pytest.mark.parametrize("form", FORMS)

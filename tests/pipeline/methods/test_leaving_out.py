@@ -12,7 +12,7 @@ from pipeline.methods.fusion import add_fusion, leaving_out, members_of, prune_f
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.recipe import Recipe
-from tests.pipeline.methods.adapted import add_adapter, randomise, save_adapter, saved_modules
+from tests.pipeline.methods.adapted import randomise, save_sources
 
 IDS = torch.randint(5, 20, (4, 9), generator=torch.Generator().manual_seed(0))
 NAMES = ("films", "meals", "pairs")
@@ -29,12 +29,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def sources(backbone: Backbone, tmp_path: Path) -> dict[str, SavedModules]:
-    for seed, name in enumerate(NAMES):
-        encoder = backbone.load()
-        add_adapter(encoder, name, "houlsby", 8)
-        randomise(encoder, f"adapters.{name}", seed=seed)
-        save_adapter(encoder, name, tmp_path / name)
-    return {name: saved_modules(name, tmp_path / name) for name in NAMES}
+    return save_sources(backbone, NAMES, tmp_path)
 
 
 def fused(backbone: Backbone, sources: dict[str, SavedModules], form: str, implementation: Any) -> PreTrainedModel:
