@@ -168,15 +168,15 @@ def _add_joined(model: Any, trained: Trained) -> None:
 
 def _joined(site: Any, fusion: Any, members: Sequence[str]) -> dict[str, Tensor]:
     adapters = [site.adapters[name] for name in members]
-    gates: list[Tensor] = [torch.ones(1)] * len(members)
-    for number, gate in zip(fusion.gated, fusion.bias, strict=True):
-        gates[number] = gate.reshape(-1)  # of one number, or of one for each feature
-    ups = [each.adapter_up for each in adapters]
+    # The columns of U_n, then c_n.
+    ups = [torch.cat([each.adapter_up.weight, each.adapter_up.bias.unsqueeze(-1)], dim=1) for each in adapters]
+    for number, gate in zip(fusion.gated, fusion.fixed_gates(len(ups[0])), strict=True):
+        ups[number] = gate @ ups[number]
     return {
         "down.weight": torch.cat([each.adapter_down[0].weight for each in adapters]),
         "down.bias": torch.cat([each.adapter_down[0].bias for each in adapters]),
-        "up.weight": torch.cat([gate.unsqueeze(-1) * up.weight for gate, up in zip(gates, ups, strict=True)], dim=1),
-        "up.bias": torch.stack([gate * up.bias for gate, up in zip(gates, ups, strict=True)]).sum(dim=0),
+        "up.weight": torch.cat([up[:, :-1] for up in ups], dim=1),
+        "up.bias": torch.stack([up[:, -1] for up in ups]).sum(dim=0),
     }
 
 

@@ -4,10 +4,11 @@ With frozen source outputs z_n, the target's own adapter z and sub-layer output 
 
     o = z + sum_n g_n(h) z_n        token:  g_n(h) = w_n . h + b_n, a number for each token
                                     scalar: g_n = b_n               vector: g_n in R^d, for each feature
+                                    matrix: g_n = b_n I + M_n, with M_n = A_n B_n of rank r, or M_n in R^{d x d}
 
 There is no softmax, so one source needs not give way to another: a source works in the next layer only if its output is
-there at about its full strength. w_n is zero at the start, and b_n the recipe's ``gate_start``, or min(1, 2 / N): the
-mean of ScaLearn's initial weights. By default probes of the target choose the sources and each b_n
+there at about its full strength. w_n and M_n are zero at the start, and b_n the recipe's ``gate_start``, or
+min(1, 2 / N): the mean of ScaLearn's initial weights. By default probes of the target choose the sources and each b_n
 (:mod:`pipeline.runs.gates`).
 
 The own adapter may train here from fresh: then it learns what the sources do not know. One that was trained on the same
@@ -66,21 +67,39 @@ class GatedFusion(FusionLayer):
         size: the adapters that are fused, N.
         own: the position of the target's own among them, which has no gate; None: all have one.
         start: b_n.
+        rank: r of M_n, at most d; None: it has no factors, or the gates are no matrices.
     """
 
-    def __init__(self, kind: Gate, width: int, size: int, own: int | None, start: float) -> None:
+    def __init__(
+        self, kind: Gate, width: int, size: int, own: int | None, start: float, rank: int | None = None
+    ) -> None:
         super().__init__()
         self.kind, self.own = kind, own
         self.gated = [n for n in range(size) if n != own]
-        shape = (len(self.gated), width) if kind == "vector" else (len(self.gated),)
-        self.bias = nn.Parameter(torch.full(shape, start))
-        self.weight = nn.Parameter(torch.zeros(len(self.gated), width)) if kind == "token" else None
+        count = len(self.gated)
+        self.bias = nn.Parameter(torch.full((count, width) if kind == "vector" else (count,), start))
+        self.weight = nn.Parameter(torch.zeros(count, width)) if kind == "token" else None
+        # M_n, or where it has a rank A_n and B_n.
+        self.matrix = nn.Parameter(torch.zeros(count, width, rank or width)) if kind == "matrix" else None
+        self.factor = nn.Parameter(torch.randn(count, rank, width) * width**-0.5) if rank is not None else None
 
     def gates(self, query: Tensor) -> Tensor:
         """For ``query`` (B, T, d) what multiplies the gated z_n (B, T, n, d): (B, T, n, 1), (n, 1) or (n, d)."""
         if self.weight is not None:
             return nn.functional.linear(query, self.weight, self.bias).unsqueeze(-1)
         return self.bias if self.kind == "vector" else self.bias.unsqueeze(-1)
+
+    def fixed_gates(self, width: int) -> Tensor:
+        """The g_n that are the same for all tokens, each as a matrix: (n, d, d), of ``width`` d."""
+        diagonals = self.bias.reshape(len(self.gated), -1).expand(-1, width).diag_embed()
+        if self.matrix is None:
+            return diagonals
+        return diagonals + (self.matrix if self.factor is None else self.matrix @ self.factor)
+
+    def _turned(self, outputs: Tensor) -> Tensor:
+        """``M_n z_n`` for ``outputs`` of each gated adapter, (n, k, d)."""
+        assert self.matrix is not None
+        return (outputs if self.factor is None else outputs @ self.factor.mT) @ self.matrix.mT
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, residual: Tensor, output_attentions: bool = False
@@ -90,7 +109,11 @@ class GatedFusion(FusionLayer):
         In place of attention it returns the share of each adapter in what is added: the length of its term over the sum
         of all lengths, (B, T, N).
         """
-        terms = self.gates(query) * value[:, :, self.gated]
+        gated = value[:, :, self.gated]
+        terms = self.gates(query) * gated
+        if self.matrix is not None:
+            turned = self._turned(gated.movedim(2, 0).flatten(1, 2))
+            terms = terms + turned.unflatten(1, gated.shape[:2]).movedim(0, 2)
         if self.own is not None:
             terms = torch.cat([terms, value[:, :, self.own : self.own + 1]], dim=2)
         fused = terms.sum(2) + residual
@@ -109,9 +132,19 @@ class GatedFusion(FusionLayer):
             # One factor for each row of ``up``: a unit of an adapter, its c_n, or padding.
             rows = [gates.repeat_interleave(bank.bottleneck, dim=0), gates]
             padding = gates.new_zeros(len(up) - bank.units - bank.size, gates.shape[-1])
-            up, gates = up * torch.cat([*rows, padding]), active.new_ones(*active.shape[:-1], 1)
+            up = up * torch.cat([*rows, padding])
+            if self.matrix is not None:
+                up = up + self._turned_rows(bank)
+            gates = active.new_ones(*active.shape[:-1], 1)
         padded = nn.functional.pad(gates.squeeze(-1), (0, len(up) - bank.units - bank.size))
         return torch.cat([(active * gates).flatten(-2), padded.to(active.dtype)], dim=-1) @ up
+
+    def _turned_rows(self, bank: AdapterBank) -> Tensor:
+        """What the matrices make of each row of ``bank.up``: once a step, not once a token."""
+        units, shifts, padding = bank.up.split([bank.units, bank.size, len(bank.up) - bank.units - bank.size])
+        with torch.autocast(units.device.type, enabled=False):  # rounded once, when it is used
+            turned = self._turned(torch.cat([units.unflatten(0, (bank.size, -1)), shifts.unsqueeze(1)], dim=1))
+        return torch.cat([turned[:, :-1].flatten(0, 1), turned[:, -1], padding])
 
     def over(self, kept: Sequence[int]) -> Self:
         part = copy.deepcopy(self)
@@ -130,11 +163,14 @@ def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | No
         own: the one of ``members`` that has no gate, if any.
     """
     position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
+    rank = settings.rank if settings.gate == "matrix" else None
+    if rank is not None and rank > width:
+        raise PipelineError(f"gate_rank {rank} is wider than the backbone ({width}): choose a smaller one")
     start = settings.start_of(len(members) - (own is not None))
     fresh: GatedFusion | None = None
     for site, stock in fused_sites(backbone, members):
         if fresh is None or not settings.shared:
-            fresh = GatedFusion(settings.gate, width, len(members), position, start)
+            fresh = GatedFusion(settings.gate, width, len(members), position, start, rank)
         fresh.to(stock.query.weight.device).train(stock.training)
         site.adapter_fusion_layer[Fuse(*members).name] = fresh
 

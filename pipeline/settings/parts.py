@@ -15,7 +15,7 @@ Width = Annotated[int, Field(le=2**16)]
 Tokens = Annotated[int, Field(le=8192)]
 
 FusionForm = Literal["gated", "anchored", "standard"]
-Gate = Literal["token", "scalar", "vector"]
+Gate = Literal["token", "scalar", "vector", "matrix"]
 Own = Literal["fresh", "warm", "trained", "frozen", "none"]
 FusionImplementation = Literal["fast", "stock"]
 SmartDirection = Literal["reference", "gradient"]
@@ -136,9 +136,13 @@ class Anchor(Part):
 class Gated(Part):
     """Of a gated fusion."""
 
-    flags = {"gate": "gate", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
+    flags = {"gate": "gate", "rank": "gate_rank", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
 
-    gate: Gate = Field("token", description="a gate for each token, or fixed ones: a number, or one for each feature")
+    gate: Gate = Field(
+        "token",
+        description="a gate for each token, or fixed ones: a number, one for each feature, or a number plus a matrix",
+    )
+    rank: Width | None = Field(None, ge=1, description="rank of that matrix; unset: full")
     start: Annotated[float, Field(ge=-100, le=100)] | Literal["even", "probe"] | None = Field(
         None,
         description="gate of each source at the start: a number; even: 2 / sources, at most 1; probe: the sources and"

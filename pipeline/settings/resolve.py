@@ -125,6 +125,7 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
         "train_merged": recipe.merge.rule != "none",
         "fusion": fuses,
         "gated": fuses and recipe.fusion.form == "gated",
+        "gate_rank": recipe.gated.gate == "matrix",
         "head_start": recipe.fuses_own,
         "anchor": fuses and recipe.fusion.form == "anchored",
         "standard": recipe.is_standard_fusion,

@@ -56,6 +56,8 @@ def written(trained: Trained, folder: Path) -> bool:
         ("bert", "films", {**FUSION, **CLS, "gate": "scalar"}, True),
         ("distilbert", "pairs", {**FUSION, "gate": "vector", "gate_shared": True}, False),
         ("bert", "films", {**FUSION, **CLS, "gate": "vector", "own_adapter": "none"}, True),
+        ("bert", "films", {**FUSION, **CLS, "gate": "matrix"}, True),
+        ("roberta", "pairs", {**FUSION, **MEAN, "gate": "matrix", "gate_rank": 2}, False),
         *((family, "films", {**FULL, **CLS}, True) for family in ("bert", "roberta", "distilbert")),
         ("distilbert", "pairs", {**FULL, **CLS, "head": "mlp"}, True),
         ("bert", "pairs", {**FULL, **CLS, "head": "mlp"}, False),

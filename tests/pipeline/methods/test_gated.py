@@ -23,7 +23,10 @@ from tests.pipeline.methods.adapted import IDS, hidden, randomise, trainable
 
 SOURCES = ("films", "pairs", "scores")
 TARGET = "tickets"
-GATES = ["token", "scalar", "vector"]
+GATES: dict[str, dict[str, Any]] = {
+    **{gate: {"gate": gate} for gate in ("token", "scalar", "vector", "matrix")},
+    "low-rank": {"gate": "matrix", "gate_rank": 3},
+}
 OWNS = ["fresh", "warm", "trained", "frozen", "none"]
 ADDED = ("fresh", "warm")
 """An own adapter that is made with the fusion; of the others, if any, stage one has made it."""
@@ -74,7 +77,7 @@ def alone(backbone: Backbone, folder: SavedModules) -> torch.Tensor:
 def test_one_source_let_through_whole_is_that_adapter(
     gate: str, implementation: Any, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
-    encoder = gated(backbone, {"pairs": folders["pairs"]}, gate=gate, gate_start=1.0)
+    encoder = gated(backbone, {"pairs": folders["pairs"]}, **GATES[gate], gate_start=1.0)
     with torch.no_grad():  # a fresh bottleneck is nearly, not exactly, nothing
         for name, parameter in encoder.named_parameters():
             if f"adapters.{TARGET}" in name:
@@ -97,9 +100,10 @@ def test_it_has_the_parameters_of_its_equation(
     gate: str, own: str, shared: bool, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
     target = TARGET if own in ADDED else "pairs"
-    encoder, d = gated(backbone, folders, target, gate=gate, own_adapter=own, gate_shared=shared), backbone.hidden_size
+    settings, d = {**GATES[gate], "own_adapter": own, "gate_shared": shared}, backbone.hidden_size
+    encoder = gated(backbone, folders, target, **settings)
     gates = {"fresh": 3, "warm": 3, "trained": 2, "frozen": 2, "none": 3}[own]
-    each = {"token": d + 1, "scalar": 1, "vector": d}[gate] * gates
+    each = {"token": d + 1, "scalar": 1, "vector": d, "matrix": 1 + d * d, "low-rank": 1 + 2 * 3 * d}[gate] * gates
     adapter = (2 * 8 * d + 8 + d) if own in (*ADDED, "trained") else 0
     sites = 2 * backbone.layers
     assert trainable(encoder) == (1 if shared else sites) * each + sites * adapter
@@ -114,7 +118,7 @@ def test_the_fast_form_is_the_plain_one(
     calls, mixed = [], GatedFusion.mixed
     monkeypatch.setattr(GatedFusion, "mixed", lambda *given: calls.append(1) or mixed(*given))
     target = TARGET if own in ADDED else "pairs"
-    encoder = gated(backbone, folders, target, gate=gate, own_adapter=own)
+    encoder = gated(backbone, folders, target, **GATES[gate], own_adapter=own)
     randomise(encoder, "adapter_fusion_layer", seed=5)
     encoder.double().eval()  # without dropout
     expected, expected_gradients = outputs_and_gradients(encoder, "stock")
@@ -149,7 +153,7 @@ def test_what_is_saved_is_what_was_trained(
     gate: str, own: str, shared: bool, backbone: Backbone, folders: dict[str, SavedModules], tmp_path: Path
 ) -> None:
     target = TARGET if own in ADDED else "pairs"
-    settings = {"gate": gate, "own_adapter": own, "gate_shared": shared}
+    settings = {**GATES[gate], "own_adapter": own, "gate_shared": shared}
     encoder = gated(backbone, folders, target, **settings)
     randomise(encoder, "adapter_fusion_layer", seed=5)
     if own in (*ADDED, "trained"):
@@ -184,7 +188,7 @@ def test_left_out_layers_have_none_and_the_others_keep_their_own(
 def test_leaving_out_a_source_behind_a_closed_gate_changes_nothing(
     gate: str, backbone: Backbone, folders: dict[str, SavedModules]
 ) -> None:
-    encoder = trained(gated(backbone, folders, gate=gate))
+    encoder = trained(gated(backbone, folders, **GATES[gate]))
     with torch.no_grad():
         for layer in layers(encoder):
             for parameter in layer.parameters():
@@ -195,6 +199,25 @@ def test_leaving_out_a_source_behind_a_closed_gate_changes_nothing(
     torch.testing.assert_close(hidden(encoder), expected, atol=1e-4, rtol=0)
     found = encoder(torch.tensor([[5, 6]]), output_adapter_fusion_attentions=True).adapter_fusion_attentions
     assert [*found] == [Fuse("films", "scores", TARGET).name]
+
+
+@pytest.mark.parametrize("start", [0.0, 0.5])
+@pytest.mark.parametrize("gate", ["matrix", "low-rank"])
+def test_a_matrix_starts_as_a_number(
+    gate: str, start: float, backbone: Backbone, folders: dict[str, SavedModules]
+) -> None:
+    expected, found = (
+        hidden(gated(backbone, folders, "pairs", own_adapter="frozen", gate_start=start, **settings))
+        for settings in ({"gate": "scalar"}, GATES[gate])
+    )
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def test_a_rank_above_the_width_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
+    too_wide = backbone.hidden_size + 1
+    gated(backbone, folders, gate="token", gate_rank=too_wide)  # it has no effect
+    with pytest.raises(PipelineError, match=rf"gate_rank {too_wide} is wider than the backbone"):
+        gated(backbone, folders, gate="matrix", gate_rank=too_wide)
 
 
 def test_an_own_adapter_of_stage_one_has_to_be_there(backbone: Backbone, folders: dict[str, SavedModules]) -> None:

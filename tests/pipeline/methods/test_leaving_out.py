@@ -22,6 +22,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "token": {"fusion": "gated"},
     "scalar": {"fusion": "gated", "gate": "scalar"},
     "vector": {"fusion": "gated", "gate": "vector"},
+    "matrix": {"fusion": "gated", "gate": "matrix", "gate_rank": 2},
     "shared": {"fusion": "gated", "gate_shared": True},
     "without own": {"fusion": "gated", "own_adapter": "none"},
 }
@@ -66,7 +67,7 @@ def test_a_left_out_adapter_is_as_if_it_were_pruned_and_then_back(form, implemen
     assert list(encoder.state_dict()) == names
 
 
-@pytest.mark.parametrize("form", ["token", "scalar", "vector"])
+@pytest.mark.parametrize("form", ["token", "scalar", "vector", "matrix"])
 def test_a_gate_at_zero_is_an_adapter_left_out(form, backbone, sources) -> None:  # type: ignore[no-untyped-def]
     encoder, names = fused(backbone, sources, form, "fast"), members(form)
     with leaving_out(encoder, names, "meals"):
