@@ -1,6 +1,6 @@
 """How every row was trained, where rows differ."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
@@ -9,6 +9,8 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.resolve import keys_in_effect
 from pipeline.settings.rows import METHODS
 
 # Known from the row's name or shown in the main table.
@@ -20,11 +22,7 @@ def settings_table(runs: StudyRuns) -> Table | None:
     trained = [row for row in runs.rows if not METHODS[runs.study.row(row).method].is_ensemble]
     groups = {row: [(scored, _recipe(scored)) for scored in runs.all(row)] for row in trained if runs.all(row)}
     recipes = [recipe for group in groups.values() for _, recipe in group]
-    keys = [
-        key
-        for key in (recipes[0] if recipes else ())
-        if key not in _LEFT_OUT and len({str(recipe[key]) for recipe in recipes}) > 1
-    ]
+    keys = [key for key in Recipe().flat() if key not in _LEFT_OUT and _differs(recipes, key)]
     backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row in groups}
     differ = len(set(backbones.values())) > 1
     if not keys and not differ:
@@ -41,15 +39,24 @@ def settings_table(runs: StudyRuns) -> Table | None:
 
 
 def _recipe(scored: Scored) -> dict[str, Any]:
-    """For the target, flat: a model of several tasks has a recipe for each."""
-    return (scored.score.recipe or scored.record.recipe).flat()
+    """What has an effect, flat, for the target: a model of several tasks has a recipe for each."""
+    recipe = scored.score.recipe or scored.record.recipe
+    effective = keys_in_effect(recipe)
+    return {key: value for key, value in recipe.flat().items() if key in effective}
+
+
+def _differs(recipes: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Whether ``key`` is not the same in all runs, or has an effect on some alone and is not at its default there."""
+    values = {str(recipe[key]) for recipe in recipes if key in recipe}
+    of_some = any(key not in recipe for recipe in recipes)
+    return len(values) > 1 or (of_some and not values <= {str(Recipe().flat()[key])})
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:
     """One value, or each with the tasks it holds for."""
     tasks: dict[str, dict[str, None]] = {}
     for scored, recipe in group:
-        tasks.setdefault(_shown(recipe[key]), {})[scored.entry.target] = None
+        tasks.setdefault(_shown(recipe.get(key)), {})[scored.entry.target] = None
     if len(tasks) == 1:
         return next(iter(tasks))
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in tasks.items())

@@ -5,7 +5,7 @@ from typing import Any
 from pipeline.data.tasks import PAIR_HEADS, Encoding, HeadKind, Task
 from pipeline.settings.layers import check_layers
 from pipeline.settings.parts import ADAPTER_KINDS, BOTTLENECKS
-from pipeline.settings.recipe import OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
+from pipeline.settings.recipe import FLAGS, OF_PREDICTION, Precision, Recipe, Trainable, pairing_problems
 from pipeline.system.errors import PipelineError
 
 # Starting points, not the result of a sweep. Published: 1e-4..1e-3 for Houlsby adapters, 5e-5 for fusion and 1e-5..5e-5
@@ -108,15 +108,10 @@ def _kind_part(recipe: Recipe) -> str:
     return ADAPTER_KINDS[recipe.adapter.kind] if recipe.has_modules or not recipe.fuses_own else ""
 
 
-def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
-    """The same training of ``task``, with all that has no effect on it at its default."""
-    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
-        raise PipelineError(
-            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
-            f" ({' or '.join(sorted(BOTTLENECKS))})"
-        )
+def _on_any_task(recipe: Recipe) -> dict[str, bool]:
+    """Whether parts and flat keys have an effect, where that depends on the recipe alone; later ones count."""
     fuses, full, kind_part = recipe.trainable == "fusion", recipe.trainable == "full", _kind_part(recipe)
-    has_effect = {
+    return {
         "adapter": recipe.has_modules or fuses,
         **{part: part == kind_part for part in ADAPTER_KINDS.values() if part},
         "merge": recipe.trainable == "adapter",
@@ -130,8 +125,30 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
         "anchor": fuses and recipe.fusion.form == "anchored",
         "standard": recipe.is_standard_fusion,
         "pretrained": full or recipe.trainable == "full+adapter",
+        "second_encoder": full,
+        "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
+        "smart_direction": recipe.smart.weight > 0,
+        "smart_radius": recipe.smart.weight > 0,
+        "hidden_dropout": recipe.trainable != "head",  # what is frozen runs without
+    }
+
+
+def keys_in_effect(recipe: Recipe) -> set[str]:
+    """The flat keys of ``recipe`` that may change what is trained, by the recipe alone."""
+    without = {name for name, effective in _on_any_task(recipe).items() if not effective}
+    return {key for key in recipe.flat() if key not in without and FLAGS.get(key, ("",))[0] not in without}
+
+
+def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, joint: bool) -> Recipe:
+    """The same training of ``task``, with all that has no effect on it at its default."""
+    if recipe.trainable == "fusion" and recipe.adapter.kind not in BOTTLENECKS:
+        raise PipelineError(
+            f"adapter '{recipe.adapter.kind}' cannot be fused: fusion mixes the outputs of bottlenecks"
+            f" ({' or '.join(sorted(BOTTLENECKS))})"
+        )
+    has_effect = {
+        **_on_any_task(recipe),
         "pairs": task.is_pair and encoding == "cross",
-        "smart": recipe.smart.weight > 0,
         "joint": joint,
         "truncation": not task.is_pair,
         "head_dropout": head != "cosine",
@@ -140,12 +157,9 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
         "score_loss": task.kind == "score" and not (recipe.trainable == "head" and head == "cosine" and not joint),
         "class_weights": task.kind == "classes",
         "label_smoothing": task.kind == "classes" and head != "cosine",  # a cosine has no probabilities to smooth
-        "hidden_dropout": recipe.trainable != "head",  # what is frozen runs without
         # Where all train, only several tasks could each have their own.
         "train_layernorm": recipe.trainable != "full+adapter" or joint,
-        "second_encoder": full,
-        "split_layers": full,
-        "embedding_learning_rate": not recipe.pretrained.freeze_embeddings,
+        "split_layers": recipe.trainable == "full",
         "temperature": recipe.joint.mixing == "temperature",
     }
     if recipe.trainable == "head" and head == "cosine" and not joint:  # it has no weights, so nothing trains

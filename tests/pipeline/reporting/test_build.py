@@ -209,6 +209,33 @@ def test_different_steps_and_settings_are_told(tmp_path: Path) -> None:
     assert set(settings[0]) == {"method", "learning rate"}
 
 
+@pytest.mark.parametrize(
+    ("row", "other", "expected"),
+    [
+        ({"trainable": "full"}, {"trainable": "adapter"}, None),  # none of it is unusual
+        ({"trainable": "full"}, {"trainable": "adapter", "adapter": "lora"}, {"adapter": ["-", "lora"]}),
+        (
+            {"trainable": "adapter", "bottleneck": 8},
+            {"trainable": "fusion", "fusion": "gated", "own_adapter": "none", "gate": "matrix", "gate_rank": 4},
+            {"bottleneck": ["8", "-"], "gate": ["-", "matrix"], "gate rank": ["-", "4"], "own adapter": ["-", "none"]},
+        ),
+        ({"trainable": "full", "smart": 1.0}, {"trainable": "full"}, {"smart": ["1.0", "0.0"]}),
+    ],
+)
+def test_only_settings_with_an_effect_are_told(
+    row: dict[str, Any], other: dict[str, Any], expected: dict[str, list[str]] | None, tmp_path: Path
+) -> None:
+    study = make(tmp_path)
+    for name, values in (("full", row), ("adapter", other)):
+        study.add(name, "sst", 1, recipe=Recipe.parse(values, name))
+    report = build_report(study.result, study.ledger, tmp_path / "out")
+    if expected is None:
+        assert "settings" not in [table.name for table in report.tables]
+        return
+    settings = rows_of(report, "settings")
+    assert {key: [line[key].text for line in settings] for key in settings[0] if key != "method"} == expected
+
+
 def test_a_model_of_several_tasks_has_a_recipe_for_each(tmp_path: Path) -> None:
     study = make(tmp_path, methods=["full", "multitask"], targets=["sst", "sts"])
     for target in ("sst", "sts"):
