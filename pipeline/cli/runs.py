@@ -43,7 +43,8 @@ def runs_list(
         kind: Only runs of this kind.
         since: Only runs that finished on this date or later, such as 2026-01-31.
         unused: Only runs that no artifact in the store, other run, study or ensemble needs.
-        sort: date: oldest first; score: best first within a task; size, seconds: largest first.
+        sort: date: oldest first; task: by name, kind and seed; score: best first within a task; size, seconds: largest
+            first.
     """
     from stages.runs import Runs
 

@@ -347,6 +347,13 @@ def has_rows(task: Task, data: Path) -> bool:
     return folder is not None and bool(_tables(folder, task.files.train, task.files.dev, task.files.test))
 
 
+def has_test(task: Task, data: Path | None) -> bool:
+    """Whether the task has a labelled test split in ``data``, or with None on the Hub."""
+    if data is None:
+        return "test" in _hub_of(task).splits
+    return bool(_files_of(task, data, task.files.test)[1])
+
+
 def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
     """The task's folder and its tables of these names, whether or not they are regular files (an error when read)."""
     folder = _folder_of(task, data)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from pipeline.data.extra import add_extra, extra_rows
-from pipeline.data.load import TaskData, check_limit, has_rows, load_all_rows, read_test_texts
+from pipeline.data.load import TaskData, check_limit, has_rows, has_test, load_all_rows, read_test_texts
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
 from pipeline.methods.registry import check_fits
@@ -60,7 +60,7 @@ class Workspace:
     """Which rows choose and which are scored; part of a run's data."""
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
-    """Tasks whose dev and scored rows no task trains on: they must not have been a source's training rows."""
+    """Targets of a study. No task trains on their dev and scored rows, which must not be a source's training rows."""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -230,8 +230,17 @@ class Workspace:
             raise PipelineError(f"task '{task.name}': {error}") from None
 
     def scored_on(self, task: Task) -> ScoredOn:
-        """What of :attr:`scoring` holds for a task."""
-        return self.scoring.of(task.name, *task.aliases)
+        """What of :attr:`scoring` holds for a task.
+
+        Where test is scored, a source that has no labelled test split is scored on dev: its score is no result.
+        """
+        names = (task.name, *task.aliases)
+        rows = self.scoring.of(*names)
+        is_source = bool(self.held_out) and {*names}.isdisjoint(self.held_out)
+        if rows != "test" or not is_source or not {*names}.isdisjoint(self.scoring.tasks):
+            return rows
+        key = ("has test", task.model_dump_json())
+        return rows if self._once(key, lambda: has_test(task, self.data_of(task))) else "dev"
 
     def _read(self, task: Task) -> TaskData:
         """Its splits as they are published, but for training rows that are held out."""

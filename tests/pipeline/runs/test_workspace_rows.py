@@ -74,6 +74,16 @@ def test_a_test_split_is_scored_and_all_of_dev_chooses(place: Workspace) -> None
     assert read(place, "meals", scoring=Scoring(rows="test", tasks={"meals": "dev"})).test is None
 
 
+def test_a_source_without_a_test_split_is_scored_on_dev_unless_test_was_asked_of_it(place: Workspace) -> None:
+    tested = Scoring(rows="test")
+    of_target = Scoring(rows="test", tasks={"meals": "dev"})
+    assert read(place, scoring=of_target, held_out=("meals",)).test is not None  # a source that has one
+    assert read(place, "meals", scoring=tested, held_out=("films",)).test is None
+    for held_out, asked in ((("films", "meals"), tested), (("films",), Scoring(rows="test", tasks={"meals": "test"}))):
+        with pytest.raises(PipelineError, match="split 'test' is missing"):
+            read(place, "meals", scoring=asked, held_out=held_out)
+
+
 def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace) -> None:
     plain = read(place)
     scoring = Scoring(rows="held-out", size=20)
