@@ -1,5 +1,6 @@
 """Export a trained model for other programs: as a folder that is checked against the model before it appears."""
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -140,12 +141,21 @@ def _publish(folder: Path, name: str, upload: bool) -> Published:
 def _check_place(folder: Path) -> None:
     """Refuse, before anything is computed, to replace what is no export."""
     with writing(folder):
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / TASK_FILE).is_file():
+        if folder.is_dir() and any(folder.iterdir()) and not _is_export(folder / TASK_FILE):
             raise PipelineError(
                 f"--output {folder}: holds other files, which an export would replace: name a new folder"
             )
         if folder.exists() and not folder.is_dir():
             raise PipelineError(f"--output {folder}: a file stands there: name a folder")
+
+
+def _is_export(task_file: Path) -> bool:
+    """Whether it is what :meth:`Trained.described` says, and not a file of the same name."""
+    try:
+        described = json.loads(task_file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(described, dict) and {"task", "run", "backbone_weights"} <= described.keys()
 
 
 def _restored(found: Target) -> Trained:

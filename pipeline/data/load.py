@@ -201,10 +201,11 @@ def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, 
         dev_size = max(1, round(len(rows) * source.dev_fraction))
         chosen = stratified(rows["label"], dev_size, _DEV_SEED)
         train, dev = rows.drop(chosen).reset_index(drop=True), rows.iloc[chosen].reset_index(drop=True)
-        if train["label"].nunique() < 2:
+        if min(train["label"].nunique(), dev["label"].nunique()) < 2:
             raise PipelineError(
                 f"task '{task.name}': dev_fraction {source.dev_fraction} of {len(rows)} rows leaves {len(train)} to"
-                " train on, fewer than two classes: give more rows, or a dev split"
+                f" train on and {len(dev)} for dev, and one of the two has a single label: give more rows, another"
+                " dev_fraction, or a dev split"
             )
     else:
         train, dev = load_split(task, data, "train"), load_split(task, data, "dev")

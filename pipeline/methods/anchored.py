@@ -26,7 +26,6 @@ from transformers import PreTrainedModel
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
 from pipeline.methods.saved import SavedModules
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError
 
 ANCHORED_FILE = "anchored_fusion.safetensors"
 
@@ -35,6 +34,10 @@ class Anchored(SiteFusion):
     """The form "anchored". One with the function of a standard fusion is also written as that, for stock AdapterHub."""
 
     file = ANCHORED_FILE
+
+    def misfit(self, recipe: Recipe, width: int) -> str:
+        rank = recipe.anchor.rank
+        return f"fusion_rank {rank} is wider than the backbone ({width}): choose a smaller one" if rank > width else ""
 
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
@@ -97,8 +100,6 @@ def anchor_fusion(backbone: PreTrainedModel, sources: Sequence[str], rank: int, 
     ``bias`` is the initial b by source; it is zero for the others.
     """
     width = backbone.config.hidden_size
-    if rank > width:
-        raise PipelineError(f"fusion_rank {rank} is wider than the backbone ({width}): choose a smaller one")
     start = torch.tensor([bias.get(source, 0.0) for source in sources])
     for site, stock in fused_sites(backbone, sources):
         fresh = AnchoredFusion(stock.config, width, rank, start, stock.dropout.p)

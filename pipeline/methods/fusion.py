@@ -20,6 +20,7 @@ from pipeline.methods.standard import Standard
 from pipeline.models.layout import kept_indices
 from pipeline.settings.parts import FusionForm, FusionImplementation
 from pipeline.settings.recipe import Recipe
+from pipeline.system.errors import PipelineError
 
 FORMS: dict[FusionForm, FusionMethod] = {"gated": Gated(), "anchored": Anchored(), "standard": Standard()}
 
@@ -45,11 +46,14 @@ def add_fusion(
 
     Raises:
         PipelineError: the files of an adapter are not what its recipe makes, or the recipe needs an adapter of the
-            target's own that is not there.
+            target's own that is not there, or has a rank above the backbone's width.
     """
+    form = FORMS[recipe.fusion.form]
+    if why := form.misfit(recipe, backbone.config.hidden_size):
+        raise PipelineError(why)
     members = _put_in(backbone, sources, recipe, task, recipe.adapter.drop_layers)
     backbone.train_adapter_fusion(Fuse(*members))
-    FORMS[recipe.fusion.form].put_in(backbone, members, task, recipe, anchors)
+    form.put_in(backbone, members, task, recipe, anchors)
     for name, parameter in backbone.named_parameters():
         if recipe.trains_own and f".adapters.{task}." in name:
             parameter.requires_grad_(True)

@@ -17,6 +17,10 @@ class FusionMethod(ABC):
     ``pipeline.settings.parts``.
     """
 
+    def misfit(self, recipe: Recipe, width: int) -> str:
+        """Why the recipe cannot work in a backbone of this width; empty if it can."""
+        return ""
+
     def put_in(  # noqa: B027 - AdapterHub's own layers are a form too
         self,
         backbone: PreTrainedModel,

@@ -43,6 +43,11 @@ class Gated(SiteFusion):
 
     file = GATED_FILE
 
+    def misfit(self, recipe: Recipe, width: int) -> str:
+        rank = recipe.gated.rank if recipe.gated.gate == "matrix" else None
+        too_wide = rank is not None and rank > width
+        return f"gate_rank {rank} is wider than the backbone ({width}): choose a smaller one" if too_wide else ""
+
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
     ) -> None:
@@ -164,8 +169,6 @@ def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | No
     """
     position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
     rank = settings.rank if settings.gate == "matrix" else None
-    if rank is not None and rank > width:
-        raise PipelineError(f"gate_rank {rank} is wider than the backbone ({width}): choose a smaller one")
     start = settings.start_of(len(members) - (own is not None))
     fresh: GatedFusion | None = None
     for site, stock in fused_sites(backbone, members):

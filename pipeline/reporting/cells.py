@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell
-from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
+from pipeline.reporting.runs import Scored, StudyRuns, answers_several, mean_of, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
 from pipeline.stats.paired import Comparison, Difference, mean_difference
 
@@ -126,9 +126,12 @@ def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequenc
         line, rows = place
         if str(line) == runs.study.reference:
             continue
-        parts = {t: runs.difference(runs.cell(line, t, rows), runs.cell(runs.reference, t, rows), t) for t in targets}
+        ours = {t: runs.cell(line, t, rows) for t in targets}
+        theirs = {t: runs.cell(runs.reference, t, rows) for t in targets}
+        parts = {t: runs.difference(ours[t], theirs[t], t) for t in targets}
         family |= {(place, target): difference for target, difference in parts.items()}
         known = [difference for difference in parts.values() if difference is not None]
         if len(known) == len(targets) > 1:
-            family[place, None] = mean_difference(known)
+            one_model = any(answers_several(side.values()) for side in (ours, theirs))
+            family[place, None] = mean_difference(known, one_model)
     return judge(family)

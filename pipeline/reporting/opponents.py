@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pipeline.reporting.cells import difference_cell, judge, line_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, once, runs_of
+from pipeline.reporting.runs import StudyRuns, answers_several, mean_of, once, runs_of
 from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text
 from pipeline.settings.rows import METHODS
 from pipeline.settings.study import Study
@@ -107,11 +107,16 @@ def duels(runs: StudyRuns) -> list[Duel]:
                 found.append(Duel(line, ours, kind, best, trials, known, chosen))
     leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in found}
     tested = [duel for duel in found if not duel.is_chosen_on_scores]
-    means = {(duel.line, duel.kind): mean_difference([*duel.parts.values()]) for duel in tested}
+    means = {(duel.line, duel.kind): _mean(runs, duel) for duel in tested}
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for family in (True, False):
         verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family})
     return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in found]
+
+
+def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
+    sides = ([runs.cell(side[target], target) for target in duel.parts] for side in (duel.ours, duel.best))
+    return mean_difference([*duel.parts.values()], any(map(answers_several, sides)))
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:

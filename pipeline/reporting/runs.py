@@ -237,6 +237,12 @@ def difference_of_tables(
     return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
 
 
+def answers_several(cells: Iterable[Iterable[Scored]]) -> bool:
+    """Whether one run stands in several cells, a target each, as after joint training."""
+    runs = [run for cell in cells for run in {scored.record.run for scored in cell}]
+    return len(set(runs)) < len(runs)
+
+
 def continued(record: RunRecord) -> Sequence[SourceRun]:
     """The runs whose models a run continues or reads.
 

@@ -139,6 +139,8 @@ def chosen(
         most = min(most or MOST_SOURCES, MOST_SOURCES)
     if most is not None:
         others = best_sources(most, others, task, recipe, rows, backbone, scoring.accelerator, workspace.ledger)
+        if initial is not None and recipe.fusion.form == "anchored":  # it starts as this one
+            others = [*others, initial]
     fused = over(others) if fuses else adapters
     seconds, gates = time.perf_counter() - started, None
     if is_probed:

@@ -150,7 +150,10 @@ class Workspace:
         """
         record = self.ledger.find(run)
         if record is None or record.kind not in ARTIFACT_KINDS:
-            return record if not with_model or self.ledger.weights_file(run).is_file() else None
+            if record is None or not with_model:
+                return record
+            # Weights without their hash: a kill came between the two files.
+            return record if record.weights_sha256 and self.ledger.weights_file(run).is_file() else None
         if not with_model and record.manifest is not None:
             return record
         artifact = self.store.find_unchanged(run, record.artifact_digest)

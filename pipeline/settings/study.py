@@ -26,6 +26,8 @@ from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+_FOLDERS = ("runs", "ensembles")
+"""What else stands in ``--reports``, beside a folder for each study."""
 
 
 class Study(BaseModel):
@@ -124,6 +126,10 @@ class Study(BaseModel):
             for member in rows[name].members if rows[name].method == "ensemble" else ():
                 if member in rows and not set(self.targets_of(name)) & set(self.targets_of(member)):
                     problems.append(f"rows.{name}.of: '{member}' has none of its targets")
+            joined = {target for member in rows[name].members if member in rows for target in self.targets_of(member)}
+            bare = ", ".join(target for target in self.targets_of(name) if target not in joined)
+            if rows[name].method == "ensemble" and bare:
+                problems.append(f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member")
             chosen_on = [t for t in self.targets_of(name) if self.scoring.of(t) == "dev"]
             if rows[name].method == "ensemble" and chosen_on:
                 problems.append(
@@ -145,13 +151,27 @@ class Study(BaseModel):
                 f"target_limit: {self.target_limit} is more than limit {self.limit}, which holds for all tasks"
             )
         for name in known:
-            if (joins := rows[name].joins) and not any(self.partners(name, target) for target in self.targets):
-                problems.append(f"targets: {joins} needs at least two tasks ({name}); add a target or sources")
-            alone = [t for t in self.targets_of(name) if joins and t in self.apart and not self.partners(name, t)]
-            problems += [f"apart.{target}: leaves no task that {name} could take knowledge from" for target in alone]
+            alone = [t for t in self.targets_of(name) if rows[name].joins and not self.partners(name, t)]
+            if alone and not any(self.partners(name, target) for target in self.targets):
+                problems.append(
+                    f"targets: {rows[name].joins} needs at least two tasks ({name}); add a target or sources"
+                )
+                continue
+            for target in alone:
+                if target in self.apart:
+                    problems.append(f"apart.{target}: leaves no task that {name} could take knowledge from")
+                elif METHODS[rows[name].method].fuses:
+                    problems.append(f"rows.{name}.sources: none for {target}: add one, or leave it out of targets")
         if known == list(self.methods) and not any(self.targets_of(name) for name in known):
             problems.append("methods: no row has one of the targets, so there is nothing to run")
         return problems
+
+    @field_validator("name")
+    @classmethod
+    def _has_a_folder_of_its_own(cls, name: str) -> str:
+        if name in _FOLDERS:
+            raise ValueError(f"'{name}' is a folder of --reports that is no study's: choose another")
+        return name
 
     @property
     def all_tasks(self) -> tuple[str, ...]:
@@ -188,17 +208,23 @@ class Study(BaseModel):
         )
 
     def trials_on_target(self, name: str) -> int:
-        """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there."""
+        """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there.
+
+        Of an ensemble those of all its members.
+        """
         row = self.row(name)
+        if row.method == "ensemble":
+            return sum(map(self.trials_on_target, row.members))
         bases = row.own
-        if not bases and row.of and (row.method == "full" or self._fuses_own(name)):
+        takes_own = METHODS[row.method].fuses and any(self.fuses_own(name, target) for target in self.targets_of(name))
+        if not bases and row.of and (row.method == "full" or takes_own):
             bases = (row.of,)
         tried = [len(self.row(base).trials) for base in bases]
         return len(row.trials) + sum(count for count in tried if count > 1)
 
-    def _fuses_own(self, name: str) -> bool:
-        fuses = METHODS[self.row(name).method].fuses
-        return fuses and any(self.recipe_for(name, target).fuses_own for target in self.targets_of(name))
+    def fuses_own(self, name: str, target: str, curve: bool = False) -> bool:
+        """Whether a row of fusion takes the target's adapter of stage one, in one of its trials at least."""
+        return any(self.recipe_for(name, target, curve, trial).fuses_own for trial in self.row(name).trials)
 
     def title(self, name: str, source: str = "") -> str:
         """What tables print for a row; with ``source``, for a row of sequential tuning from it."""

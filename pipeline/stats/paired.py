@@ -1,7 +1,7 @@
 """Paired comparisons of systems on the same examples and seeds: one t statistic gives verdict, interval and p-value."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 import numpy as np
@@ -34,9 +34,7 @@ class Comparison:
     @property
     def verdict(self) -> Verdict:
         low, high = self.interval
-        if low <= 0 <= high:
-            return "not significant"
-        return "better" if low > 0 else "worse"
+        return "better" if low > 0 else "worse" if high < 0 else "not significant"
 
     @property
     def significant(self) -> bool:
@@ -49,6 +47,16 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where the variance of a difference over several seeds comes from: V, its degrees of freedom, I, and S."""
+
+    examples: float
+    freedom: float
+    together: float
+    of_seeds: Mapping[int, float]  # the mean difference at each seed
+
+
+@dataclass(frozen=True)
 class Difference:
     """A difference in score between two systems, and how well it is known."""
 
@@ -56,6 +64,7 @@ class Difference:
     variance: float  # of ``value``, over examples and seeds
     freedom: float  # degrees of freedom of ``variance``
     seeds: int = 1  # of one seed the variance says nothing about others
+    origin: Origin | None = field(default=None, compare=False)
 
     def comparison(self, family: int = 1) -> Comparison:
         """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
@@ -98,18 +107,26 @@ def paired_difference(
     ours, theirs = (rows(np.asarray(values, dtype=np.float64), true) for values in (system, reference))
     runs = ours - theirs
     of_seed = np.arange(len(runs)) if seeds is None else np.asarray(seeds)
-    gains = np.stack([runs[of_seed == seed].mean(axis=0) for seed in np.unique(of_seed)])  # (n, B)
+    known = np.unique(of_seed)
+    gains = np.stack([runs[of_seed == seed].mean(axis=0) for seed in known])  # (n, B)
     count, size = gains.shape
     freedom = max(size - 1, 1)
     value, by_examples = float(gains.mean()), float((gains.mean(axis=0) ** 2).mean()) / freedom
     if count == 1 or by_examples == 0:
         return Difference(value, by_examples, freedom, count)
-    by_seeds = float(gains.mean(axis=1).var(ddof=1)) / count
     together = max(0.0, (float((gains**2).mean()) / freedom - by_examples) / (count - 1))
-    variance = max(by_examples + by_seeds - together, _LEAST * by_examples)
+    means = dict(zip(known.tolist(), gains.mean(axis=1).tolist(), strict=True))
+    return _over_seeds(value, Origin(by_examples, freedom, together, means))
+
+
+def _over_seeds(value: float, origin: Origin) -> Difference:
+    """A difference with the variance V + S - I, and Satterthwaite's degrees of freedom."""
+    count, examples = len(origin.of_seeds), origin.examples
+    by_seeds = float(np.var([*origin.of_seeds.values()], ddof=1)) / count
+    variance = max(examples + by_seeds - origin.together, _LEAST * examples)
     # Of a sum they are never fewer than those of its least known part; what is taken away from it can make them so.
-    satterthwaite = variance**2 / (by_examples**2 / freedom + by_seeds**2 / (count - 1))
-    return Difference(value, variance, max(satterthwaite, min(count - 1, freedom)), count)
+    satterthwaite = variance**2 / (examples**2 / origin.freedom + by_seeds**2 / (count - 1))
+    return Difference(value, variance, max(satterthwaite, min(count - 1, origin.freedom)), count, origin)
 
 
 def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
@@ -132,16 +149,37 @@ def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) 
     return max(measure.worst, value - margin), min(1.0, value + margin)
 
 
-def mean_difference(parts: Sequence[Difference]) -> Difference | None:
-    """The mean of independent differences, such as those on several tasks.
+def mean_difference(parts: Sequence[Difference], one_model: bool = False) -> Difference | None:
+    """The mean of differences on several tasks, whose examples are independent.
 
     None if some are of one seed and others of several: an interval would cover other seeds of the latter alone.
+
+    Args:
+        one_model: whether a run answers several of the tasks, as after joint training. Its seed then moves all of its
+            scores together, and S is taken from the means over tasks at each seed. Else seeds are independent too.
     """
     fewest = min(part.seeds for part in parts)
     if fewest == 1 < max(part.seeds for part in parts):
         return None
+    origins = [part.origin for part in parts if part.origin is not None]
+    if one_model and origins:
+        return _of_one_model(parts, origins)
     variances = np.array([part.variance for part in parts]) / len(parts) ** 2
     freedoms = np.array([part.freedom for part in parts])
     variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
     freedom = variance**2 / spread if spread else float(freedoms.sum())
     return Difference(float(np.mean([part.value for part in parts])), variance, freedom, fewest)
+
+
+def _of_one_model(parts: Sequence[Difference], origins: Sequence[Origin]) -> Difference | None:
+    """The mean of ``parts``, by the seeds that all have; None with fewer than two of them."""
+    common = sorted(set.intersection(*(set(origin.of_seeds) for origin in origins)))
+    if len(common) < 2:
+        return None
+    count = len(parts)  # where systems answer alike there is no origin, and no difference
+    of_seeds = {seed: sum(origin.of_seeds[seed] for origin in origins) / count for seed in common}
+    examples = np.array([origin.examples for origin in origins]) / count**2
+    freedom = float(examples.sum() ** 2 / (examples**2 / [origin.freedom for origin in origins]).sum())
+    together = sum(origin.together for origin in origins) / count**2
+    value = float(np.mean([part.value for part in parts]))
+    return _over_seeds(value, Origin(float(examples.sum()), freedom, together, of_seeds))

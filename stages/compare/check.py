@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.data.tasks import Task
+from pipeline.methods.fusion import FORMS
 from pipeline.reporting.published import published_mistakes
 from pipeline.runs.build import same_head
 from pipeline.runs.request import RunRequest
@@ -43,7 +44,7 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     jobs = in_order(jobs_of(study, plan(study, sizes)).values())
     is_usable: dict[str | None, bool] = {None: True}
     for name in study.methods:
-        if study.row(name).own and not all(study.recipe_for(name, t).fuses_own for t in study.targets_of(name)):
+        if study.row(name).own and not all(study.fuses_own(name, t) for t in study.targets_of(name)):
             problems.append(
                 f"rows.{name}.own: a gated fusion trains an adapter of its own from fresh: leave own out, or write"
                 ' own_adapter = "trained" or "frozen", or another fusion, into the recipe'
@@ -136,6 +137,8 @@ def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
     recipe, workspace, width = run.recipe, run.workspace, run.backbone.hidden_size
     if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
         yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
+    if job.kind == "fusion" and (misfit := FORMS[recipe.fusion.form].misfit(recipe, width)):
+        yield misfit
     for probe in job.needs if job.kind == "full" else ():
         head = workspace.resolve(probe.parts[0].recipe, run.task)
         if not same_head(head, recipe) or recipe.pretrained.second_encoder != "none":

@@ -61,7 +61,10 @@ class EnsembleRun:
         return f"ensemble {self.task.name} seed {self.seed}"
 
     def finished(self) -> RunRecord | None:
-        return self.workspace.finished(self.name, with_model=False)
+        record = self.workspace.finished(self.name, with_model=False)
+        # A member that was trained again, on another machine, may answer otherwise under the same name.
+        newest = max(member.finished_at for member in self.members.values())
+        return record if record is not None and record.finished_at >= newest else None
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record; its predictions are made in a moment."""

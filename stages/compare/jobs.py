@@ -20,6 +20,7 @@ from pipeline.records.store import Artifact
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
@@ -316,13 +317,19 @@ class Jobs:
         for job in self.jobs:
             if not known.can_run(job):
                 continue
-            if (record := self._found(job, known.run(job).name, job in self._wanted)) is not None:
+            run = known.run(job)
+            is_ensemble = isinstance(run, EnsembleRun)
+            record = run.finished() if is_ensemble else self._found(job, run.name, job in self._wanted)
+            if record is not None:
                 known.outcomes[job] = record
         self._miss_lost_models()
         return known.outcomes, self._lost
 
     def _found(self, job: Job, run: str, with_model: bool) -> RunRecord | None:
-        return self.workspace.on(job.backbone).finished(run, with_model)
+        record = self.workspace.on(job.backbone).finished(run, with_model)
+        # What continues a run has the hash of its weights in its name: one that never kept any is trained again.
+        is_nameless = record is not None and record.kind not in ARTIFACT_KINDS and record.weights_sha256 is None
+        return None if is_nameless and job in self._known.kept else record
 
     def _miss_lost_models(self) -> None:
         """Count as missing what has finished, but whose model is gone and is what something missing builds on."""

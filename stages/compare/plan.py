@@ -186,8 +186,9 @@ def job_of(study: Study, cell: Entry) -> Job:
     if traits.is_ensemble:
         members = [name for name in row.members if target in study.targets_of(name)]
         needs = tuple(job_of(study, cell.model_copy(update={"method": name})) for name in members)
-        (first, *_) = (part for part in needs[0].parts if part.task == target)
-        return Job("ensemble", (first,), cell.seed, needs, row.backbone, row=line.row, rule=row.rule, most=row.most)
+        recipe = study.recipe_for(members[0], target, cell.rows is not None)
+        part = Part(target, recipe, cell.rows or study.rows_of_target)
+        return Job("ensemble", (part,), cell.seed, needs, row.backbone, row=line.row, rule=row.rule, most=row.most)
     if traits.by_source:
         return in_turn(row.order or (line.source, target), line.row)
     tasks = sorted({target, *study.partners(line.row, target)})
@@ -195,7 +196,7 @@ def job_of(study: Study, cell: Entry) -> Job:
         return job(line.row, tasks, [in_turn(row.after, row.of)] if row.after else [])
     if traits.fuses:
         rows = {task: row.own if task == target and row.own else (row.of,) for task in tasks}
-        if not study.recipe_for(line.row, target).fuses_own:
+        if not study.fuses_own(line.row, target, cell.rows is not None):
             del rows[target]
         return job(line.row, [target], (alone(name, task) for task, names in rows.items() for name in names))
     return alone(line.row, target)

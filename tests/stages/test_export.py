@@ -221,6 +221,7 @@ def test_push_to_hub_is_a_dry_run_unless_it_is_asked_for(
         (["--using", "0" * 12], "no run '000000000000'"),
         (["--format", "adapterhub"], "no fusion with a gate for each token"),
         (["--output", "taken"], "holds other files"),
+        (["--output", "alike"], "holds other files"),
         (["--output", "file"], "a file stands there"),
     ],
     ids=str,
@@ -232,10 +233,12 @@ def test_mistakes_are_one_message(
     Path("taken").mkdir()
     Path("taken/mine.txt").write_text("mine")
     Path("file").write_text("mine")
+    Path("alike").mkdir()
+    Path("alike/task.json").write_text('{"task": "mine"}')
     output = [] if "--output" in arguments else ["--output", "new"]
     status, _, error = run("export", "--target", "films", *output, *arguments, *places_of(shop.workspace))
     assert status == 2 and message in error and "Traceback" not in error
-    assert not Path("new").exists() and Path("taken/mine.txt").exists()
+    assert not Path("new").exists() and Path("taken/mine.txt").exists() and len([*Path("alike").iterdir()]) == 1
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])

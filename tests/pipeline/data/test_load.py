@@ -285,6 +285,12 @@ def test_a_task_without_dev_that_is_too_small_to_share_is_refused(tmp_path: Path
     assert "mood" in problem(tmp_path, task(files={"dev_fraction": 0.9}))
 
 
+def test_a_share_of_train_with_a_single_class_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": labelled({0: 37, 1: 3})})
+    message = problem(tmp_path, task(files={"dev_fraction": 0.1}))
+    assert "leaves 36 to train on and 4 for dev, and one of the two has a single label" in message
+
+
 def test_rows_in_both_splits_are_counted_and_dropped_from_train_alone_when_asked(tmp_path: Path) -> None:
     train = pd.DataFrame({"text": ["a good one", "bad", "so so", "other"], "label": [1, 0, 1, 0]})
     dev = pd.DataFrame({"text": ["A good one!", "a GOOD one", "new", "newer"], "label": [1, 1, 0, 1]})

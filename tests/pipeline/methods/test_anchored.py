@@ -13,10 +13,11 @@ from torch import nn
 from pipeline.methods import fast_fusion
 from pipeline.methods.anchored import ANCHORED_FILE, AnchoredFusion, anchor_fusion
 from pipeline.methods.fast_fusion import FusionSite
-from pipeline.methods.fusion import load_fusion, prune_fusion, use_fusion_implementation
+from pipeline.methods.fusion import add_fusion, load_fusion, prune_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
+from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from tests.pipeline.methods.adapted import add_standard_fusion, hidden, randomise, save_fused, saved_modules, trainable
 from tests.pipeline.methods.test_fast_fusion import assert_same, fused_model
@@ -176,5 +177,6 @@ def test_pruned_it_keeps_the_biases_of_those_that_stay(backbone: Backbone, folde
 
 
 def test_a_rank_wider_than_the_backbone_is_refused(backbone: Backbone, folders: dict[str, SavedModules]) -> None:
+    recipe = Recipe(trainable="fusion", fusion="anchored", fusion_rank=999)
     with pytest.raises(PipelineError, match="fusion_rank 999 is wider than the backbone"):
-        anchored(backbone, folders, rank=999)
+        add_fusion(backbone.load(), folders, recipe, "films")

@@ -1,7 +1,7 @@
 """An anchored fusion begins as the adapter that does best on the target's dev, and never ends below it."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.methods.anchored import ANCHORED_FILE
 from pipeline.records.ledger import RunRecord
+from pipeline.records.store import Artifact
 from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -76,6 +77,22 @@ def test_without_the_targets_own_adapter_it_begins_as_the_others_mean(workspace:
     weights = workspace.ledger.attention(record.run)
     assert weights is not None
     assert weights["weight"].to_numpy() == pytest.approx(0.5, abs=1e-3)
+
+
+def test_the_anchor_stays_however_few_sources_are_kept(
+    workspace: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best on dev, and the one that probes of train read best, need not be the same."""
+    stage_one(workspace, quick, 1, films=UNTRAINED)
+    stage_one(workspace, quick, 0, meals=UNTRAINED, pairs=UNTRAINED)  # of films meals is the better, as above
+
+    def another(most: int, others: Sequence[Artifact], *_: object) -> list[Artifact]:
+        return [each for each in others if each.manifest.task == "pairs"][:most]
+
+    monkeypatch.setattr("pipeline.runs.initial.best_sources", another)
+    record = held(workspace, quick, "films", best_sources=1)
+    assert record.anchor == "meals"
+    assert {source.task for source in record.sources} == {"films", "meals", "pairs"}
 
 
 def test_a_standard_fusion_has_no_anchor(workspace: Workspace, quick: Quick) -> None:

@@ -292,6 +292,11 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "targets: joint training needs at least two",
         ],
     ),
+    "a source that is the target itself": (
+        {"methods": ["full", "fusion"], "targets": ["sst", "sts"], "rows": {"fusion": {"sources": ["sst"]}}},
+        ["rows.fusion.sources: none for sst: add one, or leave it out of targets"],
+    ),
+    "a name of another folder": ({"name": "runs"}, ["name: 'runs' is a folder of --reports that is no study's"]),
     "tasks apart that leave none": (
         {"methods": ["full", "fusion"], "targets": ["sst", "sts"], "sources": [], "apart": {"sts": ["sst"]}},
         ["apart.sts: leaves no task that fusion could take knowledge from"],

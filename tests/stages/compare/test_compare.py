@@ -164,6 +164,25 @@ def test_sequential_tuning_starts_where_the_source_ended(compared) -> None:  # t
     assert entry.total_seconds == pytest.approx(record.cost.seconds + start.cost.seconds)
 
 
+def test_a_row_that_continues_runs_can_be_added_to_a_study_that_kept_no_weights(workspace: Workspace) -> None:
+    values: dict[str, Any] = {"targets": ["films", "meals"], "limit": 32, "recipe": QUICK | {"epochs": 1}}
+    first, _ = compare(study(**values), workspace)
+    assert not any(workspace.ledger.weights_file(str(entry.run)).exists() for entry in first.entries)
+    second, _ = compare(study(methods=["full", "sequential"], **values), again(workspace))
+    assert [entry.error for entry in second.entries] == [None] * 4
+    assert {entry.run for entry in first.entries} == {e.run for e in second.entries if e.line.row == "full"}
+    assert dry_run(study(methods=["full", "sequential"], **values), again(workspace))  # nor does it name what has none
+
+
+def test_weights_without_their_hash_count_as_missing(workspace: Workspace) -> None:
+    """A kill between the two files leaves the record of a run that had kept none."""
+    result, _ = compare(study(limit=32, recipe=QUICK | {"epochs": 1}), workspace)
+    run = str(result.entries[0].run)
+    workspace.ledger.weights_file(run).write_bytes(b"")
+    assert workspace.finished(run, with_model=False) is not None
+    assert workspace.finished(run, with_model=True) is None
+
+
 def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(workspace: Workspace) -> None:
     small = study(
         methods=["full", "in-turn"],
@@ -284,11 +303,13 @@ def test_everything_that_can_be_known_is_told_before_training(
     rows.loc[3, "label"] = "7"
     rows.to_csv(data / "meals" / "train.csv", index=False)
     wrong = study(
-        methods=["full", "cosine", "adapter", "fusion", "other", "long", "ignored"],
+        methods=["full", "cosine", "adapter", "fusion", "other", "long", "ignored", "matrix", "anchored"],
         targets=["films", "pairs"],
         sources=["meals", "nothing"],
         recipe=QUICK | {"bottleneck": 64},
         rows={
+            "matrix": {"method": "fusion", "recipe": {"gate": "matrix", "gate_rank": 33}},
+            "anchored": {"method": "fusion", "recipe": {"fusion": "anchored", "fusion_rank": 34}},
             "cosine": {"method": "full", "recipe": {"head": "cosine"}},
             "layered": {"method": "adapter", "recipe": {"train_layernorm": True, "bottleneck": 8}},
             "fusion": {"of": "layered"},
@@ -313,6 +334,8 @@ def test_everything_that_can_be_known_is_told_before_training(
             "fusion on pairs: the adapter of films (row layered) trained its own LayerNorms",
             "other on films: the adapter of films (row adapter) is of kind houlsby, not pfeiffer",
             "long on pairs: max_length 999",
+            "matrix on pairs: gate_rank 33 is wider than the backbone (32)",
+            "anchored on pairs: fusion_rank 34 is wider than the backbone (32)",
             "rows.ignored.own: a gated fusion trains an adapter of its own from fresh: leave own out",
         ):
             assert expected in message
@@ -428,7 +451,7 @@ def test_text_that_a_target_shares_with_a_task_is_told_with_the_rows_that_use_it
     assert lines[0].endswith("; rows that use mrpc for sts: fusion, sequential.")
     assert lines[1].endswith("; rows that use sick for sts: fusion, sequential, mixed.")
     assert "one pair in eleven" in lines[1]
-    rows["fusion"] = {"method": "fusion", "sources": ["quora"]}
+    rows["fusion"] = {"method": "fusion", "sources": ["quora"], "targets": ["sts"]}
     assert told(methods=["full", "fusion"], **values) == []
     # Said by either task's file, and found by an alias.
     assert len(told(targets=["imdb", "cfimdb"], methods=["full", "fusion"])) == 2

@@ -60,6 +60,24 @@ def test_the_best_trial_on_dev_is_chosen_and_of_equal_ones_the_first(scores: lis
     assert (chosen.seed, chosen.needs, chosen.trials) == (1, (), ())
 
 
+@pytest.mark.parametrize("form", ["anchored", "standard"])
+def test_a_trial_of_a_fusion_has_the_adapters_that_its_form_takes(form: str) -> None:
+    """Of gated fusion, the first form, the target's adapter of stage one is no part."""
+    of = study(tune={"fusion": {"fusion": ["gated", form]}}, recipe=QUICK)
+    alone = study(recipe=QUICK | {"fusion": form}, tune={})
+    (tuned, plain) = (
+        next(job for cell, job in jobs_of(each, plan(each)).items() if cell.line.row == "fusion")
+        for each in (of, alone)
+    )
+    assert {need.task for need in tuned.trials[1].needs} == {need.task for need in plain.needs} == {"films", "meals"}
+
+
+def test_an_ensemble_is_chosen_from_the_trials_of_its_members() -> None:
+    joined = {"method": "ensemble", "of": ["full", "adapter"]}
+    of = study(methods=["full", "adapter", "joined"], rows={"joined": joined}, scoring="half")
+    assert [of.trials_on_target(row) for row in of.methods] == [1, 3, 4]
+
+
 @pytest.mark.parametrize(("where", "trial_seeds"), [("first seed", [1, 1]), ("each seed", [1, 2])])
 def test_a_row_is_tried_where_the_study_says_and_before_what_is_built_on_it(where: str, trial_seeds: list[int]) -> None:
     of = study(tune_on=where, methods=["adapter", "fusion"])

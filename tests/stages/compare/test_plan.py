@@ -61,8 +61,11 @@ def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end
     assert pairs == {(a, b) for a in every for b in every if a != b and b != "imdb"}
 
 
+ONE_SOURCE = {"sources": ["sst"], "targets": ["sts"]}
+
+
 def test_a_row_keeps_to_its_targets_and_sources() -> None:
-    of = study(rows={"full": {"targets": ["sts"]}, "sequential": {"sources": ["imdb"]}, "fusion": {"sources": ["sst"]}})
+    of = study(rows={"full": {"targets": ["sts"]}, "sequential": {"sources": ["imdb"]}, "fusion": ONE_SOURCE})
     cells = [cell for cell in plan(of) if cell.seed == 1]
     assert [cell.target for cell in cells if cell.line.row == "full"] == ["sts"]
     assert {(cell.line.source, cell.target) for cell in cells if cell.line.source} == {("imdb", "sst"), ("imdb", "sts")}
@@ -97,6 +100,18 @@ def test_the_target_has_each_seed_wherever_it_stands_in_a_turn() -> None:
         (first,) = before.needs
         seeds[target, seed] = (first.seed, before.seed, last.seed)
     assert seeds == {("sst", 1): (7, 7, 1), ("sst", 2): (7, 7, 2), ("sts", 1): (7, 1, 1), ("sts", 2): (7, 2, 2)}
+
+
+def test_an_ensemble_of_models_that_learnt_tasks_in_turn_is_planned_for_each_of_them() -> None:
+    rows = {
+        "in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]},
+        "joined": {"method": "ensemble", "of": ["in-turn", "full"]},
+    }
+    of = study(methods=["full", "in-turn", "joined"], rows=rows, seeds=[1], scoring="half")
+    found = {cell.target: job for cell, job in jobs_of(of, plan(of)).items() if cell.method == "joined"}
+    assert {target: (job.task, len(job.needs)) for target, job in found.items()} == {
+        "sst": ("sst", 2), "sts": ("sts", 2),
+    }  # fmt: skip
 
 
 def test_tasks_in_turn_are_one_model_that_answers_all_of_them() -> None:

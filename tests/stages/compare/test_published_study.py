@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.records.ledger import Ledger
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.build import build_report
 from pipeline.reporting.cost import stored
 from pipeline.reporting.entries import StudyResult
@@ -19,6 +19,7 @@ from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import METRICS, Prediction
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import compare, dry_run
+from stages.compare.ensembles import EnsembleRun
 from stages.ensemble import ensemble
 from stages.report import maps_of
 from tests.stages.compare.conftest import with_figures
@@ -92,6 +93,21 @@ def run_of(result: StudyResult, row: str, target: str, seed: int) -> str:
     found = next(e for e in result.entries if (e.method, e.target, e.seed) == (row, target, seed))
     assert found.run is not None, found.error
     return found.run
+
+
+def test_an_ensemble_is_made_again_after_a_member_was(result: StudyResult, place: Workspace) -> None:
+    members = [place.ledger.find(run_of(result, row, "films", 1)) for row in ("full", "multi", "films-only")]
+    assert None not in members
+    kept = [member for member in members if member is not None]
+
+    def run(members: list[RunRecord]) -> EnsembleRun:
+        return EnsembleRun(place.task("films"), members, "mean", None, 1, place)
+
+    found = run(kept).finished()
+    assert found is not None and found.run == run_of(result, "joined", "films", 1)
+    later = kept[1].model_copy(update={"finished_at": "9999-01-01T00:00:00+00:00"})
+    assert run([kept[0], later, kept[2]]).name == found.run
+    assert run([kept[0], later, kept[2]]).finished() is None
 
 
 def test_an_ensemble_is_chosen_on_the_rows_that_choose_and_scored_on_the_others(
@@ -232,6 +248,11 @@ def test_models_that_read_their_tasks_apart_show_each(result: StudyResult, place
         ({"of": ["full"], "recipe": {"epochs": 2}}, "half", "rows.joined.recipe: an ensemble trains nothing"),
         ({"of": ["full"]}, "dev", "rows.joined: members are chosen on other rows than those that are scored"),
         ({"of": ["films-only"], "targets": ["pairs"]}, "half", "rows.joined.of: 'films-only' has none of its targets"),
+        (
+            {"of": ["films-only"]},
+            "half",
+            "rows.joined.targets: no member has pairs: leave it out here, or add a member",
+        ),
     ],
 )
 def test_what_cannot_be_joined_is_told_before_training(row: Any, scoring: str, told: str) -> None:
