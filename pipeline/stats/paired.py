@@ -161,9 +161,16 @@ def mean_difference(parts: Sequence[Difference], one_model: bool = False) -> Dif
     fewest = min(part.seeds for part in parts)
     if fewest == 1 < max(part.seeds for part in parts):
         return None
+    independent = _of_independent(parts, fewest)
     origins = [part.origin for part in parts if part.origin is not None]
-    if one_model and origins:
-        return _of_one_model(parts, origins)
+    if not one_model or not origins:
+        return independent
+    common = _of_one_model(parts, origins)
+    # With few seeds either is a poor estimate, and may be too small by chance: the wider interval stands.
+    return None if common is None else max(independent, common, key=lambda one: np.ptp(one.comparison().interval))
+
+
+def _of_independent(parts: Sequence[Difference], fewest: int) -> Difference:
     variances = np.array([part.variance for part in parts]) / len(parts) ** 2
     freedoms = np.array([part.freedom for part in parts])
     variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
