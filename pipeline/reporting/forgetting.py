@@ -106,8 +106,8 @@ def _tasks(names: Iterable[str]) -> str:
 
 def _measured(runs: StudyRuns, line: Line) -> Iterable[Change]:
     """What a line of sequential tuning scores on the tasks that it was trained on before its last."""
-    order = runs.study.row(line.row).order
-    sources = order[:-1] if order is not None else (line.source,) if line.source else ()
+    row = runs.study.row(line.row)
+    sources = row.through or (row.order[:-1] if row.order is not None else (line.source,) if line.source else ())
     for source, (target, group) in product(sources, runs.groups(line).items()):
         trained = [scored.record for scored in group if scored.record.trained_on == (target,)]
         known = [

@@ -14,7 +14,7 @@ Table = dict[str, Any]
 
 _NOT_COPIED = ("title", "published", "published_columns", "keep_weights", "variant_of")
 _MOST_CELLS = 1000
-_TASK_LISTS = ("targets", "sources", "order", "after")
+_TASK_LISTS = ("targets", "sources", "order", "through", "after")
 
 
 def listed(value: Any) -> list[Any]:

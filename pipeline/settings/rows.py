@@ -111,6 +111,7 @@ METHODS: dict[Method, Traits] = {
 }
 _ONLY: dict[str, tuple[Method, str]] = {
     "order": ("sequential", "only sequential tuning goes through tasks in turn"),
+    "through": ("sequential", "only sequential tuning goes through tasks in turn"),
     "own": ("fusion", "only a fusion has an adapter of its own target"),
     "variant_of": ("fusion", "only a fusion stands for another"),
     "after": ("multitask", "only joint training (multitask) can come after other tasks"),
@@ -156,6 +157,9 @@ class Row(BaseModel):
     order: tuple[TaskName, ...] | None = Field(
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
+    through: tuple[TaskName, ...] | None = Field(
+        None, min_length=1, description="sequential: one model through these tasks in turn before each target"
+    )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
     backbone: BackboneName | None = Field(None, description="not the study's; rows that it is built on have the same")
     keep_weights: bool = Field(
@@ -175,7 +179,7 @@ class Row(BaseModel):
     recipe: dict[str, Any] = Field({}, description="over the recipe of the task, which is over the study's")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over the row's recipe, for one task")
 
-    _no_repeats = field_validator("members", "own", "targets", "sources", "order", "after")(no_repeats)
+    _no_repeats = field_validator("members", "own", "targets", "sources", "order", "through", "after")(no_repeats)
 
     @model_validator(mode="before")
     @classmethod
@@ -206,6 +210,11 @@ class Row(BaseModel):
         return points(self.tune or {})
 
     @property
+    def by_source(self) -> bool:
+        """Whether it has a run for each source of a target, and not one through several."""
+        return METHODS[self.method].by_source and self.order is None and self.through is None
+
+    @property
     def joins(self) -> str:
         """What the row does with several tasks, in words; empty: it needs only one."""
         return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
@@ -215,8 +224,11 @@ class Row(BaseModel):
         for key, (method, why) in _ONLY.items():
             if getattr(self, key) and self.method != method:
                 yield f"{key}: {why}, not {self.method}"
-        if self.order is not None and self.sources is not None:
-            yield "sources: order says what comes before each task: leave sources out"
+        for key, before in (("order", self.order), ("through", self.through)):
+            if before is not None and self.sources is not None:
+                yield f"sources: {key} says what comes before each task: leave sources out"
+        if self.order is not None and self.through is not None:
+            yield "through: order says what comes before each task: leave one of the two out"
         if self.method == "ensemble":
             yield from self._member_mistakes(rows)
         trains = METHODS[self.method].trains
@@ -253,7 +265,7 @@ class Row(BaseModel):
                 yield f"of: there is no row '{name}'"
             elif row.method == "ensemble":
                 yield f"of: '{name}' is an ensemble itself"
-            elif METHODS[row.method].by_source and row.order is None:
+            elif row.by_source:
                 yield f"of: '{name}' has a run for each source: name rows with one, such as those with an order"
         for key in ("recipe", "tasks", "tune"):
             if getattr(self, key):

@@ -160,7 +160,7 @@ class Study(BaseModel):
             for target in alone:
                 if target in self.apart:
                     problems.append(f"apart.{target}: leaves no task that {name} could take knowledge from")
-                elif METHODS[rows[name].method].fuses:
+                elif METHODS[rows[name].method].fuses or rows[name].through:
                     problems.append(f"rows.{name}.sources: none for {target}: add one, or leave it out of targets")
         if known == list(self.methods) and not any(self.targets_of(name) for name in known):
             problems.append("methods: no row has one of the targets, so there is nothing to run")
@@ -243,9 +243,16 @@ class Study(BaseModel):
 
     def partners(self, name: str, target: str) -> tuple[str, ...]:
         """The tasks beside ``target`` that a row takes knowledge from."""
-        own = self.row(name).order or self.row(name).sources
+        own = self.row(name).order or self.row(name).through or self.row(name).sources
         without = {target, *self.apart.get(target, ())}
         return tuple(task for task in self.all_tasks if task not in without and (own is None or task in own))
+
+    def turn(self, name: str, target: str) -> tuple[str, ...]:
+        """The tasks that one model of a row goes through, where it goes through several; else none."""
+        row, before = self.row(name), self.partners(name, target)
+        if row.through is None:
+            return row.order or ()
+        return (*(task for task in row.through if task in before), target)
 
     def curve_rows(self) -> dict[str, tuple[str, ...]]:
         """The rows of the curve, each with its targets."""

@@ -108,8 +108,7 @@ def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Entry]:
 
 
 def _lines(study: Study, row: str, target: str) -> list[Line]:
-    by_source = METHODS[study.row(row).method].by_source and study.row(row).order is None
-    return [Line(row, source) for source in study.partners(row, target)] if by_source else [Line(row)]
+    return [Line(row, source) for source in study.partners(row, target)] if study.row(row).by_source else [Line(row)]
 
 
 def jobs_of(study: Study, cells: Iterable[Entry]) -> dict[Entry, Job]:
@@ -190,7 +189,7 @@ def job_of(study: Study, cell: Entry) -> Job:
         part = Part(target, recipe, cell.rows or study.rows_of_target)
         return Job("ensemble", (part,), cell.seed, needs, row.backbone, row=line.row, rule=row.rule, most=row.most)
     if traits.by_source:
-        return in_turn(row.order or (line.source, target), line.row)
+        return in_turn(study.turn(line.row, target) or (line.source, target), line.row)
     tasks = sorted({target, *study.partners(line.row, target)})
     if traits.is_joint:
         return job(line.row, tasks, [in_turn(row.after, row.of)] if row.after else [])

@@ -253,6 +253,7 @@ def test_an_unreadable_study_file_is_named(content: bytes, remedy: str, tmp_path
     assert str(file) in str(caught.value)
 
 
+IN_TURN: dict[str, Any] = {"method": "sequential"}
 BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing at all": (
         dict.fromkeys(SMALL, ()),
@@ -295,6 +296,18 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a source that is the target itself": (
         {"methods": ["full", "fusion"], "targets": ["sst", "sts"], "rows": {"fusion": {"sources": ["sst"]}}},
         ["rows.fusion.sources: none for sst: add one, or leave it out of targets"],
+    ),
+    "tasks before a target that leave none": (
+        {"methods": ["full", "in"], "targets": ["sst", "sts"], "rows": {"in": {**IN_TURN, "through": ["sst"]}}},
+        ["rows.in.sources: none for sst: add one, or leave it out of targets"],
+    ),
+    "two ways to say what comes before a target": (
+        {"rows": {"in": {**IN_TURN, "through": ["sts"], "order": ["sts", "sst"], "sources": ["sts"]}}},
+        ["rows.in.through: order says", "rows.in.sources: through says", "rows.in.sources: order says"],
+    ),
+    "tasks in turn of a row that trains one": (
+        {"rows": {"in": {"method": "full", "through": ["sts"]}}},
+        ["rows.in.through: only sequential tuning goes through tasks in turn, not full"],
     ),
     "a name of another folder": ({"name": "runs"}, ["name: 'runs' is a folder of --reports that is no study's"]),
     "tasks apart that leave none": (

@@ -102,6 +102,26 @@ def test_the_target_has_each_seed_wherever_it_stands_in_a_turn() -> None:
     assert seeds == {("sst", 1): (7, 7, 1), ("sst", 2): (7, 7, 2), ("sts", 1): (7, 1, 1), ("sts", 2): (7, 2, 2)}
 
 
+def test_a_model_goes_through_the_named_tasks_in_their_order_before_each_target() -> None:
+    rows = {"through": {"method": "sequential", "through": ["quora", "imdb", "sst"]}}
+    of = study(
+        methods=["full", "through"], sources=["imdb", "quora"], rows=rows, apart={"sts": ["imdb"]}, source_seed=7
+    )
+    turns = {}
+    for cell, last in jobs_of(of, plan(of)).items():
+        if cell.method == "through":
+            turn, job = [(last.task, last.seed)], last
+            while job.needs:
+                (job,) = job.needs
+                turn.append((job.task, job.seed))
+            assert job.kind == "full"
+            turns[cell.target, cell.seed] = turn[::-1]
+    assert turns == {
+        **{("sst", seed): [("quora", 7), ("imdb", 7), ("sst", seed)] for seed in (1, 2)},
+        **{("sts", seed): [("quora", 7), ("sst", 7), ("sts", seed)] for seed in (1, 2)},
+    }
+
+
 def test_an_ensemble_of_models_that_learnt_tasks_in_turn_is_planned_for_each_of_them() -> None:
     rows = {
         "in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]},
