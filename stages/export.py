@@ -1,6 +1,5 @@
 """Export a trained model for other programs: as a folder that is checked against the model before it appears."""
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +20,7 @@ from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of
 from pipeline.system.errors import PipelineError, writing
+from pipeline.system.reading import read_json
 from pipeline.training.devices import OneDevice, full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.kept_models import Target, target_of
@@ -152,8 +152,8 @@ def _check_place(folder: Path) -> None:
 def _is_export(task_file: Path) -> bool:
     """Whether it is what :meth:`Trained.described` says, and not a file of the same name."""
     try:
-        described = json.loads(task_file.read_text("utf-8"))
-    except (OSError, ValueError):
+        described = read_json(task_file, "")
+    except PipelineError:
         return False
     return isinstance(described, dict) and {"task", "run", "backbone_weights"} <= described.keys()
 

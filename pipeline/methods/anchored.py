@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
+from pipeline.methods.fusion_method import too_wide
 from pipeline.methods.saved import SavedModules
 from pipeline.settings.recipe import Recipe
 
@@ -36,8 +37,7 @@ class Anchored(SiteFusion):
     file = ANCHORED_FILE
 
     def misfit(self, recipe: Recipe, width: int) -> str:
-        rank = recipe.anchor.rank
-        return f"fusion_rank {rank} is wider than the backbone ({width}): choose a smaller one" if rank > width else ""
+        return too_wide("fusion_rank", recipe.anchor.rank, width)
 
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]

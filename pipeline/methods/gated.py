@@ -30,6 +30,7 @@ from transformers import PreTrainedModel
 
 from pipeline.methods.bank import AdapterBank
 from pipeline.methods.fused_sites import FusionLayer, SiteFusion, fused_sites
+from pipeline.methods.fusion_method import too_wide
 from pipeline.settings.parts import Gate
 from pipeline.settings.parts import Gated as Settings
 from pipeline.settings.recipe import Recipe
@@ -44,9 +45,7 @@ class Gated(SiteFusion):
     file = GATED_FILE
 
     def misfit(self, recipe: Recipe, width: int) -> str:
-        rank = recipe.gated.rank if recipe.gated.gate == "matrix" else None
-        too_wide = rank is not None and rank > width
-        return f"gate_rank {rank} is wider than the backbone ({width}): choose a smaller one" if too_wide else ""
+        return too_wide("gate_rank", recipe.gated.rank_in_effect, width)
 
     def put_in(
         self, backbone: PreTrainedModel, members: Sequence[str], task: str, recipe: Recipe, anchors: Mapping[str, float]
@@ -168,12 +167,11 @@ def gate_fusion(backbone: PreTrainedModel, members: Sequence[str], own: str | No
         own: the one of ``members`` that has no gate, if any.
     """
     position, width = None if own is None else list(members).index(own), backbone.config.hidden_size
-    rank = settings.rank if settings.gate == "matrix" else None
     start = settings.start_of(len(members) - (own is not None))
     fresh: GatedFusion | None = None
     for site, stock in fused_sites(backbone, members):
         if fresh is None or not settings.shared:
-            fresh = GatedFusion(settings.gate, width, len(members), position, start, rank)
+            fresh = GatedFusion(settings.gate, width, len(members), position, start, settings.rank_in_effect)
         fresh.to(stock.query.weight.device).train(stock.training)
         site.adapter_fusion_layer[Fuse(*members).name] = fresh
 

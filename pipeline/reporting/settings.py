@@ -22,7 +22,8 @@ def settings_table(runs: StudyRuns) -> Table | None:
     trained = [row for row in runs.rows if not METHODS[runs.study.row(row).method].is_ensemble]
     groups = {row: [(scored, _recipe(scored)) for scored in runs.all(row)] for row in trained if runs.all(row)}
     recipes = [recipe for group in groups.values() for _, recipe in group]
-    keys = [key for key in Recipe().flat() if key not in _LEFT_OUT and _differs(recipes, key)]
+    usual = Recipe().flat().items()
+    keys = [key for key, value in usual if key not in _LEFT_OUT and _differs(recipes, key, value)]
     backbones = {row: runs.study.row(row).backbone or runs.result.backbone for row in groups}
     differ = len(set(backbones.values())) > 1
     if not keys and not differ:
@@ -45,11 +46,11 @@ def _recipe(scored: Scored) -> dict[str, Any]:
     return {key: value for key, value in recipe.flat().items() if key in effective}
 
 
-def _differs(recipes: Sequence[Mapping[str, Any]], key: str) -> bool:
-    """Whether ``key`` is not the same in all runs, or has an effect on some alone and is not at its default there."""
+def _differs(recipes: Sequence[Mapping[str, Any]], key: str, usual: Any) -> bool:
+    """Whether ``key`` is not the same in all runs, or has an effect on some alone and is not ``usual`` there."""
     values = {str(recipe[key]) for recipe in recipes if key in recipe}
     of_some = any(key not in recipe for recipe in recipes)
-    return len(values) > 1 or (of_some and not values <= {str(Recipe().flat()[key])})
+    return len(values) > 1 or (of_some and not values <= {str(usual)})
 
 
 def _value(group: list[tuple[Scored, dict[str, Any]]], key: str) -> str:

@@ -239,8 +239,7 @@ class Workspace:
         """
         names = (task.name, *task.aliases)
         rows = self.scoring.of(*names)
-        is_source = bool(self.held_out) and {*names}.isdisjoint(self.held_out)
-        if rows != "test" or not is_source or not {*names}.isdisjoint(self.scoring.tasks):
+        if rows != "test" or not self.held_out or not {*names}.isdisjoint((*self.held_out, *self.scoring.tasks)):
             return rows
         key = ("has test", task.model_dump_json())
         return rows if self._once(key, lambda: has_test(task, self.data_of(task))) else "dev"

@@ -157,6 +157,11 @@ class Gated(Part):
         " gate like all others",
     )
 
+    @property
+    def rank_in_effect(self) -> int | None:
+        """Of gates that are matrices with a rank; else None."""
+        return self.rank if self.gate == "matrix" else None
+
     def start_of(self, gates: int) -> float:
         """The gate of each source at the start, where a site has ``gates`` of them; 0 where probes are to choose it."""
         match self.start:

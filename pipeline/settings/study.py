@@ -126,10 +126,12 @@ class Study(BaseModel):
             for member in rows[name].members if rows[name].method == "ensemble" else ():
                 if member in rows and not set(self.targets_of(name)) & set(self.targets_of(member)):
                     problems.append(f"rows.{name}.of: '{member}' has none of its targets")
-            joined = {target for member in rows[name].members if member in rows for target in self.targets_of(member)}
-            bare = ", ".join(target for target in self.targets_of(name) if target not in joined)
-            if rows[name].method == "ensemble" and bare:
-                problems.append(f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member")
+            if rows[name].method == "ensemble":
+                joined = {
+                    target for member in rows[name].members if member in rows for target in self.targets_of(member)
+                }
+                if bare := ", ".join(target for target in self.targets_of(name) if target not in joined):
+                    problems.append(f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member")
             chosen_on = [t for t in self.targets_of(name) if self.scoring.of(t) == "dev"]
             if rows[name].method == "ensemble" and chosen_on:
                 problems.append(
@@ -161,7 +163,8 @@ class Study(BaseModel):
                 if target in self.apart:
                     problems.append(f"apart.{target}: leaves no task that {name} could take knowledge from")
                 elif METHODS[rows[name].method].fuses or rows[name].through:
-                    problems.append(f"rows.{name}.sources: none for {target}: add one, or leave it out of targets")
+                    key = "through" if rows[name].through else "sources"
+                    problems.append(f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets")
         if known == list(self.methods) and not any(self.targets_of(name) for name in known):
             problems.append("methods: no row has one of the targets, so there is nothing to run")
         return problems

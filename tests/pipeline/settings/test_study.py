@@ -299,7 +299,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "tasks before a target that leave none": (
         {"methods": ["full", "in"], "targets": ["sst", "sts"], "rows": {"in": {**IN_TURN, "through": ["sst"]}}},
-        ["rows.in.sources: none for sst: add one, or leave it out of targets"],
+        ["rows.in.through: none for sst: add one, or leave it out of targets"],
     ),
     "two ways to say what comes before a target": (
         {"rows": {"in": {**IN_TURN, "through": ["sts"], "order": ["sts", "sst"], "sources": ["sts"]}}},

@@ -61,11 +61,9 @@ def test_sequential_tuning_goes_over_every_ordered_pair_with_a_target_at_the_end
     assert pairs == {(a, b) for a in every for b in every if a != b and b != "imdb"}
 
 
-ONE_SOURCE = {"sources": ["sst"], "targets": ["sts"]}
-
-
 def test_a_row_keeps_to_its_targets_and_sources() -> None:
-    of = study(rows={"full": {"targets": ["sts"]}, "sequential": {"sources": ["imdb"]}, "fusion": ONE_SOURCE})
+    rows = {"full": {"targets": ["sts"]}, "fusion": {"sources": ["sst"], "targets": ["sts"]}}
+    of = study(rows={**rows, "sequential": {"sources": ["imdb"]}})
     cells = [cell for cell in plan(of) if cell.seed == 1]
     assert [cell.target for cell in cells if cell.line.row == "full"] == ["sts"]
     assert {(cell.line.source, cell.target) for cell in cells if cell.line.source} == {("imdb", "sst"), ("imdb", "sts")}
