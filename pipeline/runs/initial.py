@@ -125,7 +125,9 @@ def chosen(
     is_probed = is_gated and recipe.gated.start == "probe"
 
     initial, scores = None, dict[str, dict[str, float]]()
-    if fuses and recipe.fusion.form == "anchored":
+    if request.in_turn:
+        (initial,) = adapters
+    elif fuses and recipe.fusion.form == "anchored":
         initial, scores = choose_anchor(adapters, recipe, scoring, workspace)
     elif adapters and (request.kind == "adapter" or (is_gated and recipe.gated.own == "warm")):
         initial = choose_start(adapters, recipe, scoring, rows, backbone, title)

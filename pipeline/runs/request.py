@@ -42,6 +42,8 @@ class RunRequest:
     adapters: tuple[Artifact, ...] = ()
     """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that it may be
     warm-started from."""
+    in_turn: bool = False
+    """An adapter starts as the one in ``adapters``, without a choice: one adapter goes through tasks in turn."""
     start: RunRecord | None = None
     """The fine-tuning whose backbone is tuned further: of sequential tuning, or before joint training. For full
     fine-tuning it is the linear probe (kind "frozen") of the same task whose head it starts with."""
@@ -50,6 +52,7 @@ class RunRequest:
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        assert not self.in_turn or (self.kind == "adapter" and len(self.adapters) == 1)
 
     @classmethod
     def single(cls, kind: Kind, task: Task, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:

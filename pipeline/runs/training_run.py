@@ -84,7 +84,8 @@ class TrainingRun:
     @cached_property
     def identity(self) -> dict[str, Any]:
         smart = self.recipe.smart
-        probed = bool(self.request.adapters) and (self.request.kind == "adapter" or self.recipe.probes_sources)
+        in_turn, is_adapter = self.request.in_turn, self.request.kind == "adapter"
+        probed = bool(self.request.adapters) and not in_turn and (is_adapter or self.recipe.probes_sources)
         return {
             "kind": self.request.kind,
             "tasks": {
@@ -101,6 +102,7 @@ class TrainingRun:
             "sources": [
                 {"task": source.task, "digest": source.digest} for source in self.sources(self.request.adapters)
             ],
+            **({"start": "in turn"} if in_turn else {}),
             # Probes for a head that is a cosine once read what a linear one would.
             **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),
             # SMART's direction once got smaller with the number of rows that were computed at once.
@@ -117,6 +119,8 @@ class TrainingRun:
     def title(self) -> str:
         start = self.request.start
         source = "" if start is None else " after linear probing" if start.kind == "frozen" else f" from {start.task}"
+        if self.request.in_turn:
+            source = f" from {self.request.adapters[0].manifest.task}"
         return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}"
 
     def finished(self) -> RunRecord | None:

@@ -109,16 +109,16 @@ METHODS: dict[Method, Traits] = {
     "fusion": Traits(("fusion",), "fusion", built_on="adapter", joins="fusion", takes_adapters=True, fuses=True),
     "ensemble": Traits(("full",), "ensemble", is_ensemble=True),
 }
-_ONLY: dict[str, tuple[Method, str]] = {
-    "order": ("sequential", "only sequential tuning goes through tasks in turn"),
-    "through": ("sequential", "only sequential tuning goes through tasks in turn"),
-    "own": ("fusion", "only a fusion has an adapter of its own target"),
-    "variant_of": ("fusion", "only a fusion stands for another"),
-    "after": ("multitask", "only joint training (multitask) can come after other tasks"),
-    "members": ("ensemble", "only an ensemble has members: of names one row"),
-    "most": ("ensemble", "only an ensemble has members"),
+_ONLY: dict[str, tuple[tuple[Method, ...], str]] = {
+    "order": (("sequential",), "only sequential tuning goes through tasks in turn"),
+    "through": (("sequential", "adapter"), "only sequential tuning or an adapter goes through tasks in turn"),
+    "own": (("fusion",), "only a fusion has an adapter of its own target"),
+    "variant_of": (("fusion",), "only a fusion stands for another"),
+    "after": (("multitask",), "only joint training (multitask) can come after other tasks"),
+    "members": (("ensemble",), "only an ensemble has members: of names one row"),
+    "most": (("ensemble",), "only an ensemble has members"),
 }
-"""The keys of a row that one method has, and why no other does."""
+"""The keys of a row that some methods have, and why no other does."""
 
 
 class Row(BaseModel):
@@ -131,6 +131,7 @@ class Row(BaseModel):
     of: RowName | None = Field(
         None,
         description="the row whose runs it is built on; adapter: it starts from the best of the sources' adapters;"
+        " with `through` it learns the tasks before the target by the recipe of that row;"
         " full: its head starts as that of a row of frozen (LP-FT)",
     )
     members: tuple[RowName, ...] = Field(
@@ -158,7 +159,9 @@ class Row(BaseModel):
         None, min_length=2, description="sequential: one model through these tasks in turn, scored on all at the end"
     )
     through: tuple[TaskName, ...] | None = Field(
-        None, min_length=1, description="sequential: one model through these tasks in turn before each target"
+        None,
+        min_length=1,
+        description="sequential: one model through these tasks in turn before each target; adapter: one adapter does",
     )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
     backbone: BackboneName | None = Field(None, description="not the study's; rows that it is built on have the same")
@@ -202,6 +205,8 @@ class Row(BaseModel):
         """The method whose finished runs this row's runs start from."""
         if self.of is not None and self.method in ("adapter", "full"):
             return "adapter" if self.method == "adapter" else "frozen"
+        if self.through and self.method == "adapter":
+            return "adapter"
         return "full" if self.after else METHODS[self.method].built_on
 
     @property
@@ -217,12 +222,14 @@ class Row(BaseModel):
     @property
     def joins(self) -> str:
         """What the row does with several tasks, in words; empty: it needs only one."""
+        if self.method == "adapter" and self.through:
+            return "an adapter that learns tasks in turn"
         return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
 
     def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
-        for key, (method, why) in _ONLY.items():
-            if getattr(self, key) and self.method != method:
+        for key, (methods, why) in _ONLY.items():
+            if getattr(self, key) and self.method not in methods:
                 yield f"{key}: {why}, not {self.method}"
         for key, before in (("order", self.order), ("through", self.through)):
             if before is not None and self.sources is not None:
@@ -241,7 +248,7 @@ class Row(BaseModel):
             yield f"of: there is no row '{self.of}'"
         elif base is not None and base.method != self.built_on:
             yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif base is not None and self.method in ("adapter", "merge") and base.of is not None:
+        elif base is not None and self.method in ("adapter", "merge") and (base.of or base.through):
             yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
         other = rows.get(self.variant_of or "")
         if self.variant_of and (other is None or other.method != "fusion" or other is self):

@@ -36,6 +36,8 @@ class Job:
     rule: str = ""
     """Of an ensemble, how it joins what it needs."""
     most: int | None = None
+    in_turn: bool = False
+    """An adapter starts as that of the one job it needs, without a choice."""
     row: str = field(default="", compare=False)
     """The row that asked for it first."""
     tuned: str = field(default="", compare=False)
@@ -47,7 +49,8 @@ class Job:
     @cached_property
     def _hash(self) -> int:
         # Jobs are looked up over and over, and a recipe has dozens of settings.
-        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone, self.trials, self.rule, self.most))
+        own = (self.rule, self.most, self.in_turn)
+        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone, self.trials, *own))
 
     def __getstate__(self) -> dict[str, Any]:
         # Texts have another hash in another process.
@@ -67,7 +70,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        source = f" from {self.needs[0].task}" if METHODS[self.kind].by_source else ""
+        source = f" from {self.needs[0].task}" if METHODS[self.kind].by_source or self.in_turn else ""
         return f"{self.row}{f' ({self.tuned})' if self.tuned else ''} {self.task}{source} seed {self.seed}"
 
     @property
@@ -139,7 +142,9 @@ def job_of(study: Study, cell: Entry) -> Job:
     row = study.row(line.row)
     traits = METHODS[row.method]
 
-    def job(name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None) -> Job:
+    def job(
+        name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None, in_turn: bool = False
+    ) -> Job:
         asked = study.row(name)
 
         def part(task: str, trial: Mapping[str, Any]) -> Part[str]:
@@ -156,6 +161,7 @@ def job_of(study: Study, cell: Entry) -> Job:
                 seed=cell.seed,
                 needs=built_on,
                 backbone=asked.backbone,
+                in_turn=in_turn,
                 row=name,
                 tuned=point_text(trial) if len(trials) > 1 else "",
             )
@@ -171,15 +177,24 @@ def job_of(study: Study, cell: Entry) -> Job:
         assert name is not None
         row = study.row(name)
         without = {target, *study.apart.get(target, ())} if task != target else set[str]()
+        if row.method == "adapter" and row.through:
+            return through([each for each in study.turn(name, task) if each not in without], row.of, name)
         sources = sorted({*study.partners(name, task)} - without) if row.method == "adapter" else [task]
         return job(name, [task], (alone(row.of, source) for source in sources) if row.of is not None else ())
 
-    def in_turn(tasks: Sequence[str], name: str | None) -> Job:
-        """Full fine-tuning on the first task, then on each of the others, by the recipes of row ``name``."""
-        assert name is not None
-        tuned = alone(row.of, tasks[0])
+    def through(tasks: Sequence[str], base: str | None, name: str) -> Job:
+        """One model, or one adapter, that learns the first of ``tasks`` by row ``base`` and the others in turn.
+
+        A model learns these by row ``name``, an adapter only the last of them, and those before by ``base`` too.
+        """
+        assert base is not None
+        is_adapter = study.row(name).method == "adapter"
+        if is_adapter and len(tasks) == 1:
+            return job(name, tasks)
+        tuned = alone(base, tasks[0])
         for task in tasks[1:]:
-            tuned = job(name, [task], [tuned], "sequential")
+            by = base if is_adapter and task != tasks[-1] else name
+            tuned = job(by, [task], [tuned], "adapter" if is_adapter else "sequential", in_turn=is_adapter)
         return tuned
 
     if traits.is_ensemble:
@@ -189,10 +204,11 @@ def job_of(study: Study, cell: Entry) -> Job:
         part = Part(target, recipe, cell.rows or study.rows_of_target)
         return Job("ensemble", (part,), cell.seed, needs, row.backbone, row=line.row, rule=row.rule, most=row.most)
     if traits.by_source:
-        return in_turn(study.turn(line.row, target) or (line.source, target), line.row)
+        return through(study.turn(line.row, target) or (line.source, target), row.of, line.row)
     tasks = sorted({target, *study.partners(line.row, target)})
     if traits.is_joint:
-        return job(line.row, tasks, [in_turn(row.after, row.of)] if row.after else [])
+        before = [through(row.after, row.of, row.of)] if row.after and row.of else []
+        return job(line.row, tasks, before)
     if traits.fuses:
         rows = {task: row.own if task == target and row.own else (row.of,) for task in tasks}
         if not study.fuses_own(line.row, target, cell.rows is not None):

@@ -307,7 +307,29 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "tasks in turn of a row that trains one": (
         {"rows": {"in": {"method": "full", "through": ["sts"]}}},
-        ["rows.in.through: only sequential tuning goes through tasks in turn, not full"],
+        ["rows.in.through: only sequential tuning or an adapter goes through tasks in turn, not full"],
+    ),
+    "an adapter that goes through tasks for a row that needs a fresh one": (
+        {
+            "rows": {
+                "a": {"method": "adapter", "through": ["sts"]},
+                "b": {"method": "adapter", "of": "a"},
+                "c": {"method": "adapter", "of": "full", "through": ["sts"], "sources": ["sts"]},
+            },
+        },
+        [
+            "rows.b.of: 'a' is warm-started itself",
+            "rows.c.sources: through says what comes before each task",
+            "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
+        ],
+    ),
+    "an adapter through tasks that leave none": (
+        {
+            "methods": ["full", "in"],
+            "targets": ["sst", "sts"],
+            "rows": {"in": {"method": "adapter", "through": ["sst"]}},
+        },
+        ["rows.in.through: none for sst: add one, or leave it out of targets"],
     ),
     "a name of another folder": ({"name": "runs"}, ["name: 'runs' is a folder of --reports that is no study's"]),
     "tasks apart that leave none": (

@@ -9,11 +9,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from pipeline.cli.printing import print_plan
+from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.forgetting import changes
+from pipeline.reporting.notes import notes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -221,6 +225,42 @@ def test_a_model_that_goes_through_tasks_before_each_target_says_what_it_forgot_
     assert [step.task for step in workspace.ledger.lineage(record)] == ["pairs", "meals", "films"]
     found = changes(StudyRuns(result, workspace.ledger))
     assert [(change.source, change.target) for change in found] == [("pairs", "films"), ("meals", "films")]
+
+
+def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_as_it_was(workspace: Workspace) -> None:
+    still = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
+    small = study(
+        methods=["adapter", "through", "warm"],
+        rows={
+            "through": {"method": "adapter", "through": ["pairs", "meals"], "recipe": still},
+            "warm": {"method": "adapter", "of": "adapter", "sources": ["meals"], "recipe": still},
+        },
+        sources=["meals", "pairs"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    found = {entry.method: workspace.ledger.find(str(entry.run)) for entry in result.entries}
+    steps = workspace.ledger.lineage(found["through"])
+    assert [(step.kind, step.task, step.anchor) for step in steps] == [
+        ("adapter", "pairs", None), ("adapter", "meals", "pairs"), ("adapter", "films", "meals"),
+    ]  # fmt: skip
+
+    def weights(record: RunRecord) -> dict[str, torch.Tensor]:
+        artifact = workspace.store.find(record.run)
+        assert artifact is not None
+        artifact.verify()
+        tensors = load_file(artifact.folder / "adapter.safetensors")
+        return {name.replace(f".adapters.{record.task}.", "."): tensor for name, tensor in tensors.items()}
+
+    first, second, last = map(weights, steps)
+    assert all(torch.equal(second[name], last[name]) for name in last)
+    assert not all(torch.equal(first[name], second[name]) for name in second)
+    (cell,) = [entry for entry in result.entries if entry.method == "through"]
+    assert cell.total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
+    runs = StudyRuns(result, workspace.ledger)
+    starts = [note for note in notes(runs) if note.startswith("Start of")]
+    assert [note.split(",")[0] for note in starts] == ["Start of warm"]
+    assert compare(small, again(workspace))[0] == result
 
 
 def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:

@@ -120,6 +120,51 @@ def test_a_model_goes_through_the_named_tasks_in_their_order_before_each_target(
     }
 
 
+def test_an_adapter_goes_through_the_named_tasks_by_the_recipe_of_the_row_that_it_is_built_on() -> None:
+    rows = {
+        "source": {"method": "adapter", "recipe": {"bottleneck": 16}, "tune": {}},
+        "through": {"method": "adapter", "of": "source", "through": ["quora", "imdb", "sst"]},
+        "warm": {"method": "adapter", "of": "source", "sources": ["quora"]},
+    }
+    tune = {"adapter": {"learning_rate": [1e-3, 2e-3]}}
+    of = study(
+        methods=["source", "through", "warm"], sources=["imdb", "quora"], rows=rows, tune=tune,
+        apart={"sts": ["imdb"]}, source_seed=7,
+    )  # fmt: skip
+    jobs_by_cell = jobs_of(of, plan(of))
+    turns, warm = {}, {}
+    for at, last in jobs_by_cell.items():
+        if at.method == "warm" and at.seed == 1:
+            warm[at.target] = last
+        if at.method == "through" and at.seed == 1:
+            turn, job = [], last
+            while True:
+                turn.append((job.kind, job.task, job.seed, len(job.trials), job.in_turn))
+                if not job.needs:
+                    break
+                (job,) = job.needs
+            turns[at.target] = turn[::-1]
+            assert last.needs[0] != jobs_by_cell[at.model_copy(update={"method": "source"})]
+    assert turns == {
+        "sst": [("adapter", "quora", 7, 0, False), ("adapter", "imdb", 7, 0, True), ("adapter", "sst", 1, 2, True)],
+        "sts": [("adapter", "quora", 7, 0, False), ("adapter", "sst", 7, 0, True), ("adapter", "sts", 1, 2, True)],
+    }
+    assert [job.in_turn for job in warm.values()] == [False, False]
+    last = next(iter(warm.values()))
+    assert replace(last, in_turn=True) != last
+
+
+def test_a_source_of_a_fusion_goes_through_no_task_that_its_target_would_not_take_from() -> None:
+    rows = {
+        "through": {"method": "adapter", "through": ["imdb", "sst", "quora"]},
+        "fusion": {"of": "through"},
+    }
+    of = study(methods=["adapter", "fusion"], sources=["imdb", "quora"], rows=rows, apart={"sts": ["imdb"]})
+    fused = job_of(of, cell("fusion", "sts"))
+    by_task = {need.task: [job.task for job in in_order([need])] for need in fused.needs}
+    assert by_task == {"quora": ["sst", "quora"], "sst": ["quora", "sst"], "sts": ["sst", "quora", "sts"]}
+
+
 def test_an_ensemble_of_models_that_learnt_tasks_in_turn_is_planned_for_each_of_them() -> None:
     rows = {
         "in-turn": {"method": "sequential", "order": ["imdb", "sts", "sst"]},
