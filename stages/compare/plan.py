@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from typing import Any
@@ -12,7 +12,7 @@ from pipeline.records.ledger import Kind
 from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import METHODS, point_text
+from pipeline.settings.rows import METHODS, Row, point_text
 from pipeline.settings.study import Study
 
 
@@ -138,83 +138,122 @@ def job_of(study: Study, cell: Entry) -> Job:
 
     Trials have the seed of the cell: see :func:`jobs_of`.
     """
-    line, target = cell.line, cell.target
-    row = study.row(line.row)
-    traits = METHODS[row.method]
+    return _Planner(study, cell).job()
 
-    def job(
-        name: str, tasks: Sequence[str], needs: Iterable[Job] = (), kind: Kind | None = None, in_turn: bool = False
-    ) -> Job:
-        asked = study.row(name)
 
-        def part(task: str, trial: Mapping[str, Any]) -> Part[str]:
-            own, on_curve = task == target, cell.rows is not None
-            # A source is trained as in the main table, whichever point of the curve it serves.
-            recipe = study.recipe_for(name, task, on_curve and (own or traits.is_joint), trial)
-            return Part(task, recipe, (cell.rows or study.rows_of_target) if own else study.limit)
+@dataclass(frozen=True)
+class _Planner:
+    """Plans the job of one cell, with all that it builds on."""
 
-        trials, built_on = asked.trials, tuple(needs)
-        jobs = [
-            Job(
-                kind=kind or asked.method,
-                parts=tuple(part(task, trial) for task in tasks),
-                seed=cell.seed,
-                needs=built_on,
-                backbone=asked.backbone,
-                in_turn=in_turn,
-                row=name,
-                tuned=point_text(trial) if len(trials) > 1 else "",
-            )
-            for trial in trials
-        ]
-        return jobs[0] if len(jobs) == 1 else replace(jobs[0], trials=tuple(jobs), tuned="")
+    study: Study
+    cell: Entry
 
-    def alone(name: str | None, task: str) -> Job:
+    @property
+    def target(self) -> str:
+        return self.cell.target
+
+    @property
+    def name(self) -> str:
+        """Of the cell's row."""
+        return self.cell.line.row
+
+    @cached_property
+    def row(self) -> Row:
+        return self.study.row(self.name)
+
+    def job(self) -> Job:
+        row, traits = self.row, METHODS[self.row.method]
+        if traits.is_ensemble:
+            return self._ensemble()
+        if traits.by_source:
+            turn = self.study.turn(self.name, self.target) or (self.cell.line.source, self.target)
+            return self._through(turn, row.of, self.name)
+        tasks = sorted({self.target, *self.study.partners(self.name, self.target)})
+        if traits.is_joint:
+            return self._train(self.name, tasks, [self._through(row.after, row.of, row.of)] if row.after else [])
+        if traits.fuses:
+            return self._train(self.name, [self.target], self._fused(tasks))
+        return self._alone(self.name, self.target)
+
+    def _ensemble(self) -> Job:
+        row, study = self.row, self.study
+        members = [name for name in row.members if self.target in study.targets_of(name)]
+        needs = tuple(job_of(study, self.cell.model_copy(update={"method": name})) for name in members)
+        part = self._part(members[0], self.target, {})
+        return Job(
+            "ensemble", (part,), self.cell.seed, needs, row.backbone, row=self.name, rule=row.rule, most=row.most
+        )
+
+    def _fused(self, tasks: Sequence[str]) -> Iterator[Job]:
+        """What a fusion or a merged adapter takes: an adapter of each task, of the target all that it may choose from."""
+        row = self.row
+        for task in tasks:
+            is_own = task == self.target
+            if is_own and not self.study.fuses_own(self.name, task, self.cell.rows is not None):
+                continue
+            for name in row.own if is_own and row.own else (row.of,):
+                yield self._alone(name, task)
+
+    def _alone(self, name: str | None, task: str) -> Job:
         """One task by row ``name``. What that is built on: for an adapter the sources' there, else the task itself.
 
         A source is built on nothing that the target would not take from directly, least of all the target itself.
         """
         assert name is not None
-        row = study.row(name)
-        without = {target, *study.apart.get(target, ())} if task != target else set[str]()
+        study, row = self.study, self.study.row(name)
+        without = {self.target, *study.apart.get(self.target, ())} if task != self.target else set[str]()
         if row.method == "adapter" and row.through:
-            return through([each for each in study.turn(name, task) if each not in without], row.of, name)
+            return self._through([each for each in study.turn(name, task) if each not in without], row.of, name)
         sources = sorted({*study.partners(name, task)} - without) if row.method == "adapter" else [task]
-        return job(name, [task], (alone(row.of, source) for source in sources) if row.of is not None else ())
+        built_on = [self._alone(row.of, source) for source in sources] if row.of is not None else []
+        return self._train(name, [task], built_on)
 
-    def through(tasks: Sequence[str], base: str | None, name: str) -> Job:
+    def _through(self, tasks: Sequence[str], base: str | None, name: str | None) -> Job:
         """One model, or one adapter, that learns the first of ``tasks`` by row ``base`` and the others in turn.
 
         A model learns these by row ``name``, an adapter only the last of them, and those before by ``base`` too.
         """
-        assert base is not None
-        is_adapter = study.row(name).method == "adapter"
+        assert base is not None and name is not None
+        is_adapter = self.study.row(name).method == "adapter"
         if is_adapter and len(tasks) == 1:
-            return job(name, tasks)
-        tuned = alone(base, tasks[0])
+            return self._train(name, tasks)
+        tuned = self._alone(base, tasks[0])
         for task in tasks[1:]:
             by = base if is_adapter and task != tasks[-1] else name
-            tuned = job(by, [task], [tuned], "adapter" if is_adapter else "sequential", in_turn=is_adapter)
+            tuned = self._train(by, [task], [tuned], "adapter" if is_adapter else "sequential", in_turn=is_adapter)
         return tuned
 
-    if traits.is_ensemble:
-        members = [name for name in row.members if target in study.targets_of(name)]
-        needs = tuple(job_of(study, cell.model_copy(update={"method": name})) for name in members)
-        recipe = study.recipe_for(members[0], target, cell.rows is not None)
-        part = Part(target, recipe, cell.rows or study.rows_of_target)
-        return Job("ensemble", (part,), cell.seed, needs, row.backbone, row=line.row, rule=row.rule, most=row.most)
-    if traits.by_source:
-        return through(study.turn(line.row, target) or (line.source, target), row.of, line.row)
-    tasks = sorted({target, *study.partners(line.row, target)})
-    if traits.is_joint:
-        before = [through(row.after, row.of, row.of)] if row.after and row.of else []
-        return job(line.row, tasks, before)
-    if traits.fuses:
-        rows = {task: row.own if task == target and row.own else (row.of,) for task in tasks}
-        if not study.fuses_own(line.row, target, cell.rows is not None):
-            del rows[target]
-        return job(line.row, [target], (alone(name, task) for task, names in rows.items() for name in names))
-    return alone(line.row, target)
+    def _train(
+        self,
+        name: str,
+        tasks: Sequence[str],
+        needs: Iterable[Job] = (),
+        kind: Kind | None = None,
+        in_turn: bool = False,
+    ) -> Job:
+        """Training on ``tasks`` by the recipes of row ``name``, in trials if it tunes."""
+        row, built_on = self.study.row(name), tuple(needs)
+        jobs = [
+            Job(
+                kind=kind or row.method,
+                parts=tuple(self._part(name, task, trial) for task in tasks),
+                seed=self.cell.seed,
+                needs=built_on,
+                backbone=row.backbone,
+                in_turn=in_turn,
+                row=name,
+                tuned=point_text(trial) if len(row.trials) > 1 else "",
+            )
+            for trial in row.trials
+        ]
+        return jobs[0] if len(jobs) == 1 else replace(jobs[0], trials=tuple(jobs), tuned="")
+
+    def _part(self, name: str, task: str, trial: Mapping[str, Any]) -> Part[str]:
+        study, is_own, rows = self.study, task == self.target, self.cell.rows
+        # A source is trained as in the main table, whichever point of the curve it serves.
+        on_curve = rows is not None and (is_own or METHODS[self.row.method].is_joint)
+        recipe = study.recipe_for(name, task, on_curve, trial)
+        return Part(task, recipe, (rows or study.rows_of_target) if is_own else study.limit)
 
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
