@@ -185,7 +185,7 @@ class _Planner:
         )
 
     def _fused(self, tasks: Sequence[str]) -> Iterator[Job]:
-        """What a fusion or a merged adapter takes: an adapter of each task, of the target all that it may choose from."""
+        """What a fusion or a merged adapter takes: an adapter of each task, of the target all that may be chosen."""
         row = self.row
         for task in tasks:
             is_own = task == self.target
