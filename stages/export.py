@@ -94,43 +94,62 @@ def export(
             another folder that would be replaced.
     """
     _check_place(folder)
-    if using.startswith(ENSEMBLE):
-        raise PipelineError(
-            f"--using {using}: an ensemble is several models: export its members, each with --using RUN"
-        )
-    task = workspace.task(target)
-    found = target_of(task, using, workspace, ())
-    if push_to is not None and format == "adapterhub" and found.workspace.backbone.is_folder:
-        raise PipelineError(
-            f"--push-to-hub {push_to}: the encoder is a folder here, {found.workspace.backbone.name}, which nobody else"
-            " has: give its Hub id with --backbone (its weights are compared)"
-        )
+    found = _found(target, using, workspace, needs_hub_backbone=push_to is not None and format == "adapterhub")
     trained = _restored(found)
-    texts, where = _texts(trained, workspace)
     with full_memory_explained(f"export --target {target}", "close other programs"):
-        expected = _answers(found, trained, texts)
-        with new_folder(folder) as temporary:
-            written = writer.write(trained, temporary)
-            checked = Checked(where, compare(trained, expected, temporary, texts))
-            check(checked.fp32, folder)
-            if quantise is not None:
-                quantise(temporary)
-                checked = replace(checked, int8=compare(trained, expected, temporary, texts))
-            write_card(trained, temporary, written, _scores(found), checked, licence)
-    precision: Literal["fp32", "int8"] = "fp32" if quantise is None else "int8"
+        written, checked = _write(found, trained, folder, workspace, writer, quantise, licence)
     return Export(
         folder=folder,
-        task=task.name,
+        task=found.task.name,
         run=found.run,
         kind=trained.kind,
         format=format,
-        precision=precision,
+        precision="fp32" if quantise is None else "int8",
         bytes=size_of(folder),
-        pair=task.is_pair,
+        pair=found.task.is_pair,
         checked=checked,
         notes=written.notes,
         published=None if push_to is None else _publish(folder, push_to, upload),
     )
+
+
+def _found(target: str, using: str, workspace: Workspace, needs_hub_backbone: bool) -> Target:
+    """The model to export; one that others can load, if it is to be pushed to the Hub without its encoder."""
+    if using.startswith(ENSEMBLE):
+        raise PipelineError(
+            f"--using {using}: an ensemble is several models: export its members, each with --using RUN"
+        )
+    found = target_of(workspace.task(target), using, workspace, ())
+    backbone = found.workspace.backbone
+    if needs_hub_backbone and backbone.is_folder:
+        raise PipelineError(
+            f"--push-to-hub: the encoder is a folder here, {backbone.name}, which nobody else has: give its Hub id with"
+            " --backbone (its weights are compared)"
+        )
+    return found
+
+
+def _write(
+    found: Target,
+    trained: Trained,
+    folder: Path,
+    workspace: Workspace,
+    writer: Writer,
+    quantise: Callable[[Path], None] | None,
+    licence: str | None,
+) -> tuple[Written, Checked]:
+    """Write ``folder``, which appears only if its answers are those of the model."""
+    texts, where = _texts(trained, workspace)
+    expected = _answers(found, trained, texts)
+    with new_folder(folder) as temporary:
+        written = writer.write(trained, temporary)
+        checked = Checked(where, compare(trained, expected, temporary, texts))
+        check(checked.fp32, folder)
+        if quantise is not None:
+            quantise(temporary)
+            checked = replace(checked, int8=compare(trained, expected, temporary, texts))
+        write_card(trained, temporary, written, _scores(found), checked, licence)
+    return written, checked
 
 
 def _publish(folder: Path, name: str, upload: bool) -> Published:
