@@ -63,7 +63,7 @@ def compare(
         methods: Rows of the study or methods, such as full,adapter,fusion (from the study).
         reference: The row that the others are tested against (from the study).
         target_limit: Use only N training rows of the target; sources keep --limit (from the study).
-        scoring: The rows that are scored. half: one half of dev, the other chooses; test: the labelled test split, dev
+        scoring: The test rows. half: one half of dev, the other chooses; test: the labelled test split, dev
             chooses; held-out: rows of train that nothing trains on, dev chooses; train: dev, a part of the training
             rows chooses; dev: dev, which chooses too (from the study).
         curve: Whether to run the low-resource curve: every row on few training rows of each target (from the study).

@@ -56,7 +56,7 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         f" dev {record.metric} {member.dev:.4f}"
         for member in sorted(record.members, key=lambda member: -member.weight)
     ]
-    others = "rows that chose nothing" if record.chosen_on == "dev" else "other half of dev"
+    others = "test rows" if record.chosen_on == "dev" else "other half of dev"
     lines += [
         f"{rows} ({scores.rows}): {record.metric} {scores.ensemble:.4f}, best single run {scores.best:.4f}"
         f" ({record.best})"
@@ -174,7 +174,7 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
 
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
-    """A line a run: name, date, kind, tasks, score on the scored rows, seed, size."""
+    """A line a run: name, date, kind, tasks, score on the test rows, seed, size."""
     lines = [
         f"{record.run}  {record.finished_at[:10]}  {record.kind:<10} {record.task:<12} seed {record.seed:<3}"
         f" {record.metric} {record.value:.4f}  {size_text(row.size):>9}"

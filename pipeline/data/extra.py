@@ -1,4 +1,4 @@
-"""Extra data: add another task's training rows to a target's, without the rows that are scored."""
+"""Extra data: add another task's training rows to a target's, without the test rows."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -67,7 +67,7 @@ class TaskData:
 
     @property
     def held_out(self) -> pd.DataFrame:
-        """All rows that choose or score."""
+        """All validation and test rows."""
         return self.dev if self.test is None else pd.concat([self.dev, self.test], ignore_index=True)
 
     @cached_property
@@ -98,7 +98,7 @@ class TaskData:
         return 0 if self.test is None else int(overlapping_rows(self.train, self.test)[1].sum())
 
     def without(self, held_out: Mapping[str, pd.DataFrame]) -> TaskData:
-        """Drop the training rows whose text is in ``held_out``: by task, the rows that choose or score there.
+        """Drop the training rows whose text is in ``held_out``: by task, the validation and test rows there.
 
         A row that stands in several counts for the first in :attr:`dropped`.
 

@@ -53,7 +53,7 @@ class Scores:
 
     @property
     def scored(self) -> tuple[str, float]:
-        """The rows that tables score, and the score on them: a test split, or part of another that chose nothing."""
+        """What the test rows are, a test split or part of another split, and the score on them."""
         return ("dev", self.dev) if self.test is None else ("held out", self.test)
 
 
@@ -182,10 +182,10 @@ def _scores(scores: Scores) -> list[str]:
         f"| dev | {_count(scores.dev_rows)} | {scores.dev:.4f} | chose what was kept, so this score flatters |",
     ]
     if scores.test is not None:
-        rows.append(f"| held out | {_count(scores.test_rows)} | {scores.test:.4f} | scored once; chose nothing |")
+        rows.append(f"| held out | {_count(scores.test_rows)} | {scores.test:.4f} | scored once, at the end |")
     said = [f"One run, seed {scores.seed}. Other seeds score differently."]
     if scores.test is None:
-        said.append("No rows that chose nothing were scored: expect less on new texts.")
+        said.append("The score is of rows that also chose the epoch: expect less on new texts.")
     return ["\n".join(rows), " ".join(said)]
 
 

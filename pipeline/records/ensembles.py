@@ -59,9 +59,7 @@ class EnsembleRecord(BaseModel, frozen=True):
     seed: int = Field(description="of the halves")
     dev_rows: str = Field(description="fingerprint of the rows that all chose by and were scored on")
     chosen: Scores = Field(description="on the rows that members and weights were chosen on: flattering")
-    held_out: Scores | None = Field(
-        description=f"on rows that chose nothing, or on the other half of dev, {QUALIFICATION}"
-    )
+    held_out: Scores | None = Field(description=f"on test rows, or on the other half of dev, {QUALIFICATION}")
     provenance: dict[str, Any]
     finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 

@@ -71,24 +71,24 @@ class TaskScore(BaseModel, frozen=True):
     """A run's model on one task."""
 
     metric: Metric
-    dev: float = Field(description="the metric on dev, the rows that choose, at the kept epoch")
+    dev: float = Field(description="the metric on dev, the validation rows, at the kept epoch")
     rows: int = Field(description="dev rows")
-    test: float | None = Field(None, description="the metric on the rows that are scored, where dev only chooses")
-    test_rows: int = Field(0, description="rows that are scored, where dev only chooses")
+    test: float | None = Field(None, description="the metric on the test rows, where dev only chooses")
+    test_rows: int = Field(0, description="test rows, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
     recipe: SharedRecipe | None = Field(None, description="how the run trained on the task; None: it did not")
     train_rows: int = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
     dev_in_train: int = Field(0, description="dev rows that are also in train")
-    test_in_train: int = Field(0, description="scored rows that are also in train, where dev only chooses")
+    test_in_train: int = Field(0, description="test rows that are also in train, where dev only chooses")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
-    dev_rows: str | None = Field(None, description="fingerprint of the scored rows, where others may come to be scored")
+    dev_rows: str | None = Field(None, description="fingerprint of the test rows, where others may come to be scored")
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - value")
 
     @property
     def value(self) -> float:
-        """The score that tables show: on rows that chose nothing, where there are such rows."""
+        """The score that tables show: on test rows, where there are any."""
         return self.dev if self.test is None else self.test
 
     @property
@@ -110,7 +110,7 @@ class RunRecord(BaseModel, frozen=True):
     anchor_candidates: dict[Name, float] = Field(
         {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
     )
-    anchor_scores: dict[Name, float] = Field({}, description="of the same on the scored rows, where dev only chooses")
+    anchor_scores: dict[Name, float] = Field({}, description="of the same on the test rows, where dev only chooses")
     gates: dict[Name, float] = Field({}, description="where the gates of a fusion started, if probes chose them")
     backbone: str
     best_epoch: int
@@ -183,7 +183,7 @@ class RunRecord(BaseModel, frozen=True):
 
     @property
     def value(self) -> float:
-        """As :attr:`dev`, on the rows that are scored."""
+        """As :attr:`dev`, on the test rows."""
         return sum(self.scores[task].value for task in self.trained_on) / len(self.trained_on)
 
     @property
@@ -310,7 +310,7 @@ class Ledger:
 
         Args:
             task: by default the only task, or the first, that the run trained on.
-            split: ``dev``, the rows that chose; ``test``, rows that are only scored, if there are any; ``scored``, the
+            split: ``dev``, the validation rows; ``test``, rows that are only scored, if there are any; ``scored``, the
                 latter where there are any, else dev.
         """
         record = self.find(run) if task is not None else None

@@ -52,7 +52,7 @@ TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
 
 _SCORED = {"main", "opponents", "low-resource", "fusion-gain", "built-on", "forgetting", "cross-task", "published"}
 _TABLE = "published-table-"
-"""The tables of scores on the scored rows, each of which says which rows these are; the published tables do too."""
+"""The tables of scores on the test rows, each of which says which rows these are; the published tables do too."""
 
 VERDICT = (opponents_sentences, main_verdict, cost_sentences)
 """Each says one sentence at most."""

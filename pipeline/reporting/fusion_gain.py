@@ -22,7 +22,7 @@ class Adapter:
     task: str
     run: str
     dev: float
-    """Its score on the target's rows that choose."""
+    """Its score on the target's validation rows."""
     value: float | None
     """The same on those that are scored; None where it is not known."""
     steps: int | None

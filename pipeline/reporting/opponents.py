@@ -48,10 +48,10 @@ class Duel:
 
     line: Line
     ours: dict[str, Line]
-    """By target: of the line and its variants the one with the best mean over seeds on the rows that choose."""
+    """By target: of the line and its variants the one with the best mean over seeds on the validation rows."""
     kind: str
     best: dict[str, Line]
-    """By target: of the lines of the kind the one with the best mean over seeds on the rows that choose."""
+    """By target: of the lines of the kind the one with the best mean over seeds on the validation rows."""
     trials: dict[str, tuple[int, int]]
     """By target: how many runs a seed each side was chosen from."""
     parts: dict[str, Difference]
@@ -136,7 +136,7 @@ def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
 
 
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
-    """Of ``lines`` the best on the rows that choose, for each target that one of them has."""
+    """Of ``lines`` the best on the validation rows, for each target that one of them has."""
     found = {}
     for target in runs.study.targets:
         scores = {

@@ -154,7 +154,7 @@ Groups = Mapping[str, Sequence[Scored]]
 
 
 def _curve(runs: StudyRuns, scored: Scored, task: str) -> list[float]:
-    """The scores on the rows that choose, epoch by epoch."""
+    """The scores on the validation rows, epoch by epoch."""
     curve = runs.curve(scored.record.run)
     if f"dev_{task}" in curve:
         return curve[f"dev_{task}"].tolist()

@@ -30,7 +30,7 @@ TRAIN_ROWS = 1000
 class Scoring:
     """How a model of a resolved ``recipe`` is scored on labelled ``rows`` of ``task``: dev, which chooses.
 
-    ``test`` is the same of the rows that are scored, where dev only chooses.
+    ``test`` is the same of the test rows, where dev only chooses.
     """
 
     extend: Extend | None = None

@@ -42,7 +42,7 @@ def choose_anchor(
 
     Returns:
         The adapter; and by field of the record the scores by task of those that it was chosen from, on dev and on the
-        rows that are scored; none where there was no choice.
+        test rows; none where there was no choice.
     """
     task = scoring.task
     own = next((adapter for adapter in adapters if adapter.manifest.task == task.name), None)

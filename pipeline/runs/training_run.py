@@ -50,7 +50,7 @@ class TrainingRun:
     """A request in a workspace: its identity, and its training if the ledger does not have it yet.
 
     The kept epoch is the one with the best dev score, of several tasks with the best mean. Where dev only chooses, its
-    model predicts the rows that are scored, once. ``task`` is the only task or the first by name, and ``recipe`` its
+    model predicts the test rows, once. ``task`` is the only task or the first by name, and ``recipe`` its
     recipe: in all that concerns the encoder and its training, the recipes agree.
 
     Raises:
@@ -438,7 +438,7 @@ def _tell_overlap(name: str, data: TaskData) -> None:
             f"{added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
             f" {left_out} are left out, since they stand in dev or test"
         )
-    for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "scored rows")):
+    for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "test rows")):
         if rows:
             notes.append(f"{rows} {kind} also stand in train (--drop-overlap drops those from train)")
     for note in notes:

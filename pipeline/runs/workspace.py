@@ -60,7 +60,7 @@ class Workspace:
     """Which rows choose and which are scored; part of a run's data."""
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
-    """Targets of a study. No task trains on their dev and scored rows, which must not be a source's training rows."""
+    """Targets of a study. No task trains on their dev and test rows, which must not be a source's training rows."""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -192,7 +192,7 @@ class Workspace:
         return self._once((name, limit, seed), drawn)
 
     def held_out_rows(self, task: Task) -> pd.DataFrame:
-        """All rows that choose or score, however few of them :attr:`dev_limit` leaves."""
+        """All validation and test rows, however few of them :attr:`dev_limit` leaves."""
         return self._read(task).held_out
 
     def _usable(self, task: Task) -> TaskData:

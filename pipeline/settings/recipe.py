@@ -66,7 +66,7 @@ class Recipe(Part):
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
     cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
     cosine_threshold: CosineThreshold = Field(
-        "zero", description="classes by a cosine: the second above 0, or above what does best on the rows that choose"
+        "zero", description="classes by a cosine: the second above 0, or above what does best on the validation rows"
     )
     score_loss: ScoreLoss = Field(
         "normalised", description="squared error of a score brought to -1..1 (clamped cosine: 0..1), or as it is"

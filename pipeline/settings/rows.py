@@ -151,7 +151,7 @@ class Row(BaseModel):
     variant_of: RowName | None = Field(
         None,
         description="fusion: another row of fusion; against rows without fusion, on each target the one stands for both"
-        " that is better on the rows that choose",
+        " that is better on the validation rows",
     )
     targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these of the study's targets")
     sources: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these tasks beside a target")

@@ -59,7 +59,7 @@ class Study(BaseModel):
     dev_limit: Rows | None = Field(
         None, ge=2, description="rows of dev that choose, and as many that are scored unless they are held out of train"
     )
-    scoring: Scoring = Field(Scoring(), description="which rows choose and which are scored")
+    scoring: Scoring = Field(Scoring(), description="which are the validation rows and which the test rows")
     recipe: dict[str, Any] = Field({}, description="of every row")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over that recipe, for one task")
     tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, where they do not say")

@@ -84,7 +84,7 @@ def read_on(target: Task, trained: Task, prediction: Prediction) -> Prediction:
 def _missing_scores(
     record: RunRecord, targets: Iterable[Task], cosines: Cosines, workspace: Workspace
 ) -> dict[str, tuple[TaskScore, pd.DataFrame]]:
-    """Scores and predictions on the targets that the run has none of, or none of these scored rows."""
+    """Scores and predictions on the targets that the run has none of, or none of these test rows."""
     trained = workspace.task(record.task)
     readings: dict[str, Reading | None] = {
         task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets

@@ -1,6 +1,6 @@
 """The run of a row of method ``ensemble``: it joins the saved predictions of finished runs and trains nothing.
 
-Members and weights are chosen on the rows that choose, and the ensemble is scored on the others, as every row is.
+Members and weights are chosen on the validation rows, and the ensemble is scored on the others, as every row is.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class EnsembleRun:
         return get_or_train(self, force)
 
     def train(self) -> RunRecord:
-        """Choose, score and write; a :class:`PipelineError` if no row is scored that chose nothing."""
+        """Choose, score and write; a :class:`PipelineError` if there are no test rows."""
         return on_main_process(self._join)
 
     def _join(self) -> RunRecord:

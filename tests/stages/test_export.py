@@ -101,7 +101,7 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     assert result["dataset"]["split"] == "dev" and result["metrics"][0]["value"] == round(record.dev, 4)
     assert "base_model" not in metadata  # a folder of this machine
     assert f"| dev | 40 | {record.dev:.4f} | chose what was kept" in text and "96 training rows" in text
-    assert "No rows that chose nothing were scored" in text
+    assert "The score is of rows that also chose the epoch" in text
     assert "`bad`, `good`" in text and "Probabilities are not calibrated" in text
     # without the run's record, from the manifest alone
     apart = dataclasses.replace(shop.workspace, reports=tmp_path / "no reports")
@@ -119,7 +119,7 @@ def test_a_run_that_was_scored_on_other_rows_says_so(
     text = (tmp_path / "films" / "README.md").read_text()
     score = record.scores["films"]
     assert score.test is not None
-    assert f"| held out | {score.test_rows} | {score.test:.4f} | scored once; chose nothing |" in text
+    assert f"| held out | {score.test_rows} | {score.test:.4f} | scored once, at the end |" in text
     metadata = yaml.safe_load(text.split("---\n")[1])
     assert metadata["model-index"][0]["results"][0]["dataset"]["split"] == "held out"
 

@@ -183,7 +183,7 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     report = build_report(study.result, study.ledger, tmp_path / "out")
     told = report.notes
     assert "nano" in told[0]
-    assert "Training rows: sst 900/1000; scored rows: sst 400." in told
+    assert "Training rows: sst 900/1000; test rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
     (kinds,) = [note for note in told if "kinds of hardware" in note]
     assert "2 kinds of hardware: unknown hardware (1 run); CPU, 2 threads (1 run)" in kinds

@@ -1,4 +1,4 @@
-"""A fusion is held against the best row of each kind, which the scored rows do not choose."""
+"""A fusion is held against the best row of each kind, which the test rows do not choose."""
 
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def test_the_mean_is_that_of_the_targets_and_is_tested(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_scored_do_not_choose_the_opponent(tmp_path: Path) -> None:
-    """Of two rows the one is better on the rows that choose, the other on those that are scored."""
+    """Of two rows the one is better on the validation rows, the other on the test rows."""
     study = make(tmp_path, methods=["full", "adapter", "fusion"], targets=["sst", "mr"], scoring="half", seeds=[1])
     for target in ("sst", "mr"):
         study.add("full", target, 1, predictions=predictions_of(target, 0.7, 1), own={"dev": 0.2})
@@ -146,7 +146,7 @@ def test_a_fusion_that_lacks_a_target_or_has_no_opponent_is_left_out(tmp_path: P
 
 
 def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tmp_path: Path) -> None:
-    """On mr it is better on the rows that are scored, which do not choose."""
+    """On mr it is better on the test rows, which do not choose."""
     siamese = {"method": "fusion", "title": "siamese fusion", "variant_of": "fusion", "targets": ["sst", "mr"]}
     study = make(
         tmp_path,

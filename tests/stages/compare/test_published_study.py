@@ -134,7 +134,7 @@ def test_an_ensemble_is_chosen_on_the_rows_that_choose_and_scored_on_the_others(
             together = combine(each, [1 / len(each)] * len(each), "mean")
             labels = parts[0]["label"].to_numpy()
             assert METRICS[score.metric].score(together.values, labels) == pytest.approx(reached)
-        # Never worse on the rows that choose than the best of its members.
+        # Never worse on the validation rows than the best of its members.
         assert score.dev >= max(ledger.find(run).score(target).dev for run in members) - 1e-12  # type: ignore[union-attr]
         assert record.cost.trainable_parameters == sum(ledger.find(run).cost.trainable_parameters for run in taken)  # type: ignore[union-attr]
         assert record.cost.seconds == 0

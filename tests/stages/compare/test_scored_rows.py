@@ -1,4 +1,4 @@
-"""Rows that a study scores choose nothing: with their labels permuted, everything but the scores stays the same."""
+"""Nothing is chosen on test rows: with their labels permuted, everything but the scores stays the same."""
 
 import dataclasses
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_no_scored_row_is_chosen_on(
         score = record.score(entry.target)
         assert score.test is not None
         assert (score.value, score.rows > 0, score.scored_rows > 0) == (score.test, True, True)
-        assert record.run != again.run  # the scored rows are part of a run's identity
+        assert record.run != again.run  # the test rows are part of a run's identity
         places = ((workspace, record), (other, again))
         labels = [place.ledger.predictions(each.run, entry.target)["label"] for place, each in places]
         assert sorted(labels[0]) == sorted(labels[1])
