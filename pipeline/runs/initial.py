@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 from pydantic import BaseModel, Field
+from transformers import PreTrainedModel
 
+from pipeline.data.tasks import Task
 from pipeline.methods.fusion import members_of
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
@@ -21,6 +23,7 @@ from pipeline.runs.request import RunRequest
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
@@ -64,12 +67,12 @@ class InitialModel:
 def initial_model(
     request: RunRequest, parts: Parts, backbone: Backbone, ledger: Ledger, run: str, choose: Callable[[], Choice]
 ) -> InitialModel:
-    """Let :func:`chosen` choose, unless ``run`` has chosen before; then build the model.
+    """Let ``choose`` decide, unless ``run`` has chosen before; then build the model.
 
     Args:
         parts: those of ``request``, resolved.
         run: its name; what it has chosen is kept with its checkpoint.
-        choose: :func:`chosen` with its arguments.
+        choose: :meth:`Chooser.choose`.
     """
     by_run = {adapter.manifest.run: adapter for adapter in request.adapters}
     file = ledger.checkpoint_file(run).parent / "choice.json"
@@ -100,64 +103,101 @@ def _kept(file: Path, by_run: Mapping[str, Artifact]) -> Choice | None:
     return None
 
 
-def chosen(
-    request: RunRequest,
-    parts: Parts,
-    rows: pd.DataFrame,
-    scoring: Scoring,
-    backbone: Backbone,
-    workspace: Workspace,
-    title: str,
-) -> Choice:
-    """Choose what the recipe leaves to be chosen: adapters, their gates, an adapter to start as.
+@dataclass(frozen=True)
+class Chooser:
+    """Chooses what the recipe of a run leaves to be chosen: adapters, their gates, an adapter to start as."""
 
-    Args:
-        parts: those of ``request``, resolved.
-        rows: labelled training rows of the first task.
-        scoring: of that task.
-        title: of the run, for the line on stderr that tells a choice.
-    """
-    started = time.perf_counter()
-    task, recipe, _ = next(iter(parts.values()))
-    adapters, others = request.adapters, [each for each in request.adapters if each.manifest.task != task.name]
-    fuses = recipe.trainable == "fusion"
-    is_gated = fuses and recipe.fusion.form == "gated"
-    is_probed = is_gated and recipe.gated.start == "probe"
+    request: RunRequest
+    parts: Parts
+    """Those of ``request``, resolved."""
+    rows: pd.DataFrame
+    """Labelled training rows of the first task."""
+    scoring: Scoring
+    """Of that task."""
+    backbone: Backbone
+    workspace: Workspace
+    title: str
+    """Of the run, for the line on stderr that tells a choice."""
 
-    initial, scores = None, dict[str, dict[str, float]]()
-    if request.in_turn:
-        (initial,) = adapters
-    elif fuses and recipe.fusion.form == "anchored":
-        initial, scores = choose_anchor(adapters, recipe, scoring, workspace)
-    elif adapters and (request.kind == "adapter" or (is_gated and recipe.gated.own == "warm")):
-        initial = choose_start(adapters, recipe, scoring, rows, backbone, title)
+    @property
+    def task(self) -> Task:
+        return next(iter(self.parts.values())).task
 
-    def over(sources: Sequence[Artifact]) -> tuple[Artifact, ...]:
-        """The target's own adapter, if it is there, and ``sources``."""
-        return tuple(each for each in adapters if each in sources or each.manifest.task == task.name)
+    @property
+    def recipe(self) -> Recipe:
+        return next(iter(self.parts.values())).recipe
 
-    most = recipe.fusion.best if fuses else None
-    if is_probed and len(rows) >= LEAST:
-        most = min(most or MOST_SOURCES, MOST_SOURCES)
-    if most is not None:
-        others = best_sources(most, others, task, recipe, rows, backbone, scoring.accelerator, workspace.ledger)
-        if initial is not None and recipe.fusion.form == "anchored":  # it starts as this one
-            others = [*others, initial]
-    fused = over(others) if fuses else adapters
-    seconds, gates = time.perf_counter() - started, None
-    if is_probed:
-        whole = build_for_training(replace(request, adapters=fused), parts, backbone, workspace.ledger, initial)
-        candidates = members_of(recipe, task.name, [each.manifest.task for each in fused])
+    @property
+    def fuses(self) -> bool:
+        return self.recipe.trainable == "fusion"
+
+    def choose(self) -> Choice:
+        started = time.perf_counter()
+        initial, scores = self._start()
+        fused = self._fused(initial)
+        seconds, gates = time.perf_counter() - started, None
+        if self._is_probed:
+            candidates, encoder = self._members(fused), self._fusion_of(fused, initial)
+            started = time.perf_counter()  # building the model is no part of the choice
+            gates = self._gates(candidates, encoder, warm=initial is not None)
+            fused = tuple(each for each in fused if each.manifest.task in gates or self._is_own(each))
+            seconds += time.perf_counter() - started
+        return Choice(
+            fused=tuple(each.manifest.run for each in fused),
+            initial=None if initial is None else initial.manifest.run,
+            gates=gates,
+            seconds=seconds,
+            **scores,
+        )
+
+    def _is_own(self, adapter: Artifact) -> bool:
+        return adapter.manifest.task == self.task.name
+
+    @property
+    def _is_probed(self) -> bool:
+        """Whether linear probes choose the gates, and with them the sources."""
+        return self.fuses and self.recipe.fusion.form == "gated" and self.recipe.gated.start == "probe"
+
+    def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
+        """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
+        request, recipe = self.request, self.recipe
+        if request.in_turn:
+            return request.adapters[0], {}
+        if self.fuses and recipe.fusion.form == "anchored":
+            return choose_anchor(request.adapters, recipe, self.scoring, self.workspace)
+        is_warm = self.fuses and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
+        if request.adapters and (request.kind == "adapter" or is_warm):
+            start = choose_start(request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title)
+            return start, {}
+        return None, {}
+
+    def _fused(self, initial: Artifact | None) -> tuple[Artifact, ...]:
+        """The adapters that the model is built on, before probes choose among them: of a fusion the target's own, if it
+        is there, and the best of the others."""
+        adapters, recipe = self.request.adapters, self.recipe
+        if not self.fuses:
+            return adapters
+        others, most = [each for each in adapters if not self._is_own(each)], recipe.fusion.best
+        if self._is_probed and len(self.rows) >= LEAST:
+            most = min(most or MOST_SOURCES, MOST_SOURCES)
+        if most is not None:
+            accelerator, ledger = self.scoring.accelerator, self.workspace.ledger
+            others = best_sources(most, others, self.task, recipe, self.rows, self.backbone, accelerator, ledger)
+            if initial is not None and recipe.fusion.form == "anchored":  # it starts as this one
+                others = [*others, initial]
+        return tuple(each for each in adapters if each in others or self._is_own(each))
+
+    def _members(self, fused: Sequence[Artifact]) -> list[str]:
+        return members_of(self.recipe, self.task.name, [each.manifest.task for each in fused])
+
+    def _fusion_of(self, fused: tuple[Artifact, ...], initial: Artifact | None) -> PreTrainedModel:
+        """The encoder of the fusion, as it is before its gates are chosen."""
+        request = replace(self.request, adapters=fused)
+        built = build_for_training(request, self.parts, self.backbone, self.workspace.ledger, initial)
+        return built.model.of(self.task.name).backbone
+
+    def _gates(self, candidates: Sequence[str], encoder: PreTrainedModel, warm: bool) -> dict[str, float]:
+        task, recipe = self.task, self.recipe
         gated = [name for name in candidates if name != task.name or recipe.gated.own == "none"]
-        encoder, started = whole.model.of(task.name).backbone, time.perf_counter()
-        warm = initial is not None
-        gates = choose_gates(encoder, candidates, gated, task, recipe, rows, backbone, scoring.accelerator, warm)
-        fused = over([each for each in others if each.manifest.task in gates])
-        seconds += time.perf_counter() - started
-    return Choice(
-        fused=tuple(each.manifest.run for each in fused),
-        initial=None if initial is None else initial.manifest.run,
-        gates=gates,
-        seconds=seconds,
-        **scores,
-    )
+        accelerator = self.scoring.accelerator
+        return choose_gates(encoder, candidates, gated, task, recipe, self.rows, self.backbone, accelerator, warm)

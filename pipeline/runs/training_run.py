@@ -21,7 +21,7 @@ from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
-from pipeline.runs.initial import InitialModel, chosen, initial_model
+from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again, splits_of
@@ -159,8 +159,8 @@ class TrainingRun:
             for name, part in self.parts.items()
         }
         rows, scoring = self.data[self.task.name].train, scorings[self.task.name]
-        choose = partial(chosen, self.request, self.parts, rows, scoring, self.backbone, self.workspace, self.title)
-        start = initial_model(self.request, self.parts, self.backbone, ledger, self.name, choose)
+        chooser = Chooser(self.request, self.parts, rows, scoring, self.backbone, self.workspace, self.title)
+        start = initial_model(self.request, self.parts, self.backbone, ledger, self.name, chooser.choose)
         built, adapters = start.built, start.adapters
         model = built.model
         combine = self._surgery(model)
