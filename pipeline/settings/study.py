@@ -1,6 +1,6 @@
 """Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -110,64 +110,80 @@ class Study(BaseModel):
     def _mistakes(self) -> list[str]:
         """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
         rows = {name: self.row(name) for name in (*METHODS, *self.rows)}
-        named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
-        problems = [
-            f"{key}: '{name}' is no method ({', '.join(METHODS)}): write a [rows.{name}] that says which it is"
-            for key, names in named
-            for name in names
-            if name not in rows
-        ]
         known = [name for name in self.methods if name in rows]
-        for name in dict.fromkeys((*self.rows, *known)):
-            problems += [f"rows.{name}.{mistake}" for mistake in rows[name].mistakes(rows)]
-        for name, row in rows.items():
-            problems += [f"rows.{name}.tune.{mistake}" for mistake in row.tune_mistakes(self.recipe)]
-        for name in known:
-            for member in rows[name].members if rows[name].method == "ensemble" else ():
-                if member in rows and not set(self.targets_of(name)) & set(self.targets_of(member)):
-                    problems.append(f"rows.{name}.of: '{member}' has none of its targets")
-            if rows[name].method == "ensemble":
-                joined = {
-                    target for member in rows[name].members if member in rows for target in self.targets_of(member)
-                }
-                if bare := ", ".join(target for target in self.targets_of(name) if target not in joined):
-                    problems.append(f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member")
-            chosen_on = [t for t in self.targets_of(name) if self.scoring.of(t) == "dev"]
-            if rows[name].method == "ensemble" and chosen_on:
-                problems.append(
-                    f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half',"
-                    " 'test', 'held-out' or 'train' into the study"
-                )
-        sequential = [name for name in known if METHODS[rows[name].method].by_source]
-        if self.reference not in self.methods or self.reference in sequential:
-            problems.append(f"reference: '{self.reference}' must be one of the methods, and not sequential")
-        if self.source_seed is not None:
-            problems += [
-                f"source_seed: {name} merges adapters that started from the same weights, so their seed must be that of"
-                " the target: leave source_seed out"
+        return [
+            *self._unknown(rows),
+            *(
+                f"rows.{name}.{each}"
+                for name in dict.fromkeys((*self.rows, *known))
+                for each in rows[name].mistakes(rows)
+            ),
+            *(f"rows.{name}.tune.{each}" for name, row in rows.items() for each in row.tune_mistakes(self.recipe)),
+            *(
+                each
                 for name in known
-                if rows[name].method == "merge"
-            ]
-        if self.limit is not None and self.target_limit is not None and self.target_limit > self.limit:
-            problems.append(
-                f"target_limit: {self.target_limit} is more than limit {self.limit}, which holds for all tasks"
+                if rows[name].method == "ensemble"
+                for each in self._ensemble_mistakes(name, rows)
+            ),
+            *self._mistakes_of_all(known),
+            *(each for name in known for each in self._without_partners(name)),
+            *self._nothing_to_run(known),
+        ]
+
+    def _unknown(self, rows: Collection[str]) -> Iterator[str]:
+        named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
+        there = ", ".join(METHODS)
+        for key, names in named:
+            for name in names:
+                if name not in rows:
+                    yield f"{key}: '{name}' is no method ({there}): write a [rows.{name}] that says which it is"
+
+    def _ensemble_mistakes(self, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
+        """Members and targets that have none of each other, and no rows that are scored alone."""
+        targets, members = self.targets_of(name), [member for member in rows[name].members if member in rows]
+        for member in members:
+            if not {*targets} & {*self.targets_of(member)}:
+                yield f"rows.{name}.of: '{member}' has none of its targets"
+        joined = {target for member in members for target in self.targets_of(member)}
+        if bare := ", ".join(target for target in targets if target not in joined):
+            yield f"rows.{name}.targets: no member has {bare}: leave it out here, or add a member"
+        if any(self.scoring.of(target) == "dev" for target in targets):
+            yield (
+                f"rows.{name}: members are chosen on other rows than those that are scored: write scoring = 'half',"
+                " 'test', 'held-out' or 'train' into the study"
             )
-        for name in known:
-            alone = [t for t in self.targets_of(name) if rows[name].joins and not self.partners(name, t)]
-            if alone and not any(self.partners(name, target) for target in self.targets):
-                problems.append(
-                    f"targets: {rows[name].joins} needs at least two tasks ({name}); add a target or sources"
+
+    def _mistakes_of_all(self, known: Sequence[str]) -> Iterator[str]:
+        """Keys of the study that its rows cannot have."""
+        by_source = [name for name in known if METHODS[self.row(name).method].by_source]
+        if self.reference not in self.methods or self.reference in by_source:
+            yield f"reference: '{self.reference}' must be one of the methods, and not sequential"
+        for name in known if self.source_seed is not None else ():
+            if self.row(name).method == "merge":
+                yield (
+                    f"source_seed: {name} merges adapters that started from the same weights, so their seed must be"
+                    " that of the target: leave source_seed out"
                 )
-                continue
-            for target in alone:
-                if target in self.apart:
-                    problems.append(f"apart.{target}: leaves no task that {name} could take knowledge from")
-                elif METHODS[rows[name].method].fuses or rows[name].through:
-                    key = "through" if rows[name].through else "sources"
-                    problems.append(f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets")
-        if known == list(self.methods) and not any(self.targets_of(name) for name in known):
-            problems.append("methods: no row has one of the targets, so there is nothing to run")
-        return problems
+        if self.limit is not None and self.target_limit is not None and self.target_limit > self.limit:
+            yield f"target_limit: {self.target_limit} is more than limit {self.limit}, which holds for all tasks"
+
+    def _without_partners(self, name: str) -> Iterator[str]:
+        """Targets for which a row that joins tasks has no other."""
+        row = self.row(name)
+        alone = [target for target in self.targets_of(name) if row.joins and not self.partners(name, target)]
+        if alone and not any(self.partners(name, target) for target in self.targets):
+            yield f"targets: {row.joins} needs at least two tasks ({name}); add a target or sources"
+            return
+        for target in alone:
+            if target in self.apart:
+                yield f"apart.{target}: leaves no task that {name} could take knowledge from"
+            elif METHODS[row.method].fuses or row.through:
+                key = "through" if row.through else "sources"
+                yield f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets"
+
+    def _nothing_to_run(self, known: Sequence[str]) -> Iterator[str]:
+        if known == [*self.methods] and not any(self.targets_of(name) for name in known):
+            yield "methods: no row has one of the targets, so there is nothing to run"
 
     @field_validator("name")
     @classmethod
