@@ -130,8 +130,29 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
                 f"{row.title} was tuned on dev ({values}; {len(row.trials)} trials on {where[runs.study.tune_on]})."
                 " Its seconds count all trials, and no table shows the scores of the others."
             )
+    if edges := list(_edges(runs)):
+        yield (
+            "Most targets kept the lowest or highest value that was tried, so one beyond it may be better:"
+            f" {'; '.join(edges)}."
+        )
     if runs.study.unequal_trials:
         yield runs.study.unequal_trials
+
+
+def _edges(runs: StudyRuns) -> Iterator[str]:
+    """Each tuned row and number of which more than half of the targets kept the same end of what was tried."""
+    first = runs.study.seeds[0]  # other seeds may reuse its choice
+    for name in runs.rows:
+        row = runs.study.row(name)
+        tuned = [scored for scored in runs.all(name) if scored.entry.seed == first]
+        for key, values in (row.tune or {}).items():
+            numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+            if len({*numbers}) < 2 or len(numbers) < len(values):
+                continue
+            kept = Counter(scored.recipe.flat()[key] for scored in tuned)
+            for word, end in (("lowest", min(numbers)), ("highest", max(numbers))):
+                if 2 * kept[end] > len(tuned):
+                    yield f"{row.title}, {key} {value_text(end)} ({word}) on {kept[end]} of {len(tuned)}"
 
 
 def _source_seed(runs: StudyRuns) -> Iterator[str]:

@@ -13,6 +13,7 @@ import pandas as pd
 from pipeline.records.ledger import Ledger, RunRecord, SourceRun, TaskScore
 from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
+from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
 from pipeline.stats.paired import Difference, paired_difference
 from pipeline.system.errors import PipelineError
@@ -63,6 +64,11 @@ class Scored:
     @property
     def value(self) -> float:
         return self.score.value
+
+    @property
+    def recipe(self) -> Recipe:
+        """For the target: a model of several tasks has one for each."""
+        return self.score.recipe or self.record.recipe
 
     @property
     def seconds(self) -> float:

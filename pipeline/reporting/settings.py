@@ -40,8 +40,8 @@ def settings_table(runs: StudyRuns) -> Table | None:
 
 
 def _recipe(scored: Scored) -> dict[str, Any]:
-    """What has an effect, flat, for the target: a model of several tasks has a recipe for each."""
-    recipe = scored.score.recipe or scored.record.recipe
+    """What has an effect, flat."""
+    recipe = scored.recipe
     effective = keys_in_effect(recipe)
     return {key: value for key, value in recipe.flat().items() if key in effective}
 

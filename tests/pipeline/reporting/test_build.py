@@ -12,6 +12,7 @@ from pipeline.data.tables import write_table
 from pipeline.reporting import figures
 from pipeline.reporting.build import build_report
 from pipeline.reporting.figures.drawing import Drawing
+from pipeline.reporting.notes import notes
 from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
@@ -189,9 +190,28 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     assert "2 kinds of hardware: unknown hardware (1 run); CPU, 2 threads (1 run)" in kinds
     assert "0.02 in bf16" in kinds
     assert "Precisions are mixed (auto: full fine-tuning; bf16: adapter): give --precision" in " ".join(told)
-    assert "Scored rows whose text is also in train: sst 17." in told
+    assert "Test rows whose text is also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
+
+
+@pytest.mark.parametrize(
+    ("kept", "edges"),
+    [
+        ([1e-3, 1e-3, 3e-3], "full fine-tuning, learning_rate 0.001 (lowest) on 2 of 3"),
+        ([3e-3, 3e-3, 3e-3], "full fine-tuning, learning_rate 0.003 (highest) on 3 of 3"),
+        ([1e-3, 2e-3, 3e-3], ""),
+    ],
+)
+def test_a_row_that_kept_an_end_of_what_it_tried_is_told(kept: list[float], edges: str, tmp_path: Path) -> None:
+    tune = {"full": {"learning_rate": [2e-3, 1e-3, 3e-3], "precision": ["fp32", "bf16"]}, "adapter": {"epochs": [4]}}
+    study = make(tmp_path, methods=["full", "adapter"], targets=["sst", "mr", "trec"], seeds=[1, 2], tune=tune)
+    for target, rate in zip(study.study.targets, kept, strict=True):
+        study.add("full", target, 1, recipe=Recipe(trainable="full", epochs=4, learning_rate=rate))
+        study.add("full", target, 2, recipe=Recipe(trainable="full", epochs=4, learning_rate=1e-3))
+        study.add("adapter", target, 1)
+    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if note.startswith("Most targets kept")]
+    assert [note.split(": ")[1].rstrip(".") for note in told] == ([edges] if edges else [])
 
 
 def test_different_steps_and_settings_are_told(tmp_path: Path) -> None:
