@@ -149,7 +149,7 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
             numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
             if len({*numbers}) < 2 or len(numbers) < len(values):
                 continue
-            kept = Counter(scored.recipe.flat()[key] for scored in tuned)
+            kept = Counter(scored.recipe.flat().get(key) for scored in tuned)
             for word, end in (("lowest", min(numbers)), ("highest", max(numbers))):
                 if 2 * kept[end] > len(tuned):
                     yield f"{row.title}, {key} {value_text(end)} ({word}) on {kept[end]} of {len(tuned)}"
