@@ -230,9 +230,10 @@ def test_a_model_that_goes_through_tasks_before_each_target_says_what_it_forgot_
 def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_as_it_was(workspace: Workspace) -> None:
     still = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
     small = study(
-        methods=["adapter", "through", "warm"],
+        methods=["adapter", "through", "one", "warm"],
         rows={
             "through": {"method": "adapter", "through": ["pairs", "meals"], "recipe": still},
+            "one": {"method": "adapter", "through": ["meals"], "recipe": still},
             "warm": {"method": "adapter", "of": "adapter", "sources": ["meals"], "recipe": still},
         },
         sources=["meals", "pairs"],
@@ -255,6 +256,10 @@ def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_a
     first, second, last = map(weights, steps)
     assert all(torch.equal(second[name], last[name]) for name in last)
     assert not all(torch.equal(first[name], second[name]) for name in second)
+    # Built on the same adapter, of which a probe chooses whether the warm-started one begins as it.
+    one, warm = found["one"], found["warm"]
+    assert (one.anchor, warm.anchor, one.sources[0].run) == ("meals", None, warm.sources[0].run)
+    assert one.run != warm.run
     (cell,) = [entry for entry in result.entries if entry.method == "through"]
     assert cell.total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
     runs = StudyRuns(result, workspace.ledger)
