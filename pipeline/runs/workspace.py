@@ -77,7 +77,7 @@ class Workspace:
         """The backbone as models of ``recipes`` read it: with its pooler if one of them pools by it."""
         if not any(recipe.pooling == "pooler" for recipe in recipes):
             return self.backbone
-        return self._once("pooler", self.backbone.with_pooler)
+        return self._once(("pooler", self.backbone_name), self.backbone.with_pooler)
 
     @cached_property
     def store(self) -> Store:
@@ -97,7 +97,12 @@ class Workspace:
         """The same with another backbone, which is read once however often it is asked for; None is its own."""
         if backbone is None or backbone == self.backbone_name:
             return self
-        return self._once(("on", backbone), lambda: replace(self, backbone_name=backbone))
+        return self._once(("on", backbone), lambda: self._with_backbone(backbone))
+
+    def _with_backbone(self, name: str) -> Workspace:
+        other = replace(self, backbone_name=name)
+        object.__setattr__(other, "_memory", self._memory)  # rows are the same whatever reads them
+        return other
 
     def task(self, name: str) -> Task:
         """A task by name, alias or file; read once a command."""
@@ -132,7 +137,7 @@ class Workspace:
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:
         """The recipe as ``task`` is trained by it here; its extra tasks under their own names, not aliases."""
-        key = recipe, task.model_dump_json(), joint
+        key = self.backbone_name, recipe, task.model_dump_json(), joint
         return self._once(key, lambda: self._resolved(recipe, task, joint))
 
     def _resolved(self, recipe: Recipe, task: Task, joint: bool) -> Recipe:

@@ -7,12 +7,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.data.load import TaskData, fingerprint
+from pipeline.data.load import TaskData, fingerprint, load_all_rows
 from pipeline.data.overlap import overlapping_rows
+from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Scoring
 from pipeline.system.errors import PipelineError
-from tests.nano import write_tasks
+from tests.nano import save_backbone, write_tasks
 
 
 def rows(split: str, size: int, *texts: str) -> pd.DataFrame:
@@ -151,3 +153,25 @@ def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
         found = read(place, dev_limit=8, scoring=Scoring(rows=scoring))  # type: ignore[arg-type]
         sizes[scoring] = (len(found.dev), len(found.scored))
     assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (12, 8)}
+
+
+def test_rows_are_read_once_for_all_backbones(
+    place: Workspace, backbone_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeper = save_backbone(tmp_path / "deeper", "bert", num_hidden_layers=3)
+    read_tasks = list[str]()
+
+    def counted(task: Task, *args: Any, **kwargs: Any) -> TaskData:
+        read_tasks.append(task.name)
+        return load_all_rows(task, *args, **kwargs)
+
+    monkeypatch.setattr("pipeline.runs.workspace.load_all_rows", counted)
+    other = place.on(str(deeper))
+    films = place.task("films")
+    assert place.task_data(films, 20, 1) is other.task_data(films, 20, 1)
+    assert read_tasks == ["films"]
+    # What depends on the backbone is not shared.
+    assert (place.backbone.layers, other.backbone.layers) == (2, 3)
+    recipe = Recipe(trainable="adapter", pooling="pooler")
+    assert place.backbone_for(recipe).identity["weights"] != other.backbone_for(recipe).identity["weights"]
+    assert place.resolve(Recipe(trainable="full"), films) == other.resolve(Recipe(trainable="full"), films)
