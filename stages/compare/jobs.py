@@ -373,7 +373,7 @@ class Jobs:
             return
         try:
             scores = {part.task: self.get(job).score(part.task) for part in job.parts}
-            outcome = ", ".join(f"{task} {score.metric} {score.dev:.4f}" for task, score in scores.items())
+            outcome = ", ".join(f"{task} dev {score.metric} {score.dev:.4f}" for task, score in scores.items())
         except PipelineError as error:
             outcome = f"failed: {error}"
         left, count = self.to_train, self._count

@@ -324,7 +324,7 @@ def test_progress_counts_the_runs_of_the_whole_study(workspace: Workspace, capsy
     assert "study small: 0 of 4 runs done" in error
     lines = [line for line in error.splitlines() if line.startswith("[")]
     assert [line.partition(" runs")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
-    assert " left] full films seed 0: films accuracy 0." in lines[0]
+    assert " left] full films seed 0: films dev accuracy 0." in lines[0]
     assert "left" not in lines[-1]
     compare(two, again(workspace))
     error = capsys.readouterr().err
