@@ -174,7 +174,7 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
 
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
-    """A line a run: name, date, kind, tasks, score on the test rows, seed, size."""
+    """A line a run: name, date, kind, tasks, score, seed, size."""
     lines = [
         f"{record.run}  {record.finished_at[:10]}  {record.kind:<10} {record.task:<12} seed {record.seed:<3}"
         f" {record.metric} {record.value:.4f}  {size_text(row.size):>9}"

@@ -36,7 +36,7 @@ def runs_list(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Every finished run with its date, task, score on the test rows, seed and size.
+    """Every finished run with its date, task, score (on test rows where it has any, else on dev), seed and size.
 
     Args:
         task: Only runs that trained on this task.

@@ -1,4 +1,4 @@
-"""Extra data: add another task's training rows to a target's, without the test rows."""
+"""Extra data: add another task's training rows to a target's, without those whose text it is scored or validated on."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -53,7 +53,7 @@ class Scores:
 
     @property
     def scored(self) -> tuple[str, float]:
-        """What the test rows are, a test split or part of another split, and the score on them."""
+        """Which rows the score is of, dev where none are held out, and the score."""
         return ("dev", self.dev) if self.test is None else ("held out", self.test)
 
 

@@ -83,7 +83,9 @@ class TaskScore(BaseModel, frozen=True):
     test_in_train: int = Field(0, description="test rows that are also in train, where dev only chooses")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
-    dev_rows: str | None = Field(None, description="fingerprint of the test rows, where others may come to be scored")
+    dev_rows: str | None = Field(
+        None, description="fingerprint of the rows that are scored, where others may come to be"
+    )
     before: float | None = Field(None, description="the score when it was learned: forgetting is before - value")
 
     @property

@@ -15,7 +15,7 @@ from pipeline.stats.metrics import THRESHOLDS
 
 
 def choices_table(runs: StudyRuns) -> Table | None:
-    """One line a line of the main table; None where every target has test rows of its own."""
+    """One line a line of the main table; None where every target has test rows apart from its validation rows."""
     if runs.scored and all(scored.score.test is not None for scored in runs.scored):
         return None
     rows = ((line_cell(runs, line), Cell(_text(runs, line))) for line in runs.lines)

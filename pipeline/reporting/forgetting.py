@@ -1,4 +1,4 @@
-"""Forgetting: how well a model still answers its first task after training on a second."""
+"""Forgetting: how well a model still answers an earlier task after training on later ones."""
 
 import statistics
 from collections.abc import Iterable, Iterator
@@ -51,7 +51,7 @@ class Proof:
 
 @once
 def changes(runs: StudyRuns) -> list[Change]:
-    """How training on a second task changed the score on the first: sequential tuning, with the first task's head."""
+    """How training on later tasks changed the score on an earlier one, with its own head: of sequential tuning."""
     measured = [change for line in runs.lines for change in _measured(runs, line)]
     pairs = {c: [(run, _learned(runs, run, c.source)) for run in c.runs] for c in measured}
     verdicts = judge({c: runs.difference_of_pairs(own, c.source) for c, own in pairs.items()})
@@ -175,7 +175,7 @@ def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
             continue
         worst, comparison = min(lost, key=lambda pair: pair[0].difference)
         yield (
-            f"{title}: training on a second task lowered the score on the first in {len(lost)} of {pairs}, most on"
+            f"{title}: training on later tasks lowered the score on an earlier one in {len(lost)} of {pairs}, most on"
             f" {worst.source} after {worst.target}: {points(worst.difference)} points ({interval_text(comparison)})."
         )
     proven = [runs.study.title(proof.row) for proof in proofs(runs)]

@@ -24,7 +24,7 @@ class Adapter:
     dev: float
     """Its score on the target's validation rows."""
     value: float | None
-    """The same on those that are scored; None where it is not known."""
+    """The same on its test rows; None where it is not known."""
     steps: int | None
     own: bool
     """Whether the target is its task. Predictions of others on the target are not kept."""

@@ -78,7 +78,7 @@ def _machines(runs: StudyRuns) -> Iterator[str]:
 
 
 def scoring_text(runs: StudyRuns) -> str:
-    """Which rows are scored and which choose, in one sentence."""
+    """Which are the test and the validation rows, in one sentence."""
     targets: dict[str, list[str]] = {}
     for target in runs.study.targets:
         targets.setdefault(_NOTES["scoring"][runs.study.scoring.of(target)], []).append(target)
@@ -127,7 +127,8 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
         if len(row.trials) > 1:
             values = "; ".join(f"{key} {', '.join(map(value_text, own))}" for key, own in (row.tune or {}).items())
             yield (
-                f"{row.title} was tuned on dev ({values}; {len(row.trials)} trials on {where[runs.study.tune_on]})."
+                f"{row.title} was tuned on the validation rows ({values}; {len(row.trials)} trials on"
+                f" {where[runs.study.tune_on]})."
                 " Its seconds count all trials, and no table shows the scores of the others."
             )
     if edges := list(_edges(runs)):

@@ -222,4 +222,4 @@ def _variants(runs: StudyRuns, leading: Line) -> str:
     ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
     on = {other: [target for target in ours if ours[target] == other] for other in dict.fromkeys(ours.values())}
     said = [f"on {listed(targets)} as {runs.title(other)}" for other, targets in on.items() if other != leading]
-    return f" ({listed(said)}, which choosing rows prefer)" if said else ""
+    return f" ({listed(said)}, as the validation rows prefer)" if said else ""

@@ -57,7 +57,7 @@ class Study(BaseModel):
     limit: Rows | None = Field(None, description="training rows of every task")
     target_limit: Rows | None = Field(None, description="training rows of the target, sources keep `limit`")
     dev_limit: Rows | None = Field(
-        None, ge=2, description="rows of dev that choose, and as many that are scored unless they are held out of train"
+        None, ge=2, description="validation rows, and as many test rows unless these are held out of train"
     )
     scoring: Scoring = Field(Scoring(), description="which are the validation rows and which the test rows")
     recipe: dict[str, Any] = Field({}, description="of every row")

@@ -1,6 +1,6 @@
 """The run of a row of method ``ensemble``: it joins the saved predictions of finished runs and trains nothing.
 
-Members and weights are chosen on the validation rows, and the ensemble is scored on the others, as every row is.
+Members and weights are chosen on the validation rows, and the ensemble is scored on the test rows, as every row is.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def test_a_variant_stands_for_its_fusion_where_the_rows_that_choose_prefer_it(tm
     cells = dict(zip(table.columns, table.rows[0], strict=True))
     assert cells["sst"].detail.startswith("siamese fusion against") and cells["mr"].detail.startswith("against")
     (sentence,) = opponents_sentences(runs)
-    assert sentence.startswith("Fusion (on sst as siamese fusion, which choosing rows prefer), against the best row")
+    assert sentence.startswith("Fusion (on sst as siamese fusion, as the validation rows prefer), against the best row")
 
 
 def test_what_was_chosen_by_the_scores_that_are_shown_is_not_tested(tmp_path: Path) -> None:

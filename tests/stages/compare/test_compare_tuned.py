@@ -202,8 +202,9 @@ def test_trials_of_a_source_whose_seed_is_fixed_count_in_the_seed_where_they_wer
 def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> None:  # type: ignore[no-untyped-def]
     workspace, result, folder = compared
     page = (folder / "tables.md").read_text()
-    assert "adapter was tuned on dev (learning rate" not in page  # keys are named as they are written
-    assert "adapter was tuned on dev (learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse" in page
+    assert "adapter was tuned on the validation rows (learning rate" not in page  # keys are named as they are written
+    tried = "(learning_rate 1e-06, 0.005, 0.002; 3 trials on seed 1; other seeds reuse"
+    assert f"adapter was tuned on the validation rows {tried}" in page
     assert "Rows were not tuned alike (trials: full fine-tuning 1, adapter 3, fusion 4)" in page
     kept = {entry.seed: workspace.ledger.find(str(entry.run)) for entry in result.entries if entry.method == "adapter"}
     is_edge = {1e-6: "lowest", 5e-3: "highest"}.get(kept[1].recipe.learning_rate)
