@@ -108,7 +108,7 @@ def test_the_summary_says_what_the_tests_found(report: Report, runs: StudyRuns) 
     (each,) = (s for s in report.summary if s.startswith("Target by target, of 2, against full fine-tuning: "))
     assert "; fusion better on 2" in each
     assert any(s.startswith("With 100 training rows, on the mean of sst and sts") for s in report.summary)
-    assert any("lowered the score on the first in 4 of 4 pairs" in s for s in report.summary)
+    assert any("lowered the score on an earlier one in 4 of 4 pairs" in s for s in report.summary)
     assert any(s.startswith("Adapter and fusion forget nothing") for s in report.summary)
     assert report.summary[-1] == f"1 of {len(runs.result.entries)} cells have no run: see the notes."
 
