@@ -94,7 +94,7 @@ def export(
             another folder that would be replaced.
     """
     _check_place(folder)
-    found = _found(target, using, workspace, needs_hub_backbone=push_to is not None and format == "adapterhub")
+    found = _found(target, using, workspace, push_to if format == "adapterhub" else None)
     trained = _restored(found)
     with full_memory_explained(f"export --target {target}", "close other programs"):
         written, checked = _write(found, trained, folder, workspace, writer, quantise, licence)
@@ -113,7 +113,7 @@ def export(
     )
 
 
-def _found(target: str, using: str, workspace: Workspace, needs_hub_backbone: bool) -> Target:
+def _found(target: str, using: str, workspace: Workspace, push_to: str | None) -> Target:
     """The model to export; one that others can load, if it is to be pushed to the Hub without its encoder."""
     if using.startswith(ENSEMBLE):
         raise PipelineError(
@@ -121,10 +121,10 @@ def _found(target: str, using: str, workspace: Workspace, needs_hub_backbone: bo
         )
     found = target_of(workspace.task(target), using, workspace, ())
     backbone = found.workspace.backbone
-    if needs_hub_backbone and backbone.is_folder:
+    if push_to is not None and backbone.is_folder:
         raise PipelineError(
-            f"--push-to-hub: the encoder is a folder here, {backbone.name}, which nobody else has: give its Hub id with"
-            " --backbone (its weights are compared)"
+            f"--push-to-hub {push_to}: the encoder is a folder here, {backbone.name}, which nobody else has: give its"
+            " Hub id with --backbone (its weights are compared)"
         )
     return found
 

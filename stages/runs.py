@@ -328,6 +328,7 @@ def _settings(record: RunRecord) -> dict[str, Any]:
         "backbone": f"{record.backbone} ({str(weights)[:8]})",
         "sources": ", ".join(f"{source.task}@{source.run}" for source in record.sources) or None,
         "anchor": record.anchor,
+        "start": record.identity.get("start"),
     }
     for task in record.trained_on:
         start = f"{task}." if len(record.trained_on) > 1 else ""

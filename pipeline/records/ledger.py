@@ -201,6 +201,11 @@ class RunRecord(BaseModel, frozen=True):
         return self.scores[self.trained_on[0]]
 
     @property
+    def is_continued_adapter(self) -> bool:
+        """Whether it is an adapter that goes on from its source, which others may start as or not."""
+        return self.kind == "adapter" and "start" in self.identity
+
+    @property
     def recipe(self) -> Recipe:
         """What the recipes of its tasks agree in: all that concerns the encoder and its training."""
         return self.recipe_of(self.trained_on[0])

@@ -40,9 +40,16 @@ def contrasts(runs: StudyRuns) -> list[Contrast]:
         for target in runs.study.targets
     }
     return [
-        Contrast(line, bases[line], line.source or ", ".join(runs.study.partners(line.row, target)), target, comparison)
+        Contrast(line, bases[line], _sources(runs, line, target), target, comparison)
         for (line, target), comparison in judge(family).items()
     ]
+
+
+def _sources(runs: StudyRuns, line: Line, target: str) -> str:
+    """The tasks that a line has learned from beside the target, those learned in turn in their order."""
+    turn = runs.study.turn(line.row, target)
+    tasks = turn[: turn.index(target)] if target in turn else runs.study.partners(line.row, target)
+    return line.source or ", ".join(tasks)
 
 
 def built_on_table(runs: StudyRuns) -> Table | None:

@@ -129,6 +129,8 @@ def _learned(runs: StudyRuns, run: str, task: str) -> str | None:
 
 
 def _proven(runs: StudyRuns, name: str) -> Proof | None:
+    if runs.study.row(name).through:  # one adapter learns a task over another, which it may forget
+        return None
     pairs, used, adapters, backbones = set[tuple[str, str]](), dict[str, None](), set[str](), list[str]()
     for (target, group), source in product(runs.groups(Line(name)).items(), runs.study.all_tasks):
         if source == target or any(scored.record.kind not in ("adapter", "fusion") for scored in group):

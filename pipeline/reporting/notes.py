@@ -47,6 +47,7 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
         train=_sizes(train),
         rows=_sizes(rows),
         scoring=scoring_text(runs),
+        kind="test" if all(scored.score.test is not None for scored in main) else "scored",
         places="; in ".join(sorted(places)),
         leaks=", ".join(f"{target} {rows}" for target, rows in leaks.items()),
     )
@@ -133,7 +134,7 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
             )
     if edges := list(_edges(runs)):
         yield (
-            "Most targets kept the lowest or highest value that was tried, so one beyond it may be better:"
+            "Most choices were the lowest or highest value that was tried, so one beyond it may be better:"
             f" {'; '.join(edges)}."
         )
     if runs.study.unequal_trials:
@@ -141,19 +142,25 @@ def _trials(runs: StudyRuns) -> Iterator[str]:
 
 
 def _edges(runs: StudyRuns) -> Iterator[str]:
-    """Each tuned row and number of which more than half of the targets kept the same end of what was tried."""
-    first = runs.study.seeds[0]  # other seeds may reuse its choice
+    """Each tuned row and number of which more than half of the choices were the same end of what was tried.
+
+    Of two values each is an end: of such a grid, only that all choices were the same one is told.
+    """
+    study = runs.study
+    tuned_on = study.seeds if study.tune_on == "each seed" else study.seeds[:1]  # other seeds reuse the choice
     for name in runs.rows:
-        row = runs.study.row(name)
-        tuned = [scored for scored in runs.all(name) if scored.entry.seed == first]
+        row = study.row(name)
+        # A joint model stands in the cell of each of its targets.
+        chosen = {one.record.run: one.recipe.flat() for one in runs.all(name) if one.entry.seed in tuned_on}
         for key, values in (row.tune or {}).items():
-            numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-            if len({*numbers}) < 2 or len(numbers) < len(values):
+            numbers = {value for value in values if isinstance(value, int | float) and not isinstance(value, bool)}
+            if len(numbers) < 2 or len(numbers) < len({*map(str, values)}):
                 continue
-            kept = Counter(scored.recipe.flat().get(key) for scored in tuned)
+            kept = Counter(recipe.get(key) for recipe in chosen.values())
+            least = len(chosen) if len(numbers) == 2 else len(chosen) // 2 + 1
             for word, end in (("lowest", min(numbers)), ("highest", max(numbers))):
-                if 2 * kept[end] > len(tuned):
-                    yield f"{row.title}, {key} {value_text(end)} ({word}) on {kept[end]} of {len(tuned)}"
+                if end and kept[end] >= least > 0:  # nothing is tried below 0
+                    yield f"{row.title}, {key} {value_text(end)} ({word}) in {kept[end]} of {len(chosen)}"
 
 
 def _source_seed(runs: StudyRuns) -> Iterator[str]:

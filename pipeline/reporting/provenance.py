@@ -22,7 +22,9 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
     identity = {name: value for name, value in record.identity.items() if name not in named}
     for task in record.trained_on:
         identity[task] = {key: value for key, value in record.described(task).items() if key != "recipe"}
-    taken = "start candidate, run" if record.kind == "adapter" else "source, run"
+    taken = "source, run"
+    if record.kind == "adapter" and not record.is_continued_adapter:
+        taken = "start candidate, run"
     identity |= {f"{taken} {source.run}": source.digest for source in record.sources}
     made_with = dict(record.provenance)
     if made_with.pop("dirty", False):

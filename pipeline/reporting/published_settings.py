@@ -197,7 +197,7 @@ def published_data_table(runs: StudyRuns) -> Table | None:
         theirs = setting["rows"].get(task, (None, None))
         for part, known, ours in (
             ("training", theirs[0], {score.train_rows for score in scores}),
-            ("test", theirs[1], {score.scored_rows for score in scores}),
+            ("scored", theirs[1], {score.scored_rows for score in scores}),
         ):
             shown = " / ".join(map(count, sorted(ours))) or MISSING
             rows.append((f"{task}, {part} rows", count(known), shown))

@@ -252,9 +252,9 @@ def answers_several(cells: Iterable[Iterable[Scored]]) -> bool:
 def continued(record: RunRecord) -> Sequence[SourceRun]:
     """The runs whose models a run continues or reads.
 
-    The sources of an adapter are only candidates for its start, compared on training rows.
+    The sources of an adapter are only candidates for its start, compared on training rows, unless it goes on from one.
     """
-    return record.sources if record.kind != "adapter" else ()
+    return record.sources if record.kind != "adapter" or record.is_continued_adapter else ()
 
 
 def runs_of(group: Iterable[Scored]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class RunRequest:
     seed: int
     adapters: tuple[Artifact, ...] = ()
     """The sources of a fusion, in its order, or of a merged adapter; for an adapter those of other tasks that it may be
-    warm-started from."""
+    warm-started from, or the one that it continues."""
     in_turn: bool = False
     """An adapter starts as the one in ``adapters``, without a choice: one adapter goes through tasks in turn."""
     start: RunRecord | None = None

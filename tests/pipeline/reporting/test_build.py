@@ -184,13 +184,13 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
     report = build_report(study.result, study.ledger, tmp_path / "out")
     told = report.notes
     assert "nano" in told[0]
-    assert "Training rows: sst 900/1000; test rows: sst 400." in told
+    assert "Training rows: sst 900/1000; scored rows: sst 400." in told
     assert "Computed in auto by unknown hardware; in bf16 by CPU, 2 threads." in told
     (kinds,) = [note for note in told if "kinds of hardware" in note]
     assert "2 kinds of hardware: unknown hardware (1 run); CPU, 2 threads (1 run)" in kinds
     assert "0.02 in bf16" in kinds
     assert "Precisions are mixed (auto: full fine-tuning; bf16: adapter): give --precision" in " ".join(told)
-    assert "Test rows whose text is also in train: sst 17." in told
+    assert "Texts of scored rows that are also in train: sst 17." in told
     assert report.missing == ("adapter sst seed 2: no memory",)
     assert not any("Epoch budgets" in note for note in told)
 
@@ -198,19 +198,26 @@ def test_the_notes_say_what_a_reader_must_know(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kept", "edges"),
     [
-        ([1e-3, 1e-3, 3e-3], "full fine-tuning, learning_rate 0.001 (lowest) on 2 of 3"),
-        ([3e-3, 3e-3, 3e-3], "full fine-tuning, learning_rate 0.003 (highest) on 3 of 3"),
+        ([1e-3, 1e-3, 3e-3], "full fine-tuning, learning_rate 0.001 (lowest) in 2 of 3"),
+        ([3e-3, 3e-3, 3e-3], "full fine-tuning, learning_rate 0.003 (highest) in 3 of 3"),
         ([1e-3, 2e-3, 3e-3], ""),
     ],
 )
 def test_a_row_that_kept_an_end_of_what_it_tried_is_told(kept: list[float], edges: str, tmp_path: Path) -> None:
-    tune = {"full": {"learning_rate": [2e-3, 1e-3, 3e-3], "precision": ["fp32", "bf16"]}, "adapter": {"epochs": [4]}}
-    study = make(tmp_path, methods=["full", "adapter"], targets=["sst", "mr", "trec"], seeds=[1, 2], tune=tune)
+    # Of two values some are an end whatever happens, and below a dropout of 0 there is nothing.
+    tune = {
+        "full": {"learning_rate": [2e-3, 1e-3, 3e-3], "precision": ["fp32", "bf16"]},
+        "frozen": {"learning_rate": [1e-3, 1e-2]},
+        "adapter": {"epochs": [4], "hidden_dropout": [0.0, 0.1, 0.2]},
+    }
+    methods, targets = ["full", "frozen", "adapter"], ["sst", "mr", "trec"]
+    study = make(tmp_path, methods=methods, targets=targets, seeds=[1, 2], tune=tune)
     for target, rate in zip(study.study.targets, kept, strict=True):
         study.add("full", target, 1, recipe=Recipe(trainable="full", epochs=4, learning_rate=rate))
         study.add("full", target, 2, recipe=Recipe(trainable="full", epochs=4, learning_rate=1e-3))
-        study.add("adapter", target, 1)
-    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if note.startswith("Most targets kept")]
+        study.add("frozen", target, 1, recipe=Recipe(trainable="head", learning_rate=1e-3 if target == "mr" else 1e-2))
+        study.add("adapter", target, 1, recipe=Recipe(trainable="adapter", epochs=4, hidden_dropout=0.0))
+    told = [note for note in notes(StudyRuns(study.result, study.ledger)) if note.startswith("Most choices were")]
     assert [note.split(": ")[1].rstrip(".") for note in told] == ([edges] if edges else [])
 
 

@@ -174,4 +174,7 @@ def test_rows_are_read_once_for_all_backbones(
     assert (place.backbone.layers, other.backbone.layers) == (2, 3)
     recipe = Recipe(trainable="adapter", pooling="pooler")
     assert place.backbone_for(recipe).identity["weights"] != other.backbone_for(recipe).identity["weights"]
-    assert place.resolve(Recipe(trainable="full"), films) == other.resolve(Recipe(trainable="full"), films)
+    top = Recipe.model_validate({"trainable": "adapter", "adapter": {"drop_layers": [2]}})
+    assert other.resolve(top, films).adapter.drop_layers == (2,)
+    with pytest.raises(PipelineError, match="layer"):
+        place.resolve(top, films)

@@ -16,7 +16,7 @@ from pipeline.cli.printing import print_plan
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, Manifest, Store
 from pipeline.reporting.entries import StudyResult
-from pipeline.reporting.forgetting import changes
+from pipeline.reporting.forgetting import changes, proofs
 from pipeline.reporting.notes import notes
 from pipeline.reporting.runs import StudyRuns
 from pipeline.runs.workspace import Workspace
@@ -266,6 +266,20 @@ def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_a
     starts = [note for note in notes(runs) if note.startswith("Start of")]
     assert [note.split(",")[0] for note in starts] == ["Start of warm"]
     assert compare(small, again(workspace))[0] == result
+
+
+def test_an_adapter_that_learns_tasks_in_turn_is_not_said_to_forget_nothing(workspace: Workspace) -> None:
+    """Its own runs on other targets are other adapters, but in each of them one task is learned over another."""
+    small = study(
+        methods=["adapter", "through"],
+        rows={"through": {"method": "adapter", "through": ["pairs", "meals", "films"]}},
+        targets=["films", "meals"],
+        sources=["pairs"],
+        limit=48,
+        recipe=QUICK | {"epochs": 1},
+    )
+    result, _ = compare(small, workspace)
+    assert {proof.row for proof in proofs(StudyRuns(result, workspace.ledger))} == {"adapter"}
 
 
 def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:

@@ -208,7 +208,7 @@ def test_the_report_tells_of_the_trials_but_not_of_their_scores(compared) -> Non
     assert "Rows were not tuned alike (trials: full fine-tuning 1, adapter 3, fusion 4)" in page
     kept = {entry.seed: workspace.ledger.find(str(entry.run)) for entry in result.entries if entry.method == "adapter"}
     is_edge = {1e-6: "lowest", 5e-3: "highest"}.get(kept[1].recipe.learning_rate)
-    told = f"adapter, learning_rate {kept[1].recipe.learning_rate} ({is_edge}) on 1 of 1." in page
+    told = f"adapter, learning_rate {kept[1].recipe.learning_rate} ({is_edge}) in 1 of 1." in page
     assert told == (is_edge is not None)
     choices = pd.read_csv(folder / "tables/choices.csv").set_index("method").iloc[:, 0]
     assert "settings (3)" in choices["adapter"] and "own adapter's settings (3)" in choices["fusion"]
