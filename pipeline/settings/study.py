@@ -111,6 +111,7 @@ class Study(BaseModel):
         """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
         rows = {name: self.row(name) for name in (*METHODS, *self.rows)}
         known = [name for name in self.methods if name in rows]
+        taken_in = (own for name in known for own in rows[name].own if own in rows)
         return [
             *self._unknown(rows),
             *(
@@ -126,7 +127,7 @@ class Study(BaseModel):
                 for each in self._ensemble_mistakes(name, rows)
             ),
             *self._mistakes_of_all(known),
-            *(each for name in known for each in self._without_partners(name)),
+            *(each for name in dict.fromkeys((*known, *taken_in)) for each in self._without_partners(name)),
             *self._nothing_to_run(known),
         ]
 

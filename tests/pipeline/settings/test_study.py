@@ -323,6 +323,17 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "rows.c.of: 'full' is a row of full, but adapter is built on adapter",
         ],
     ),
+    "an adapter through tasks that leave none, of a fusion": (
+        {
+            "methods": ["adapter", "fusion"],
+            "targets": ["sst", "sts"],
+            "rows": {
+                "in": {"method": "adapter", "through": ["sst"]},
+                "fusion": {"own": ["in"], "recipe": {"fusion": "standard"}},
+            },
+        },
+        ["rows.in.through: none for sst: add one, or leave it out of targets"],
+    ),
     "an adapter through tasks that leave none": (
         {
             "methods": ["full", "in"],
