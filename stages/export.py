@@ -15,6 +15,7 @@ from pipeline.exporting import hub
 from pipeline.exporting.card import Checked, Scores, Written, write_card
 from pipeline.exporting.check import Answers, check, compare
 from pipeline.exporting.trained import TASK_FILE, Texts, Trained
+from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
@@ -190,9 +191,19 @@ def _scores(found: Target) -> Scores:
     """What the run's record knows of its scores and rows; of an artifact without one, what its manifest does."""
     task, record = found.task.name, found.workspace.ledger.find(found.run)
     if record is not None:
-        return Scores.of_record(record, task)
+        return Scores.of_record(record, task, _learned_before(record, found.workspace.ledger))
     assert isinstance(found.trained, Artifact)
     return Scores.of_manifest(found.trained.manifest)
+
+
+def _learned_before(record: RunRecord | None, ledger: Ledger) -> tuple[str, ...]:
+    """The tasks of the adapters that an adapter started as, and those as others, as far as the ledger knows them."""
+    tasks: tuple[str, ...] = ()
+    while record is not None and record.kind == "adapter" and record.anchor is not None:
+        tasks = (record.anchor, *tasks)
+        start = next(source for source in record.sources if source.task == record.anchor)
+        record = ledger.find(start.run)
+    return tasks
 
 
 def _texts(trained: Trained, workspace: Workspace) -> tuple[Texts, str]:

@@ -30,9 +30,11 @@ class Scores:
     dev_in_train: int | None = None
     test_in_train: int | None = None
     added: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    """Tasks that the adapter was trained on before, the first one first."""
 
     @classmethod
-    def of_record(cls, record: RunRecord, task: str) -> Self:
+    def of_record(cls, record: RunRecord, task: str, before: tuple[str, ...] = ()) -> Self:
         score = record.score(task)
         return cls(
             metric=score.metric,
@@ -45,6 +47,7 @@ class Scores:
             dev_in_train=score.dev_in_train,
             test_in_train=score.test_in_train,
             added=tuple(score.added),
+            before=before,
         )
 
     @classmethod
@@ -197,6 +200,8 @@ def _data(trained: Trained, scores: Scores) -> list[str]:
     lines = [f"`{task.name}`{published}: {_count(scores.train_rows)} training rows."]
     if scores.added:
         lines.append(f"Rows of other tasks were added: {', '.join(scores.added)}.")
+    if scores.before:
+        lines.append(f"Before that, the adapter was trained on {', '.join(f'`{name}`' for name in scores.before)}.")
     if trained.adapters:
         sources = ", ".join(f"`{each.manifest.task}`" for each in trained.adapters)
         lines.append(f"The fused adapters were trained on {sources}.")

@@ -124,6 +124,18 @@ def test_a_run_that_was_scored_on_other_rows_says_so(
     assert metadata["model-index"][0]["results"][0]["dataset"]["split"] == "held out"
 
 
+def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
+    workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extract("pairs", quick("adapter", epochs=1), workspace, seed=0)
+    for task, start in (("meals", "pairs"), ("films", "meals")):
+        monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_, start=start: start)
+        extract(task, quick("adapter", epochs=1), workspace, seed=0, start_from=start)
+    export("films", tmp_path / "films", workspace, adapterhub, format="adapterhub", using="adapter")
+    text = (tmp_path / "films" / "README.md").read_text()
+    assert "Before that, the adapter was trained on `pairs`, `meals`." in text
+
+
 def test_a_full_model_of_the_ledger(
     workspace: Workspace, quick: Callable[..., Recipe], run: Command, tmp_path: Path
 ) -> None:
