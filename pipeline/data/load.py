@@ -51,9 +51,9 @@ class TaskData:
 
     train: pd.DataFrame
     dev: pd.DataFrame
-    """Validation rows: an epoch, an anchor, an adapter."""
+    """Validation rows, which choose an epoch, an anchor, an adapter."""
     test: pd.DataFrame | None = None
-    """Test rows; None where that is dev itself."""
+    """Test rows; None where dev is scored itself."""
     # How many training rows are left out because their text is in a dev split, by that split's task.
     dropped: Mapping[str, int] = field(default_factory=dict)
     # Training rows of other tasks, which follow the task's own, by task.

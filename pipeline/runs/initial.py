@@ -128,7 +128,7 @@ class Chooser:
         return next(iter(self.parts.values())).recipe
 
     @property
-    def fuses(self) -> bool:
+    def _fuses(self) -> bool:
         return self.recipe.trainable == "fusion"
 
     def choose(self) -> Choice:
@@ -156,16 +156,16 @@ class Chooser:
     @property
     def _is_probed(self) -> bool:
         """Whether linear probes choose the gates, and with them the sources."""
-        return self.fuses and self.recipe.fusion.form == "gated" and self.recipe.gated.start == "probe"
+        return self._fuses and self.recipe.fusion.form == "gated" and self.recipe.gated.start == "probe"
 
     def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
         request, recipe = self.request, self.recipe
         if request.in_turn:
             return request.adapters[0], {}
-        if self.fuses and recipe.fusion.form == "anchored":
+        if self._fuses and recipe.fusion.form == "anchored":
             return choose_anchor(request.adapters, recipe, self.scoring, self.workspace)
-        is_warm = self.fuses and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
+        is_warm = self._fuses and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
         if request.adapters and (request.kind == "adapter" or is_warm):
             start = choose_start(request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title)
             return start, {}
@@ -175,7 +175,7 @@ class Chooser:
         """The adapters that the model is built on, before probes choose among them: of a fusion the target's own, if it
         is there, and the best of the others."""
         adapters, recipe = self.request.adapters, self.recipe
-        if not self.fuses:
+        if not self._fuses:
             return adapters
         others, most = [each for each in adapters if not self._is_own(each)], recipe.fusion.best
         if self._is_probed and len(self.rows) >= LEAST:

@@ -102,6 +102,7 @@ class TrainingRun:
             "sources": [
                 {"task": source.task, "digest": source.digest} for source in self.sources(self.request.adapters)
             ],
+            # A warm-started adapter has the same sources, of which it may start as none.
             **({"start": "in turn"} if in_turn else {}),
             # Probes for a head that is a cosine once read what a linear one would.
             **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),

@@ -57,7 +57,7 @@ class Workspace:
     """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data. Rows that
     are held out of train are all scored."""
     scoring: Scoring = field(default_factory=Scoring)
-    """Which rows choose and which are scored; part of a run's data."""
+    """Which are the validation and the test rows; part of a run's data."""
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
     """Targets of a study. No task trains on their dev and test rows, which must not be a source's training rows."""

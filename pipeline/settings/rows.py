@@ -203,10 +203,10 @@ class Row(BaseModel):
     @property
     def built_on(self) -> Method | None:
         """The method whose finished runs this row's runs start from."""
-        if self.of is not None and self.method in ("adapter", "full"):
-            return "adapter" if self.method == "adapter" else "frozen"
-        if self.through and self.method == "adapter":
+        if self.method == "adapter" and (self.of or self.through):
             return "adapter"
+        if self.method == "full" and self.of:
+            return "frozen"
         return "full" if self.after else METHODS[self.method].built_on
 
     @property

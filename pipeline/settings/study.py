@@ -140,7 +140,7 @@ class Study(BaseModel):
                     yield f"{key}: '{name}' is no method ({there}): write a [rows.{name}] that says which it is"
 
     def _ensemble_mistakes(self, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
-        """Members and targets that have none of each other, and no rows that are scored alone."""
+        """Members and targets that have none of each other, and a study without test rows apart from dev."""
         targets, members = self.targets_of(name), [member for member in rows[name].members if member in rows]
         for member in members:
             if not {*targets} & {*self.targets_of(member)}:
