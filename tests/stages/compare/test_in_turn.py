@@ -1,0 +1,129 @@
+"""Tasks that one model or one adapter learns in turn: what it starts from, what it is scored on, what it forgets."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.records.ledger import RunRecord
+from pipeline.reporting.forgetting import changes, proofs
+from pipeline.reporting.notes import notes
+from pipeline.reporting.runs import StudyRuns
+from pipeline.runs.workspace import Workspace
+from stages.compare.compare import compare
+from tests.stages.compare.small import QUICK, again, study
+
+
+def test_a_model_that_goes_through_tasks_in_turn_is_scored_on_all_of_them(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "in-turn"],
+        rows={"in-turn": {"method": "sequential", "order": ["films", "meals", "pairs"]}},
+        targets=["films", "pairs"],
+        sources=["meals"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    cells = {entry.target: entry for entry in result.entries if entry.method == "in-turn"}
+    assert cells["films"].run == cells["pairs"].run
+    record = workspace.ledger.find(cells["pairs"].run)
+    assert (record.task, set(record.scores)) == ("pairs", {"films", "meals", "pairs"})
+    steps = workspace.ledger.lineage(record)
+    assert [(step.kind, step.task) for step in steps] == [
+        ("full", "films"), ("sequential", "meals"), ("sequential", "pairs"),
+    ]  # fmt: skip
+    assert record.scores["films"].before == steps[0].dev
+    assert cells["films"].total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
+    found = changes(StudyRuns(result, workspace.ledger))
+    assert [(change.source, change.target) for change in found] == [("films", "pairs"), ("meals", "pairs")]
+    assert all(change.comparison is not None for change in found)
+
+
+def test_a_model_that_goes_through_tasks_before_each_target_says_what_it_forgot_of_them(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "through"],
+        rows={"through": {"method": "sequential", "through": ["pairs", "meals"]}},
+        sources=["meals", "pairs"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    (cell,) = [entry for entry in result.entries if entry.method == "through"]
+    record = workspace.ledger.find(str(cell.run))
+    assert record is not None and record.task == "films"
+    assert [step.task for step in workspace.ledger.lineage(record)] == ["pairs", "meals", "films"]
+    found = changes(StudyRuns(result, workspace.ledger))
+    assert [(change.source, change.target) for change in found] == [("pairs", "films"), ("meals", "films")]
+
+
+def test_an_adapter_that_goes_through_tasks_begins_as_the_last_and_leaves_each_as_it_was(workspace: Workspace) -> None:
+    still = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
+    small = study(
+        methods=["adapter", "through", "one", "warm"],
+        rows={
+            "through": {"method": "adapter", "through": ["pairs", "meals"], "recipe": still},
+            "one": {"method": "adapter", "through": ["meals"], "recipe": still},
+            "warm": {"method": "adapter", "of": "adapter", "sources": ["meals"], "recipe": still},
+        },
+        sources=["meals", "pairs"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    found = {entry.method: workspace.ledger.find(str(entry.run)) for entry in result.entries}
+    steps = workspace.ledger.lineage(found["through"])
+    assert [(step.kind, step.task, step.anchor) for step in steps] == [
+        ("adapter", "pairs", None), ("adapter", "meals", "pairs"), ("adapter", "films", "meals"),
+    ]  # fmt: skip
+
+    def weights(record: RunRecord) -> dict[str, torch.Tensor]:
+        artifact = workspace.store.find(record.run)
+        assert artifact is not None
+        artifact.verify()
+        tensors = load_file(artifact.folder / "adapter.safetensors")
+        return {name.replace(f".adapters.{record.task}.", "."): tensor for name, tensor in tensors.items()}
+
+    first, second, last = map(weights, steps)
+    assert all(torch.equal(second[name], last[name]) for name in last)
+    assert not all(torch.equal(first[name], second[name]) for name in second)
+    # Built on the same adapter, of which a probe chooses whether the warm-started one begins as it.
+    one, warm = found["one"], found["warm"]
+    assert (one.anchor, warm.anchor, one.sources[0].run) == ("meals", None, warm.sources[0].run)
+    assert one.run != warm.run
+    (cell,) = [entry for entry in result.entries if entry.method == "through"]
+    assert cell.total_seconds == pytest.approx(sum(step.cost.seconds for step in steps))
+    runs = StudyRuns(result, workspace.ledger)
+    starts = [note for note in notes(runs) if note.startswith("Start of")]
+    assert [note.split(",")[0] for note in starts] == ["Start of warm"]
+    assert compare(small, again(workspace))[0] == result
+
+
+def test_an_adapter_that_learns_tasks_in_turn_is_not_said_to_forget_nothing(workspace: Workspace) -> None:
+    """Its own runs on other targets are other adapters, but in each of them one task is learned over another."""
+    small = study(
+        methods=["adapter", "through"],
+        rows={"through": {"method": "adapter", "through": ["pairs", "meals", "films"]}},
+        targets=["films", "meals"],
+        sources=["pairs"],
+        limit=48,
+        recipe=QUICK | {"epochs": 1},
+    )
+    result, _ = compare(small, workspace)
+    assert {proof.row for proof in proofs(StudyRuns(result, workspace.ledger))} == {"adapter"}
+
+
+def test_joint_training_after_tasks_in_turn_goes_on_from_their_weights(workspace: Workspace) -> None:
+    small = study(
+        methods=["full", "multitask", "later"],
+        rows={"later": {"method": "multitask", "after": ["meals", "films"]}},
+        targets=["films", "pairs"],
+        sources=["meals"],
+        limit=48,
+    )
+    result, _ = compare(small, workspace)
+    (run,) = {entry.run for entry in result.entries if entry.method == "later"}
+    (plain,) = {entry.run for entry in result.entries if entry.method == "multitask"}
+    record, first = workspace.ledger.find(run), workspace.ledger.find(plain)
+    steps = workspace.ledger.lineage(record)
+    assert [(step.kind, step.task) for step in steps[:2]] == [("full", "meals"), ("sequential", "films")]
+    assert steps[1].weights_sha256 == record.sources[0].digest
+    # What it begins with counts: same recipe, rows and seed, another model.
+    assert record.recipe == first.recipe
+    assert workspace.ledger.curve(run)["loss"].tolist() != workspace.ledger.curve(plain)["loss"].tolist()
+    assert compare(small, again(workspace))[0] == result
