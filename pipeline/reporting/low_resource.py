@@ -8,7 +8,7 @@ from pipeline.reporting.cells import Verdicts, against_reference, line_cell, sco
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once
-from pipeline.reporting.text import amount_text, count, listed, marks_note
+from pipeline.reporting.text import amount_text, count, listed, marks_note, where_text
 
 
 class LowResource:
@@ -81,7 +81,7 @@ def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
     if curve is None:
         return
     scope = None if len(curve.targets) > 1 else curve.targets[0]
-    where, against = f"the mean of {listed(curve.targets)}" if scope is None else scope, runs.title(runs.reference)
+    where, against = where_text(runs.study, curve.targets), runs.title(runs.reference)
     for point in curve.points[:-1]:
         parts, same = [], []
         for row in curve.rows:

@@ -207,7 +207,7 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
         _SAYS[one.verdict]: [texts[kind] for kind in own if own[kind].verdict == one.verdict] for one in own.values()
     }
     said = [f"{says} {listed(group)}" for says, group in groups.items()]
-    where = where_text(runs.study.targets)
+    where = where_text(runs.study)
     tested = (duel for duel in _of_leading(runs) if duel.kind in own)
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     trials = f" It was chosen from more trials than {listed(more)}." if more else ""

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 
+from pipeline.settings.study import Study
 from pipeline.stats.paired import LEVEL, Comparison
 from pipeline.system.reading import read_toml
 
@@ -97,11 +98,15 @@ def listed(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""
 
 
-def where_text(targets: Sequence[str]) -> str:
-    """``sst``, ``the mean of sst and sts``, ``the mean of 9 targets``."""
+def where_text(study: Study, targets: Sequence[str] | None = None) -> str:
+    """``sst``, ``the mean of sst and sts``, ``the mean of 9 targets (one seed)``.
+
+    The intervals of one seed cover no other, which a sentence with a verdict has to say.
+    """
+    targets, seeds = targets or study.targets, " (one seed)" if len(study.seeds) == 1 else ""
     if len(targets) == 1:
-        return targets[0]
-    return f"the mean of {listed(targets) if len(targets) <= MOST_NAMED else f'{len(targets)} targets'}"
+        return targets[0] + seeds
+    return f"the mean of {listed(targets) if len(targets) <= MOST_NAMED else f'{len(targets)} targets'}{seeds}"
 
 
 def capital(text: str) -> str:

@@ -35,7 +35,7 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     for axis, (title, own) in zip(axes, groups.items(), strict=True):
         _draw(axis, own)
         axis.set_title(capital(title), loc="left")
-    axes[-1].set_xlabel(f"difference in points on {where_text(runs.study.targets)}")
+    axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}")
     numbers = [
         (title, name, one.difference, *one.interval, one.p_value, one.verdict)
         for title, own in groups.items()

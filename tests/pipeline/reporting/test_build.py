@@ -127,18 +127,20 @@ def many_rows(folder: Path) -> Report:
 def test_many_rows_have_a_sentence_a_verdict_the_highest_first(tmp_path: Path) -> None:
     report = many_rows(tmp_path)
     overview, cost = report.verdict
-    assert overview.startswith("The 6 other rows against full fine-tuning, on sst: 2 better, 1 worse and 3 not sign")
+    assert overview.startswith("The 6 other rows against full fine-tuning, on sst (one seed): 2 better, 1 worse and 3")
     main = {row["method"].text: row["sst (accuracy)"] for row in rows_of(report, "main")}
     assert overview.endswith(f"; the highest score is {main['higher, row'].text} (higher, row).")
     assert cost.startswith("Higher, row trains ")
     better, worse, same = report.summary
     assert re.fullmatch(
-        r"On sst, better than full fine-tuning: higher, row \(\+\d+\.\d points, 95 % CI \d+\.\d to \d+\.\d\);"
+        r"On sst \(one seed\), better than full fine-tuning:"
+        r" higher, row \(\+\d+\.\d points, 95 % CI \d+\.\d to \d+\.\d\);"
         r" up, row \(\+\d+\.\d, \d+\.\d to \d+\.\d\)\.",
         better,
     )
-    assert re.match(r"On sst, worse than full fine-tuning: down, row \(-\d+\.\d points, 95 % CI -", worse)
-    assert same.startswith("On sst, not significantly different from full fine-tuning: ") and same.count(", row (") == 3
+    assert re.match(r"On sst \(one seed\), worse than full fine-tuning: down, row \(-\d+\.\d points, 95 % CI -", worse)
+    assert same.startswith("On sst (one seed), not significantly different from full fine-tuning: ")
+    assert same.count(", row (") == 3
 
 
 def test_the_highest_score_of_a_column_is_marked(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_equal_methods_are_never_called_better_in_the_summary(tmp_path: Path) ->
             study.add(label, target, 1, predictions=predictions_of(target, quality, label), trained=10)
     report = build_report(study.result, study.ledger, tmp_path / "out")
     verdict = report.verdict[0]
-    assert verdict.startswith("On the mean of sst and sts, against full fine-tuning, not significant: adapter (")
+    assert verdict.startswith("On the mean of sst and sts (one seed), against full fine-tuning, not significant: adap")
     assert report.summary == ("Target by target, of 2, against full fine-tuning: no significant difference.",)
 
 

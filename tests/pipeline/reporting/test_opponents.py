@@ -111,7 +111,8 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
             mean_difference([*duel.parts.values()]).comparison(len(own)) for duel in own
         ]
     (sentence,) = opponents_sentences(runs)
-    assert sentence.startswith("Leading one, against the best row of each kind on sst, is better than the target alone")
+    where = "against the best row of each kind on sst (one seed)"
+    assert sentence.startswith(f"Leading one, {where}, is better than the target alone")
     assert "second" not in sentence
     table = opponents_table(runs)
     assert table is not None and table.columns == ("method", "against", "sst")
