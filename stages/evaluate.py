@@ -1,5 +1,6 @@
 """The score of a kept model on labelled rows, and whether these trained or chose it."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from pipeline.data.load import canonical_rows, fingerprint, load_all_rows, load_
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import name_of, read_table
 from pipeline.data.tasks import Metric, Task
+from pipeline.records.store import SourceRun
+from pipeline.runs.seen import sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
@@ -35,6 +38,8 @@ class Evaluation:
     """Rows whose text is in the run's training rows; None where it cannot be known."""
     chosen_on: int | None
     """Rows whose text is in those that chose its epoch; None where it cannot be known."""
+    sources_trained_on: dict[str, int | None]
+    """Rows whose text is in the training rows of a task that the model builds on, by task; None as above."""
 
     def summary(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,7 +86,19 @@ def evaluate(
         interval=score_interval(task.metric, prediction.values, labels),
         trained_on=trained,
         chosen_on=chosen,
+        sources_trained_on={
+            source: None if seen is None else int(seen.sum())
+            for source, seen in sources_seen(rows, _sources(model.run, workspace), workspace, task).items()
+        },
     )
+
+
+def _sources(run: str, workspace: Workspace) -> Sequence[SourceRun]:
+    """What ``run`` was built on, as its record or else its artifact says."""
+    record, artifact = workspace.ledger.find(run), workspace.store.find(run)
+    if record is not None:
+        return record.sources
+    return () if artifact is None else artifact.manifest.sources
 
 
 def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:

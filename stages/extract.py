@@ -1,5 +1,7 @@
 """Stage one: knowledge extraction, an adapter for a task on the frozen backbone."""
 
+from collections.abc import Sequence
+
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import starting_adapters
@@ -16,6 +18,7 @@ def extract(
     seed: int,
     limit: int | None = None,
     start_from: str | None = None,
+    without_rows_of: Sequence[str] = (),
     force: bool = False,
 ) -> RunRecord:
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
@@ -23,7 +26,11 @@ def extract(
     Args:
         start_from: the other tasks' adapters that it may begin as
             (:func:`pipeline.runs.sources.starting_adapters`).
+        without_rows_of: targets that the adapter is to help: training rows whose text stands in their dev or test are
+            left out.
     """
+    if without_rows_of:
+        workspace = workspace.apart_from(without_rows_of)
     own = workspace.task(task)
     starts = () if start_from is None else starting_adapters(start_from, own, recipe, workspace, seed)
     return TrainingRun(RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts), workspace).get(force)

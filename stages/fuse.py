@@ -32,7 +32,8 @@ def fuse(
         limit: training rows of each task; None: all.
         target_limit: training rows of the target, where they are others than ``limit``.
         sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
-            lacks is trained first, as is the target's own if the recipe takes it. ``best:N``: of the adapters that fit
+            lacks is trained first, apart from rows with a text of the target's dev or test, as is the target's own if
+            the recipe takes it. ``best:N``: of the adapters that fit
             the N that :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all
             that fit. In both cases none is trained.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
@@ -42,7 +43,10 @@ def fuse(
         recipe = recipe.changed({"best_sources": count})
     fusion, names = Fusion(workspace.task(target), recipe, workspace), None
     if sources is not None and count is None:
-        names = fusion.named(parse_sources(sources, workspace))
+        given = parse_sources(sources, workspace)
+        names = fusion.named(given)
+        if is_main_process() and (unused := [name.task for name in given if name not in names]):
+            print(f"note: a gated fusion trains its own adapter of {unused[0]}: --sources ignores it", file=sys.stderr)
         _train_missing(names, fusion, seed, limit, target_limit)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
@@ -67,6 +71,8 @@ def _train_missing(
     All that can be known to be wrong is raised before the first one starts.
     """
     workspace, missing = fusion.workspace, on_main_process(lambda: fusion.missing(names))
+    if missing:
+        workspace = workspace.apart_from([fusion.task.name])
     recipes = {name: fusion.adapter_recipe(workspace.task(name)) for name in missing}
     limits = dict.fromkeys([*recipes, fusion.task.name], limit)
     if target_limit is not None:

@@ -66,7 +66,7 @@ def pretrain(
         "score_start": True,
     }
     lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in found}
-    # No text is read that stands in dev of any of them.
+    # No text is read that stands in dev or test of any of them.
     data = {task.name: workspace.without_rows_of(found, task, workspace.task_data(task, limit, seed)) for task in found}
     return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
 

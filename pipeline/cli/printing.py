@@ -104,7 +104,12 @@ def print_evaluation(found: Evaluation, as_json: bool) -> None:
         f"run {found.run} on {found.rows} rows of {found.task}: {found.metric} {found.score:.4f}"
         f" (95 % CI {low:.4f} to {high:.4f})"
     ]
-    for count, what in ((found.trained_on, "the model was trained on"), (found.chosen_on, "its epoch was chosen on")):
+    sources = found.sources_trained_on
+    counts = [(found.trained_on, "the model was trained on"), (found.chosen_on, "its epoch was chosen on")]
+    counts += [(count, f"its source {task} was trained on") for task, count in sources.items() if count != 0]
+    if sources and not any(sources.values()) and None not in sources.values():
+        counts.append((0, f"its sources ({', '.join(sources)}) were trained on"))
+    for count, what in counts:
         known = "how many cannot be known" if count is None else f"{count} of {found.rows}"
         lines.append(f"rows with a text that {what}: {known}")
     print_result("\n".join(lines), found.summary(), as_json)

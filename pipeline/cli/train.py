@@ -31,6 +31,7 @@ def extract(
     drop_layers: str | None = None,
     train_layernorm: Flag = False,
     start_from: str | None = None,
+    without_rows_of: str | None = None,
     places: Places = Places(),
     training: Training = Training(),
     running: OneRun = OneRun(),
@@ -49,6 +50,8 @@ def extract(
         train_layernorm: Train the LayerNorms too; such an adapter cannot be fused.
         start_from: Initialise from another task's adapter (TASK, TASK@RUN, several with commas, or best for any in the
             store) if a linear probe shows that it helps; for tasks with few rows (fresh).
+        without_rows_of: Leave out training rows whose text stands in dev or test of these tasks, such as films: targets
+            that the adapter is to help (none).
     """
     announce(LIBRARIES)
     from stages import extract as stage
@@ -57,7 +60,16 @@ def extract(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
     workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
-    record = stage.extract(task, recipe, workspace, seed=seed, limit=limit, start_from=start_from, force=running.force)
+    record = stage.extract(
+        task,
+        recipe,
+        workspace,
+        seed=seed,
+        limit=limit,
+        start_from=start_from,
+        without_rows_of=names_in(without_rows_of) or (),
+        force=running.force,
+    )
     print_run(record, running.json)
     _tell_untrained(record, recipe, workspace, begun)
 

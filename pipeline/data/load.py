@@ -114,8 +114,8 @@ class TaskData:
         if train["label"].nunique() < 2:
             names = ", ".join(f"'{name}'" for name in dropped)
             raise PipelineError(
-                f"without the rows that stand in dev of {names}, {len(train)} training rows are left, too few to train"
-                " on: give rows that dev does not have"
+                f"without the rows that stand in dev or test of {names}, {len(train)} training rows are left, too few"
+                " to train on: give rows that these do not have"
             )
         return replace(self, train=train, dropped={**self.dropped, **dropped})
 

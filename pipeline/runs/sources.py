@@ -102,8 +102,14 @@ class Fusion:
         return tuple(map(self.workspace.store.current, chosen))
 
     def named(self, sources: Sequence[SourceName]) -> list[SourceName]:
-        """What is fused where ``sources`` are named: these, and the target's own adapter if the recipe takes that."""
+        """What is fused where ``sources`` are named: these, and the target's own adapter if the recipe takes that.
+
+        Raises:
+            PipelineError: they are the target alone.
+        """
         others = [name for name in sources if name.task != self.task.name]
+        if not others:
+            raise PipelineError(f"--sources {self.task.name}: that is the target itself: name other tasks")
         own = [name for name in sources if name.task == self.task.name] or [SourceName(self.task.name)]
         return [*others, *own] if self._takes_own else others
 

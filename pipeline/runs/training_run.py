@@ -25,6 +25,7 @@ from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again, splits_of
+from pipeline.runs.seen import seen_notes
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction, load_metric
@@ -164,6 +165,9 @@ class TrainingRun:
         start = initial_model(self.request, self.parts, self.backbone, ledger, self.name, chooser.choose)
         built, adapters = start.built, start.adapters
         model = built.model
+        if accelerator.is_main_process and self.request.adapters and not self.workspace.held_out:
+            for note in seen_notes(self.task, scoring.rows, self.sources(adapters), self.workspace):
+                print(f"note: {note}", file=sys.stderr)
         combine = self._surgery(model)
         data = self._training_data(model, scorings, accelerator)
         encoder = model.of(self.task.name).backbone
@@ -430,9 +434,9 @@ class TrainingRun:
 
 
 def _tell_overlap(name: str, data: TaskData) -> None:
-    """Say on stderr which rows of task ``name`` stand both in train and in dev, and what came of them."""
+    """Say on stderr which training rows of task ``name`` also stand in dev or test, and what came of them."""
     dropped = data.dropped.items()
-    notes = [f"{rows} training rows that also stand in dev of {other} are left out" for other, rows in dropped]
+    notes = [f"{rows} training rows that also stand in dev or test of {other} are left out" for other, rows in dropped]
     for other, added in data.added.items():
         left_out = added.in_dev + added.in_test + added.in_other_dev
         notes.append(

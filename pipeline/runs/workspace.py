@@ -60,7 +60,7 @@ class Workspace:
     """Which are the validation and the test rows; part of a run's data."""
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()
-    """Targets of a study. No task trains on their dev and test rows, which must not be a source's training rows."""
+    """Targets, on whose validation and test rows no other task trains."""
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -98,6 +98,15 @@ class Workspace:
         if backbone is None or backbone == self.backbone_name:
             return self
         return self._once(("on", backbone), lambda: self._with_backbone(backbone))
+
+    def apart_from(self, targets: Iterable[str]) -> Workspace:
+        """The same, where no other task trains on the dev and test rows of these."""
+        names = tuple(dict.fromkeys(self.task(name).name for name in targets))
+        if names == self.held_out:
+            return self
+        other = replace(self, held_out=names)
+        object.__setattr__(other, "backbone", self.backbone)
+        return other
 
     def _with_backbone(self, name: str) -> Workspace:
         other = replace(self, backbone_name=name)
@@ -197,8 +206,16 @@ class Workspace:
         return self._once((name, limit, seed), drawn)
 
     def held_out_rows(self, task: Task) -> pd.DataFrame:
-        """All validation and test rows, however few of them :attr:`dev_limit` leaves."""
-        return self._read(task).held_out
+        """All validation and test rows, however few of them :attr:`dev_limit` leaves.
+
+        Where dev is scored, the test split is there for later, with labels or without.
+        """
+        return self._once(("held out", task.model_dump_json()), lambda: self._held_out_rows(task))
+
+    def _held_out_rows(self, task: Task) -> pd.DataFrame:
+        rows = self._read(task).held_out
+        test = read_test_texts(task, self.data_of(task)) if self.scored_on(task) == "dev" else None
+        return rows if test is None else pd.concat([rows, test], ignore_index=True)
 
     def _usable(self, task: Task) -> TaskData:
         check_limit(self.dev_limit, "--dev-limit", "row of dev")
@@ -218,7 +235,7 @@ class Workspace:
                 data,
                 source.name,
                 extra_rows(source, self._read(source).train, task, each),
-                dev=pd.concat([self.held_out_rows(task), data.dev]),
+                dev=pd.concat([self._read(task).held_out, data.dev]),
                 test=test,
                 held_out=[self.held_out_rows(other) for other in others],
                 limit=limit,

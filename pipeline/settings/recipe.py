@@ -40,6 +40,8 @@ EPOCHS: dict[Trainable, int] = {"head": 4, "adapter": 4, "fusion": 3, "full": 4,
 STANDARD_FUSION_EPOCHS = 2
 MIN_STEPS = 400
 """Unless epochs are given. A few hundred rows need hundreds of steps (Mosbach et al. 2021, Zhang et al. 2021)."""
+EVALUATIONS = 10
+"""Scorings on dev where neither epochs nor min_steps are given."""
 OF_PREDICTION = frozenset({"head", "one_logit", "cosine_scale", "cosine_threshold", "score_loss"})
 """How what a model puts out for a task becomes its prediction and its loss."""
 _AT_FIRST = (("gate_start", "even"), ("min_steps", 0))
@@ -234,6 +236,16 @@ class Recipe(Part):
         if self.min_steps is not None:
             return self.min_steps
         return MIN_STEPS if self.epochs is None else 0
+
+    @property
+    def budget(self) -> dict[str, int | None]:
+        """How long it trains and how often it is scored, with what is unset as it is meant."""
+        is_usual = self.epochs is None and self.min_steps is None and self.evaluations is None
+        return {
+            "epochs": self.epochs or self.usual_epochs,
+            "min_steps": self.least_steps,
+            "evaluations": EVALUATIONS if is_usual else self.evaluations,
+        }
 
     def scored(self, epoch: int, epochs: int) -> bool:
         """Whether ``epoch`` (from 1) of ``epochs`` ends with a score on dev; ``evaluations`` are spread evenly.

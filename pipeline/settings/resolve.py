@@ -18,7 +18,6 @@ LEARNING_RATES: dict[Trainable, float] = {
     "full+adapter": 5e-5,
 }
 STANDARD_FUSION_LEARNING_RATE = 5e-4  # many weights, each with little to do
-EVALUATIONS = 10
 
 # All that a model is scored by which has nothing to train; a merged adapter also by what it is merged from and how.
 _SCORING = OF_PREDICTION.union(
@@ -194,13 +193,10 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
     anchored = recipe.trainable == "fusion" and recipe.fusion.form == "anchored"
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
-    usual_budget = recipe.epochs is None and recipe.min_steps is None
     # Where nothing trains, the start is all there is to score.
     usual_start = anchored or merges or (recipe.trainable == "head" and not has_weights)
     return {
-        "epochs": recipe.epochs or recipe.usual_epochs,
-        "min_steps": recipe.least_steps,
-        "evaluations": EVALUATIONS if usual_budget and recipe.evaluations is None else recipe.evaluations,
+        **recipe.budget,
         "learning_rate": modules,
         "head_learning_rate": None if head == modules else head,
         "pretrained": recipe.pretrained.model_copy(update=rates),

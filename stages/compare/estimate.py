@@ -102,7 +102,7 @@ class Estimate:
             task.name: workspace.task_data(task, limit, job.seed, own.extra)
             for task, own, limit in job.parts_in(workspace)
         }
-        recipe = recipe.model_copy(update={"epochs": recipe.epochs or recipe.usual_epochs})
+        recipe = recipe.model_copy(update=recipe.budget)
         train = {task: len(rows.train) for task, rows in data.items()}
         return _work(recipe, train, [len(rows.dev) for rows in data.values()])
 

@@ -324,7 +324,7 @@ def test_a_row_that_two_tasks_hold_out_counts_for_the_first(tmp_path: Path) -> N
     assert kept.dropped == {"first": 1, "second": 1}
     assert kept.train["text_a"].tolist() == whole.train["text_a"].drop([0, 4]).tolist()
     assert whole.without({"last": last}) is whole
-    with pytest.raises(PipelineError, match="stand in dev of 'second', 1 training rows are left"):
+    with pytest.raises(PipelineError, match="stand in dev or test of 'second', 1 training rows are left"):
         whole.without({"last": last, "second": whole.train.iloc[:5]})
 
 

@@ -83,3 +83,9 @@ def test_it_tells_probes_apart_that_all_vote_for_the_largest_class() -> None:
 def test_more_is_explained_only_where_rows_agree(gain: float, noise: float, family: int, more: bool) -> None:
     reference = np.random.default_rng(0).normal(size=50)
     assert explains_more(reference + gain + noise * np.random.default_rng(1).normal(size=50), reference, family) is more
+
+
+def test_probes_that_differ_by_the_same_in_every_row_need_no_test() -> None:
+    rows = np.random.default_rng(0).random(40)
+    verdicts = [explains_more(rows + gain, rows, 3) for gain in (0.1, 0.0, -0.1)]
+    assert verdicts == [True, False, False]

@@ -371,11 +371,11 @@ def test_what_a_study_scores_on_was_no_sources_training_row(workspace: Workspace
     record = workspace.ledger.find(next(e.run for e in result.entries if e.method == "sequential:meals"))
     source = workspace.ledger.find(record.sources[0].run)
     assert (record.own.train_rows, source.own.train_rows) == (len(films), len(meals))
-    assert "meals: 7 training rows that also stand in dev of films are left out" in capsys.readouterr().err
+    assert "meals: 7 training rows that also stand in dev or test of films are left out" in capsys.readouterr().err
 
     dev.assign(sentence=meals["sentence"].head(len(dev))).to_csv(data / "films" / "dev.csv", index=False)
     meals.head(len(dev)).to_csv(data / "meals" / "train.csv", index=False)
-    with pytest.raises(PipelineError, match="task 'meals': without the rows that stand in dev of 'films', 0 training"):
+    with pytest.raises(PipelineError, match="task 'meals': without the rows that stand in dev or test of 'films', 0 "):
         compare(small, dataclasses.replace(workspace))
 
 

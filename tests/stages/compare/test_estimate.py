@@ -47,7 +47,8 @@ def estimate(workspace: Workspace) -> Estimate:
     [
         (job("full", "films", epochs=2), 2 * 3 + 2 * 4),
         (job("full", "films", epochs=4), 4 * 3 + 4 * 4),
-        (job("full", "films"), 4 * 3 + 4 * 4),  # as many as the method has
+        (job("full", "films"), 134 * 3 + 10 * 4),  # 400 steps of three an epoch, scored ten times
+        (job("full", "films", batch_size=1, limit=96), 5 * 3 + 5 * 4),
         (job("full", "films", epochs=2, limit=48), 2 * 1.5 + 2 * 4),
         (job("full", "films", epochs=4, evaluations=1), 4 * 3 + 4),
         (job("full", "films", epochs=1, min_steps=12), 4 * 3 + 4 * 4),

@@ -1,0 +1,109 @@
+"""Which rows have a text that a model's sources were trained on: their score says less about new texts.
+
+A study leaves such rows out of its sources' training. Adapters of a store were trained for whatever they were.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.load import fingerprint, has_rows, read_test_texts
+from pipeline.data.overlap import overlapping_rows
+from pipeline.data.tasks import Task
+from pipeline.records.ledger import RunRecord, SourceRun
+from pipeline.records.store import Manifest
+from pipeline.runs.workspace import Workspace
+from pipeline.system.errors import PipelineError
+
+
+class Lesson(NamedTuple):
+    """What a run was trained on: rows of a task, as far as its record tells them."""
+
+    run: str
+    task: str
+    seed: int
+    limit: int | None
+    train: str
+    """Fingerprint of the training rows."""
+
+
+def sources_seen(
+    rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task
+) -> dict[str, np.ndarray | None]:
+    """Which ``rows`` (n,) have a text that a task of the sources was trained on, by task.
+
+    The training rows are drawn again from the task's data, and known by their fingerprint. None where they are others
+    and some of the task's training rows have such a text, or where its data are not at hand.
+
+    Args:
+        sources: what a model builds on; what these build on counts too.
+        target: the task of ``rows``; itself no source.
+    """
+    found = dict[str, np.ndarray | None]()
+    for lesson in _lessons(sources, workspace):
+        if lesson.task != target.name:
+            seen, before = _seen(rows, lesson, workspace, target), found.get(lesson.task, np.zeros(len(rows), bool))
+            found[lesson.task] = None if seen is None or before is None else seen | before
+    return found
+
+
+def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[str]:
+    """A line for each source that was trained on texts of ``dev`` or of the target's test rows, and what to do."""
+    test = read_test_texts(target, workspace.data_of(target))
+    parts = {"dev": dev} if test is None else {"dev": dev, "test": test}
+    kinds = np.repeat([*parts], [len(rows) for rows in parts.values()])
+    for task, seen in sources_seen(pd.concat(parts.values()), sources, workspace, target).items():
+        if seen is not None and seen.any():
+            counts = (f"{seen[kinds == kind].sum()} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
+            yield (
+                f"{' and '.join(counts)} of {target.name} also stand in the training rows of its source {task}, so its"
+                f" score there says less about new texts: extract --task {task} --without-rows-of {target.name} trains"
+                " an adapter without them"
+            )
+
+
+def _lessons(sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[Lesson]:
+    """What ``sources`` were trained on, and what they build on."""
+    waiting, visited = list(sources), set[str]()
+    while waiting:
+        source = waiting.pop(0)
+        if source.run in visited:
+            continue
+        visited.add(source.run)
+        record, artifact = workspace.ledger.find(source.run), workspace.store.find(source.run)
+        if record is not None:
+            yield from _of_record(record)
+            waiting += record.sources
+        elif artifact is not None:
+            yield _of_manifest(artifact.manifest)
+            waiting += artifact.manifest.sources
+
+
+def _of_record(record: RunRecord) -> Iterator[Lesson]:
+    for task in record.trained_on:
+        score = record.score(task)
+        yield Lesson(record.run, task, record.seed, score.limit, record.described(task)["data"]["train"])
+
+
+def _of_manifest(manifest: Manifest) -> Lesson:
+    return Lesson(manifest.run, manifest.task, manifest.seed, manifest.limit, manifest.train_rows)
+
+
+def _seen(rows: pd.DataFrame, lesson: Lesson, workspace: Workspace, target: Task) -> np.ndarray | None:
+    with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
+        task = workspace.task(lesson.task)
+        is_here = any(has_rows(task, folder) for folder in workspace.folders)
+        if not is_here and (task.hub is None or workspace.ledger.find(lesson.run) is None):
+            return None  # nobody waits for a download here
+        places = [replace(workspace, held_out=names) for names in ((), (target.name,))]  # what they read goes with them
+        for place in places:
+            train = place.task_data(task, lesson.limit, lesson.seed).train
+            if fingerprint(train) == lesson.train:
+                return overlapping_rows(train, rows)[1]
+        seen = overlapping_rows(places[0].task_data(task, None, 0).train, rows)[1]
+        return None if seen.any() else seen
+    return None

@@ -1,0 +1,142 @@
+"""Which rows of a target its sources were trained on: counted, told, and left out where that is asked for."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pipeline.cli.printing import print_evaluation
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.seen import sources_seen
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from stages.evaluate import evaluate
+from stages.extract import extract
+from stages.fuse import fuse
+
+Quick = Callable[..., Recipe]
+TASK = """name = "{name}"
+kind = "classes"
+text = ["sentence"]
+label = "label"
+classes = ["bad", "good"]
+metric = "accuracy"
+"""
+SHARED = {"dev": 12, "test": 7}
+"""How many of the 20 rows of each split of the target also stand in train of the source."""
+
+
+def rows_of(kind: str, count: int) -> pd.DataFrame:
+    texts = [f"{kind} {number} is {'good' if number % 2 else 'bad'}" for number in range(count)]
+    return pd.DataFrame({"sentence": texts, "label": [number % 2 for number in range(count)]})
+
+
+@pytest.fixture
+def place(workspace: Workspace, tmp_path: Path) -> Workspace:
+    """A target and a source that shares rows of its dev and test: in other case, and behind 60 rows of its own."""
+    splits = {
+        "target": {"train": rows_of("train", 40), "dev": rows_of("dev", 20), "test": rows_of("test", 20)},
+        "source": {"dev": rows_of("other dev", 20)},
+    }
+    shared = [splits["target"][split].head(count) for split, count in SHARED.items()]
+    shared = [rows.assign(sentence=rows["sentence"].str.upper() + "!") for rows in shared]
+    splits["source"]["train"] = pd.concat([rows_of("other", 60), *shared])
+    for name, parts in splits.items():
+        folder = tmp_path / "tables" / name
+        folder.mkdir(parents=True)
+        (folder / "task.toml").write_text(TASK.format(name=name))
+        for split, rows in parts.items():
+            rows.to_csv(folder / f"{split}.csv", index=False)
+    return dataclasses.replace(workspace, data=tmp_path / "tables")
+
+
+def seen_by(record: RunRecord, place: Workspace, split: str) -> np.ndarray | None:
+    assert place.data is not None
+    rows = pd.read_csv(place.data / "target" / f"{split}.csv").rename(columns={"sentence": "text_a"})
+    (seen,) = sources_seen(rows, record.sources, place, place.task("target")).values()
+    return seen
+
+
+def test_a_fusion_knows_which_rows_its_source_was_trained_on(
+    place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extract("source", quick("adapter", epochs=1), place, seed=0)
+    capsys.readouterr()
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    assert "12 of 20 rows of dev and 7 of 20 rows of test of target also stand in the tr" in capsys.readouterr().err
+    for split, count in SHARED.items():
+        seen = seen_by(record, place, split)
+        assert seen is not None
+        assert seen.tolist() == [True] * count + [False] * (20 - count)
+        found = evaluate("target", place, using="fusion", split=split)  # type: ignore[arg-type]
+        assert (found.trained_on, found.sources_trained_on) == (0, {"source": count})
+        print_evaluation(found, as_json=False)
+        told = capsys.readouterr().out
+        assert f"rows with a text that its source source was trained on: {count} of 20\n" in told
+
+
+def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick: Quick) -> None:
+    source = extract("source", quick("adapter", epochs=1), place, seed=2, limit=20)
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    drawn = set(place.task_data(place.task("source"), 20, 2).train["text_a"].str.lower())
+    seen = seen_by(record, place, "dev")
+    assert seen is not None
+    assert seen.sum() == sum(f"dev {number} is {'good' if number % 2 else 'bad'}!" in drawn for number in range(20))
+    assert 0 < seen.sum() < SHARED["dev"]
+    # What the store alone tells is the same.
+    (place.ledger.folder(source.run) / "run.json").unlink()
+    alone = dataclasses.replace(place)
+    assert np.array_equal(seen_by(record, alone, "dev"), seen)  # type: ignore[arg-type]
+
+
+def test_what_fuse_trains_first_leaves_them_out(
+    place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    told = capsys.readouterr().err
+    assert "source: 19 training rows that also stand in dev or test of target are left out" in told
+    assert "rows of dev and" not in told
+    found = evaluate("target", place, using=record.run, split="test")
+    assert found.sources_trained_on == {"source": 0}
+    print_evaluation(found, as_json=False)
+    assert "rows with a text that its sources (source) were trained on: 0 of 20\n" in capsys.readouterr().out
+
+
+def test_extract_leaves_them_out_where_that_is_asked_for(place: Workspace, quick: Quick) -> None:
+    recipe = quick("adapter", epochs=1)
+    apart = extract("source", recipe, place, seed=0, without_rows_of=["target"])
+    assert (apart.own.train_rows, extract("source", recipe, place, seed=0).own.train_rows) == (60, 79)
+    # Where no row is shared, it is the same run.
+    plain = extract("target", recipe, place, seed=0)
+    assert extract("target", recipe, place, seed=0, without_rows_of=["source", "target"]).run == plain.run
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources=f"source@{apart.run}")
+    assert evaluate("target", place, using=record.run).sources_trained_on == {"source": 0}
+
+
+def test_what_a_source_was_warm_started_from_counts_too(place: Workspace, quick: Quick) -> None:
+    recipe = quick("adapter", epochs=1)
+    extract("source", recipe, place, seed=0)
+    record = fuse("target", quick("fusion", epochs=1, own_adapter="warm"), place, seed=0, sources="source")
+    assert evaluate("target", place, using=record.run).sources_trained_on == {"source": 12}
+
+
+@pytest.mark.parametrize(("change", "known"), [("a row more", None), ("none shared", 0), ("gone", None)])
+def test_of_other_data_only_what_is_sure_is_said(
+    change: str, known: int | None, place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extract("source", quick("adapter", epochs=1), place, seed=0)
+    assert place.data is not None
+    file = place.data / "source/train.csv"
+    rows = pd.read_csv(file)
+    if change == "gone":
+        file.unlink()
+    else:
+        rows = pd.concat([rows, rows_of("more", 2)]) if change == "a row more" else rows.head(60)
+        rows.to_csv(file, index=False)
+    capsys.readouterr()
+    record = fuse("target", quick("fusion", epochs=1), dataclasses.replace(place), seed=0, sources="source")
+    assert "also stand in the training rows" not in capsys.readouterr().err
+    assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": known}
