@@ -7,14 +7,13 @@ import pandas as pd
 
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.load import load_all_rows, load_split
+from pipeline.data.propose import FEW
 from pipeline.data.tables import SUFFIXES, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
 from pipeline.system.errors import PipelineError, noted, printable, raise_all
 
-FEW = 10
-"""A class with fewer training rows is reported."""
 _SHOWN = 8  # classes in a line
 
 

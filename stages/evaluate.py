@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from pipeline.data.foreign import read_input
 from pipeline.data.load import canonical_rows, fingerprint, load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
-from pipeline.data.tables import name_of, read_table
+from pipeline.data.tables import name_of
 from pipeline.data.tasks import Metric, Task
 from pipeline.records.store import SourceRun
 from pipeline.runs.seen import sources_seen
@@ -28,6 +29,7 @@ class Evaluation:
     """What ``evaluate`` found."""
 
     run: str
+    kind: str
     task: str
     rows: int
     metric: Metric
@@ -70,7 +72,7 @@ def evaluate(
         data = workspace.data_of(task)
         rows = load_split(task, data, split) if split == "test" else load_all_rows(task, data).dev
     else:
-        rows = canonical_rows(task, read_table(input_file), name_of(input_file), source=task.files)
+        rows = canonical_rows(task, read_input(input_file), name_of(input_file), source=task.files)
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
@@ -79,6 +81,7 @@ def evaluate(
     trained, chosen = _seen(rows, model.run, task, workspace)
     return Evaluation(
         run=model.run,
+        kind=model.kind,
         task=task.name,
         rows=len(rows),
         metric=task.metric,

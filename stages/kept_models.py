@@ -26,6 +26,11 @@ class Target:
     recipe: Recipe
     workspace: Workspace
 
+    @property
+    def kind(self) -> str:
+        """``fusion``, ``adapter``, or the kind of the run."""
+        return self.trained.manifest.kind if isinstance(self.trained, Artifact) else self.trained.kind
+
 
 def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
     """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store.
@@ -63,7 +68,10 @@ def find_run(run: str, task: str, workspace: Workspace) -> Artifact | RunRecord:
     """
     trained = workspace.store.find(run) or workspace.ledger.find(run)
     if trained is None:
-        raise PipelineError(f"no run {shortened(run)} in {workspace.store_root} or {workspace.ledger.root}")
+        raise PipelineError(
+            f"no run {shortened(run)} in {workspace.store_root} or {workspace.ledger.root}: give {', '.join(KINDS)} or"
+            " a run that runs list shows"
+        )
     tasks = [trained.manifest.task] if isinstance(trained, Artifact) else trained.trained_on
     if task not in tasks:
         names = ", ".join(f"'{name}'" for name in tasks)

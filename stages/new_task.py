@@ -3,11 +3,15 @@
 import json
 import shlex
 import tomllib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import pandas as pd
+
 from pipeline.data.foreign import read_foreign
-from pipeline.data.propose import Proposal, name_of, propose
+from pipeline.data.propose import FEW, Proposal, name_of, propose
 from pipeline.data.split import split_rows
 from pipeline.data.tables import SUFFIXES, write_table
 from pipeline.data.tasks import Split, Task, built_in_tasks, is_name
@@ -61,21 +65,47 @@ def new_task(
             write_table(own.rename(columns=columns), temporary / f"{part}{suffix}")
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
     lines.append(f"written to {folder}: " + ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items()))
-    others = sorted(file.parent.name for file in data.glob("*/task.toml") if file.parent != folder)
-    lines += _next(folder.name, others, "" if is_found else f" --data {shlex.quote(str(data))}")
+    if scarce := _scarce(proposal, parts):
+        lines.append(scarce)
+    others = _alike(data, folder, len(proposal.columns.text))
+    lines += _next(folder.name, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return printable("\n".join(lines))
 
 
-def _next(task: str, others: Sequence[str], data: str) -> list[str]:
+def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | None:
+    """The classes that have too few rows to be learned, or none in a split that chooses or scores."""
+    counts = {part: Counter(rows["label"]) for part, rows in parts.items()}
+    rows = {name: [own[name] for own in counts.values()] for name in proposal.classes}
+    few = [name for name, own in rows.items() if own[0] < FEW or 0 in own]
+    if not few:
+        return None
+    told = ", ".join(f"{_short(name)} {'/'.join(map(str, rows[name]))}" for name in few[:_SHOWN])
+    more = f", and {len(few) - _SHOWN} more" if len(few) > _SHOWN else ""
+    return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {told}{more}"
+
+
+def _alike(data: Path, folder: Path, texts: int) -> list[str]:
+    """The user's other tasks in ``data`` whose rows have as many texts."""
+    found = []
+    for file in sorted(data.glob("*/task.toml")):
+        with suppress(PipelineError):  # whoever uses that task is told
+            if file.parent != folder and len(Task.read(file).text) == texts:
+                found.append(file.parent.name)
+    return found
+
+
+def _next(task: str, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
     """The commands from here to predictions, by the user's ``others`` tasks if there are any."""
-    sources = others[:_SHOWN] or ["sst"]
+    is_pair = len(proposal.columns.text) == 2
+    usual = "quora" if is_pair else "sst"
     # All rows of a task on the Hub may take hours.
-    before = [] if others else [f"  python -m pipeline extract --task sst --limit 5000{data}"]
+    before = [] if others else [f"  python -m pipeline extract --task {usual} --limit 5000{data}"]
+    reading = "  # and says whether pairs should be read otherwise" if is_pair else ""
     return [
         "next:",
-        f"  python -m pipeline extract --task {task}{data}",
+        f"  python -m pipeline extract --task {task}{data}{reading}",
         *before,
-        f"  python -m pipeline fuse --target {task} --sources {','.join(sources)}{data}",
+        f"  python -m pipeline fuse --target {task} --sources {','.join(others[:_SHOWN] or [usual])}{data}",
         f"  python -m pipeline predict --target {task} --input FILE --output FILE{data}",
     ]
 

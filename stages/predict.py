@@ -9,8 +9,9 @@ import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor
 
+from pipeline.data.foreign import read_input
 from pipeline.data.load import canonical_rows
-from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, read_table, write_table
+from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, write_table
 from pipeline.data.tasks import Task
 from pipeline.methods.parallel import takes_parallel
 from pipeline.models.transfer_model import JointModel, TransferModel
@@ -77,7 +78,7 @@ def predict(
     first = tasks[0].name
     if len(tasks) > 1 and using.startswith(ENSEMBLE):
         raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
-    table = on_main_process(lambda: read_table(input_file))
+    table = on_main_process(lambda: read_input(input_file))
     rows = _rows_of(tasks, table, name_of(input_file))
     kept = _with_ids(table, tasks, output_file)
     dropped = layers_option(drop_layers)
@@ -101,10 +102,10 @@ def predict(
         columns = [_columns(task, found[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
     counted = {"rows": len(kept), "output": str(output_file)}
-    runs = [using] if ensemble is not None else [each.run for each in targets]
+    models = [("ensemble", using)] if ensemble is not None else [(each.kind, each.run) for each in targets]
     named = [
-        {"run": run, "task": task.name, "blank": len(kept) - len(rows[task.name])}
-        for run, task in zip(runs, tasks, strict=True)
+        {"run": run, "kind": kind, "task": task.name, "blank": len(kept) - len(rows[task.name])}
+        for (kind, run), task in zip(models, tasks, strict=True)
     ]
     return {**named[0], **counted} if len(tasks) == 1 else {"targets": named, **counted, "passes": len(passes)}
 

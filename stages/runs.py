@@ -101,7 +101,8 @@ class Runs:
             task: trained on this task, alone or among others.
             since: a date, or a date with time, as ISO 8601 has them; UTC unless it says otherwise.
             unused: needed by nothing.
-            sort: date, oldest first; task; score, the best first within a task; size and seconds, the largest first.
+            sort: date, oldest first; task; score, the best on dev first within a task; size and seconds, the largest
+                first.
         """
         earliest = None if since is None else _moment(since)
         rows = [
@@ -115,7 +116,7 @@ class Runs:
         keys: dict[Sort, Callable[[ListedRun], Any]] = {
             "date": lambda row: row.record.finished_at,
             "task": lambda row: (row.record.task, row.record.kind, row.record.seed),
-            "score": lambda row: (row.record.task, -row.record.value),
+            "score": lambda row: (row.record.task, -row.record.dev),
             "size": lambda row: -row.size,
             "seconds": lambda row: -row.record.cost.seconds,
         }
@@ -263,6 +264,7 @@ class ListedRun:
         return {
             **record.summary(),
             "score": record.value,
+            "test": record.test,
             "seed": record.seed,
             "finished_at": record.finished_at,
             "bytes": self.size,

@@ -92,7 +92,7 @@ def test_a_flag_wins_and_a_command_ignores_what_it_has_no_option_for(here: Path,
     (here / "pipeline.toml").write_text('backbone = "b"\ndata = "none"\nstore = "s"\nreports = "r"\n')
     assert run("store", "list")[2] == "error: s: no such folder (--store)\n"
     assert run("store", "list", "--store", "t")[2] == "error: t: no such folder (--store)\n"
-    assert run("tasks", "list")[2] == "error: none: no such folder (--data)\n"
+    assert run("tasks", "list")[2] == "error: none: no such folder (--data, or data in pipeline.toml)\n"
     (here / "mine").mkdir()
     assert run("tasks", "list", "--data", "mine")[0] == 0
     # What tasks check does with a backbone is off unless asked for.

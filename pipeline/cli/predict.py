@@ -53,7 +53,9 @@ def predict(
     each = result.get("targets", [result])
     rows = result["rows"]
     lines = [
-        f"{rows - one['blank']} predictions of run {one['run']} for {one['task']} in {result['output']}" for one in each
+        f"{rows - one['blank']} predictions of {one['kind']} {one['run'].removeprefix('ensemble:')} for {one['task']}"
+        f" in {result['output']}"
+        for one in each
     ]
     if not to_stdout:
         print_result("\n".join(lines), result, json)

@@ -101,7 +101,7 @@ def print_evaluation(found: Evaluation, as_json: bool) -> None:
     """The score with its interval, and what the rows had to do with the model."""
     low, high = found.interval
     lines = [
-        f"run {found.run} on {found.rows} rows of {found.task}: {found.metric} {found.score:.4f}"
+        f"{found.kind} {found.run} on {found.rows} rows of {found.task}: {found.metric} {found.score:.4f}"
         f" (95 % CI {low:.4f} to {high:.4f})"
     ]
     sources = found.sources_trained_on
@@ -179,10 +179,10 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
 
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
-    """A line a run: name, date, kind, tasks, score, seed, size."""
+    """A line a run: name, date, kind, tasks, seed, scores, size."""
     lines = [
         f"{record.run}  {record.finished_at[:10]}  {record.kind:<10} {record.task:<12} seed {record.seed:<3}"
-        f" {record.metric} {record.value:.4f}  {size_text(row.size):>9}"
+        f" {record.metric} dev {record.dev:.4f} {_test(record):<11}  {size_text(row.size):>9}"
         for row in rows
         for record in (row.record,)
     ]
@@ -191,6 +191,10 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> Non
         {"runs": [row.summary() for row in rows], "unfinished": unfinished},
         as_json,
     )
+
+
+def _test(record: RunRecord) -> str:
+    return "" if record.test is None else f"test {record.test:.4f}"
 
 
 def print_described_run(
@@ -245,7 +249,8 @@ def print_run_comparison(found: RunComparison, as_json: bool) -> None:
     lines.append("settings that differ:" if found.settings else "no setting differs")
     lines += [f"  {key}: {_setting(one)} | {_setting(two)}" for key, (one, two) in found.settings.items()]
     for score in found.scores:
-        lines.append(f"{score.task} ({score.metric}): {score.first:.4f} | {score.second:.4f}")
+        one, two = ("dev" if each.score(score.task).test is None else "test" for each in (first, second))
+        lines.append(f"{score.task} ({score.metric}): {one} {score.first:.4f} | {two} {score.second:.4f}")
         if score.test is None:
             lines.append(f"  no paired test: {score.why_untested}")
         else:

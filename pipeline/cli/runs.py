@@ -36,15 +36,15 @@ def runs_list(
     reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
-    """Every finished run with its date, task, score (on test rows where it has any, else on dev), seed and size.
+    """Every finished run with its date, task, score on dev and on test rows where it has any, seed and size.
 
     Args:
         task: Only runs that trained on this task.
         kind: Only runs of this kind.
         since: Only runs that finished on this date or later, such as 2026-01-31.
         unused: Only runs that no artifact in the store, other run, study or ensemble needs.
-        sort: date: oldest first; task: by name, kind and seed; score: best first within a task; size, seconds: largest
-            first.
+        sort: date: oldest first; task: by name, kind and seed; score: best on dev first within a task; size, seconds:
+            largest first.
     """
     from stages.runs import Runs
 
@@ -52,6 +52,9 @@ def runs_list(
     rows = runs.listed(task=task, kind=kind, since=since, unused=unused, sort=sort)
     _warn(runs.problems)
     print_runs(rows, len(runs.unfinished), json)
+    if not rows and runs.records:
+        trained = sorted({name for record in runs.records.values() for name in record.trained_on})
+        print(f"the finished runs here are of {', '.join(trained)}", file=sys.stderr)
     if runs.unfinished:
         print(f"{len(runs.unfinished)} unfinished: see du", file=sys.stderr)
 

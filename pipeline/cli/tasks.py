@@ -54,7 +54,7 @@ def tasks_list(*, data: DataFolders = ()) -> None:
     """Every task in --data, then every built-in one."""
     for folder in data:
         if not folder.is_dir():
-            raise PipelineError(f"{folder}: no such folder (--data)")
+            raise PipelineError(f"{folder}: no such folder (--data, or data in pipeline.toml)")
     for file in [file for folder in data for file in own_files(folder)]:
         try:
             _print_task(Task.read(file), str(file))

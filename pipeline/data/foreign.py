@@ -3,6 +3,8 @@
 import codecs
 import csv
 import io
+import re
+import sys
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
@@ -10,10 +12,19 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.tables import SUFFIXES, check_columns, header_line, parse_delimited, parse_jsonl, read_table
+from pipeline.data.tables import (
+    STANDARD,
+    SUFFIXES,
+    check_columns,
+    header_line,
+    parse_delimited,
+    parse_jsonl,
+    read_table,
+)
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
 
+_USUAL = re.compile(r"parquet|jsonl, utf-8(-sig)?|csv, utf-8(-sig)?, comma|tsv, utf-8(-sig)?, tab")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _LOOKED_AT = 200  # rows that show how many cells a delimiter makes
 _SPREADSHEET = ".xlsx"
@@ -50,11 +61,11 @@ def read_foreign(file: Path) -> ForeignTable:
         raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {known}")
     if suffix == ".parquet":
         # read_table knows the suffix in lower case alone.
-        with reading(file, "write it again as parquet"):
+        with reading(file, "write it again as parquet", missing=""):
             check_regular(file)
             table = read_table(file) if file.suffix == suffix else pd.read_parquet(file)
         return _named(table, file, "parquet")
-    with reading(file, f"write it again as {suffix[1:]}"):
+    with reading(file, f"write it again as {suffix[1:]}", missing=""):
         check_regular(file)
         text, encoding = _decoded(file.read_bytes(), file)
         if suffix == ".jsonl":
@@ -64,9 +75,22 @@ def read_foreign(file: Path) -> ForeignTable:
         return _named(parse_delimited(text, file, separator), file, form)
 
 
+def read_input(file: Path) -> pd.DataFrame:
+    """The rows that a trained model is to read: of a file as :func:`read_foreign` takes it, or csv from standard input.
+
+    How the file was read is said on stderr, unless it is written as this project writes its own.
+    """
+    if file == STANDARD:
+        return read_table(file)
+    table = read_foreign(file)
+    if not _USUAL.fullmatch(table.form):
+        print(f"note: {file} was read as {table.form}", file=sys.stderr)
+    return table.rows
+
+
 def _spreadsheet(file: Path) -> ForeignTable:
     remedy = "save the sheet as csv, and give that"
-    with reading(file, remedy):
+    with reading(file, remedy, missing=""):
         check_regular(file)
         content = file.read_bytes()
     try:

@@ -366,7 +366,7 @@ def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
 def _folder_of(task: Task, data: Path) -> Path | None:
     with reading(data):
         if not data.is_dir():
-            raise PipelineError(f"{data}: no such folder (--data)")
+            raise PipelineError(f"{data}: no such folder (--data, or data in pipeline.toml)")
         return next((data / name for name in (task.name, *task.aliases) if (data / name).is_dir()), None)
 
 

@@ -28,6 +28,8 @@ LABEL_NAMES = (*CLASS_NAMES, "target", "gold", "score", "rating", "stars", "simi
 _PAIRS = (("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"))
 _PAIR_ENDS = (("1", "2"), ("a", "b"), ("_left", "_right"))
 
+FEW = 10
+"""A class with fewer training rows is hardly learned."""
 _MOST_CLASSES = 500
 _SCORES = 20
 """Whole numbers of more different values are scores, unless their column is called label or the like."""

@@ -48,7 +48,7 @@ def read_table(file: Path) -> pd.DataFrame:
     of the result is the file's row n: no blank line is skipped. Whatever is wrong is a :class:`PipelineError`.
     """
     check_suffix(file)
-    with reading(Path(name_of(file)), f"write it again as {file.suffix[1:] or 'csv'}"):
+    with reading(Path(name_of(file)), f"write it again as {file.suffix[1:] or 'csv'}", missing=""):
         if file == STANDARD:
             content = sys.stdin.buffer.read() if sys.stdin is not None else b""
             table = parse_delimited(_decode(content, name_of(file)), file)

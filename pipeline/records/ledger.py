@@ -189,6 +189,11 @@ class RunRecord(BaseModel, frozen=True):
         return sum(self.scores[task].value for task in self.trained_on) / len(self.trained_on)
 
     @property
+    def test(self) -> float | None:
+        """As :attr:`dev`, on the test rows; None where dev is scored itself."""
+        return None if all(self.scores[task].test is None for task in self.trained_on) else self.value
+
+    @property
     def hardware(self) -> str:
         """What computed it: ``1 x NVIDIA H100``, or ``CPU, 2 threads (Intel Xeon)`` where the CPU is known."""
         device, processor = (self.provenance.get(key) for key in ("hardware", "processor"))

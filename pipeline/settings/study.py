@@ -1,6 +1,7 @@
 """Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -133,11 +134,12 @@ class Study(BaseModel):
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
         named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
-        there = ", ".join(METHODS)
+        there, known = ", ".join(METHODS), (*METHODS, *self.rows)
         for key, names in named:
             for name in names:
                 if name not in rows:
-                    yield f"{key}: '{name}' is no method ({there}): write a [rows.{name}] that says which it is"
+                    near = "".join(f"; did you mean '{each}'?" for each in get_close_matches(name, known, n=1))
+                    yield f"{key}: '{name}' is no method ({there}) and no row of the study{near}"
 
     def _ensemble_mistakes(self, name: str, rows: Mapping[str, Row]) -> Iterator[str]:
         """Members and targets that have none of each other, and a study without test rows apart from dev."""

@@ -25,6 +25,7 @@ _ANYWHERE = {
     errno.EFBIG: "the file size limit is reached",
 }
 _WRITING = _ANYWHERE | {errno.EEXIST: _ANYWHERE[errno.ENOTDIR], errno.ENOENT: "nothing can be made there"}
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Without ENOENT and EEXIST: a file of ours that is missing or already there is as likely a fault of the program.
 _MACHINE = _ANYWHERE | {
     errno.EMFILE: "too many open files: raise the limit (ulimit -n)",
@@ -61,9 +62,10 @@ def writing(path: Path) -> Iterator[None]:
         reason = _WRITING.get(number or 0)
         if reason is None:
             raise
+        remedy = "free some space or name another place" if number in _FULL else "name another place for it"
         raise PipelineError(
-            f"cannot write {path}: {reason}. Finished work is kept; free some space or give another folder"
-            " (--store, --reports), and run the same command again"
+            f"cannot write {path}: {reason}. Finished work is kept: {remedy} (--store, --reports, --output), and run"
+            " the same command again"
         ) from error
 
 

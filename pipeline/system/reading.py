@@ -29,14 +29,18 @@ _FOREIGN = ("SafetensorError", "ArrowException", "ArrowNotImplementedError", "Ba
 
 
 @contextmanager
-def reading(file: Path, remedy: str = "") -> Iterator[None]:
+def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterator[None]:
     """Turn whatever reading ``file`` may raise, but a :class:`PipelineError`, into ``FILE: reason: remedy``.
 
-    ``remedy`` is what the user should do if the file is missing or damaged; other failures have their own.
+    Args:
+        remedy: what the user should do if the file is missing or damaged; other failures have their own.
+        missing: the same for a missing file, where that is something else.
     """
     try:
         yield
     except Exception as error:
+        is_missing = isinstance(error, FileNotFoundError) and missing is not None
+        remedy = missing if is_missing and missing is not None else remedy
         reason = _reason(error, f": {remedy}" if remedy else "")
         if reason is None:
             raise

@@ -77,7 +77,7 @@ def assert_same_as_apart(run, targets: list[str], **settings: Any) -> dict[str, 
     names = [f"{target}_{column}" for target in targets for column in alone[target][1].columns[4:]]
     assert table.columns.tolist() == [*given, *names]
     for target, (own, expected) in alone.items():
-        assert {"run": own["run"], "task": target, "blank": 0} in result["targets"]
+        assert {"run": own["run"], "kind": own["kind"], "task": target, "blank": 0} in result["targets"]
         pd.testing.assert_frame_equal(table[given], expected[given])
         columns = table[[f"{target}_{column}" for column in expected.columns[4:]]]
         pd.testing.assert_frame_equal(columns.set_axis(expected.columns[4:], axis=1), expected.iloc[:, 4:], atol=1e-5)
@@ -171,10 +171,11 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     assert main(["predict", "--target", "films,meals", *arguments]) == 0
     *lines, last = capsys.readouterr().out.splitlines()
     for run, task, line in zip(runs, ("films", "meals"), lines, strict=True):
-        assert line == f"49 predictions of run {run} for {task} in {tmp_path / 'o.csv'}"
+        assert line == f"49 predictions of adapter {run} for {task} in {tmp_path / 'o.csv'}"
     assert json.loads(last) == {
         "targets": [
-            {"run": runs[0], "task": "films", "blank": 0}, {"run": runs[1], "task": "meals", "blank": 0}
+            {"run": runs[0], "kind": "adapter", "task": "films", "blank": 0},
+            {"run": runs[1], "kind": "adapter", "task": "meals", "blank": 0},
         ],
         "rows": 49, "output": str(tmp_path / "o.csv"), "passes": 1,
     }  # fmt: skip
@@ -185,4 +186,4 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     ]  # fmt: skip
     assert found["id"].tolist() == pd.read_csv(source)["id"].tolist()
     assert main(["predict", "--target", "films", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"run", "task", "blank", "rows", "output"}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"run", "kind", "task", "blank", "rows", "output"}

@@ -2,6 +2,7 @@
 
 import csv
 import random
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +47,21 @@ def test_tasks_of_the_users_own_are_the_sources_to_begin_with(run: Command, tmp_
     _, out, _ = run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")
     assert "fuse --target tickets --sources orders,reviews --data" in out
     assert "extract --task sst" not in out
+    assert "too few rows" not in out
+
+
+def test_pairs_have_sources_of_pairs_and_a_rare_class_is_told(run: Command, tmp_path: Path) -> None:
+    assert run("tasks", "new", tickets(tmp_path), "--name", "tickets", "--data", tmp_path / "data")[0] == 0
+    labels = ["same"] * 30 + ["other"] * 30 + ["rare"] * 2
+    rows = pd.DataFrame({"text_a": [f"one text {n}" for n in range(62)], "text_b": "and another", "label": labels})
+    rows.to_csv(tmp_path / "pairs.csv", index=False)
+    for name, sources in (("pairs", "quora"), ("more", "pairs")):
+        status, out, _ = run("tasks", "new", tmp_path / "pairs.csv", "--name", name, "--data", tmp_path / "data")
+        assert status == 0
+        assert f"fuse --target {name} --sources {sources} --data" in out
+        assert ("extract --task quora --limit 5000" in out) == (sources == "quora")
+        (told,) = [line for line in out.splitlines() if "too few rows" in line]
+        assert re.fullmatch(r"classes with too few rows .*\(train/dev/test\): rare \d/\d/\d", told)
 
 
 def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
@@ -322,5 +338,5 @@ def test_list_shows_the_tasks_of_the_folder_beside_the_built_in(made: Path, run:
     assert others == [line.split() for line in run("tasks", "list")[1].splitlines()]
     assert run("tasks", "list", "--data", made / "none")[::2] == (
         2,
-        f"error: {made / 'none'}: no such folder (--data)\n",
+        f"error: {made / 'none'}: no such folder (--data, or data in pipeline.toml)\n",
     )

@@ -15,6 +15,7 @@ from pipeline.cli.app import main
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
+from stages.evaluate import evaluate
 from stages.extract import extract
 from stages.predict import predict
 
@@ -66,7 +67,7 @@ def long(file: Path) -> Path:
 def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     output: Callable[[Path], Path], reason: str, using: str, workspace: Workspace, tmp_path: Path, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("stages.predict.read_table", lambda _: pytest.fail("read"))
+    monkeypatch.setattr("stages.predict.read_input", lambda _: pytest.fail("read"))
     file = tmp_path / "rows.csv"
     file.write_text(ROWS)
     with pytest.raises(PipelineError, match=reason) as caught:
@@ -166,7 +167,7 @@ def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
     capsys.readouterr()
     assert main(["predict", "--target=films,pairs", *arguments]) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("3 predictions of run ")
+    assert printed.out.startswith("3 predictions of adapter ")
     assert printed.err.splitlines() == [
         "2 of 5 rows have a blank text and no prediction for films",
         "3 of 5 rows have a blank text and no prediction for pairs",
@@ -182,6 +183,35 @@ def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
     assert found["films_prediction"][kept].tolist() == expected["films_prediction"][kept].tolist()
     for column in columns[1:3]:
         assert found[column][kept].to_numpy(float) == pytest.approx(expected[column][kept].to_numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "form"),
+    [
+        ("csv", "csv, utf-8-sig, semicolon"),
+        ("csv", "csv, cp1252, tab"),
+        ("tsv", "tsv, utf-16, bar"),
+        ("xlsx", "xlsx, sheet 1"),
+    ],
+)
+def test_what_tasks_new_reads_is_read_here_too(
+    suffix: str, form: str, trained: Workspace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pd.DataFrame({"Nº": ["a", "b"], "sentence": ["the film, é, is good", "the meal is bad"], "label": [1, 0]})
+    plain, file, outs = tmp_path / "plain.csv", tmp_path / f"rows.{suffix}", [tmp_path / "1.csv", tmp_path / "2.csv"]
+    rows.to_csv(plain, index=False)
+    if suffix == "xlsx":
+        rows.to_excel(file, index=False, sheet_name="1")
+    else:
+        _, encoding, separator = form.split(", ")
+        rows.to_csv(file, index=False, encoding=encoding, sep={"semicolon": ";", "tab": "\t", "bar": "|"}[separator])
+    capsys.readouterr()
+    for read, out in zip((plain, file), outs, strict=True):
+        predict("films", read, out, trained, using="auto", batch_size=8, precision="fp32")
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert capsys.readouterr().err.splitlines() == [f"note: {file} was read as {form}"]
+    scores = [evaluate("films", trained, input_file=read, precision="fp32").score for read in (plain, file)]
+    assert scores[0] == scores[1]
 
 
 @pytest.mark.parametrize("task", ["films", "pairs"])
