@@ -186,4 +186,5 @@ def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, sou
     ]  # fmt: skip
     assert found["id"].tolist() == pd.read_csv(source)["id"].tolist()
     assert main(["predict", "--target", "films", *arguments]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == {"run", "kind", "task", "blank", "rows", "output"}
+    keys = {"run", "kind", "task", "blank", "rows", "output"}
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]).keys() == keys

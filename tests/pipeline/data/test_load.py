@@ -546,4 +546,5 @@ def test_bad_data_is_told_by_file_row_first_three_values_and_count(
 
 
 def test_a_data_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert problem(tmp_path / "nowhere", task()) == f"{tmp_path / 'nowhere'}: no such folder (--data, or data in pipeline.toml)"
+    told = "no such folder (--data, or data in pipeline.toml)"
+    assert problem(tmp_path / "nowhere", task()) == f"{tmp_path / 'nowhere'}: {told}"
