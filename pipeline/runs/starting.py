@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -17,7 +16,7 @@ from pipeline.data.sample import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import CosineHead, Features, Head, pair_features
+from pipeline.models.heads import CosineHead, pair_features
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact
 from pipeline.runs.build import modules_of, same_head
@@ -25,9 +24,8 @@ from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, explained_rows, most_explaining, probe_head
+from pipeline.stats.probe import LEAST, explained_rows, most_explaining
 from pipeline.training.devices import on_main_process
-from pipeline.training.objectives import output_scale
 from pipeline.training.predict import mean_outputs
 
 ROWS = 2000
@@ -112,52 +110,11 @@ def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
     return on_main_process(lambda: explained_rows(features, rows["label"].to_numpy(), classes))
 
 
-def start_with_probe(
-    model: TransferModel, scoring: Scoring, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone
-) -> None:
-    """Let the linear head of ``model`` begin as the linear probe of its sentence vectors (LP-FT, Kumar et al. 2022).
-
-    A random head may put out anything where vectors are long, as those of a warm-started adapter are. A few hundred
-    steps may not make up for that, so which head was drawn can decide between two rows of a study. Of fewer rows than
-    :data:`pipeline.stats.probe.LEAST` it stays random.
-    """
-    task, head = scoring.task, model.head
-    assert isinstance(head, Head)
-    if len(rows) < LEAST or rows["label"].nunique() < 2:
-        return
-    rows = at_most(rows, ROWS)
-    labels = rows["label"].to_numpy()
-    classes = task.outputs if task.kind == "classes" else None
-    if classes is None:
-        zero, unit = output_scale(task, recipe)
-        labels = (labels - zero) / unit
-    model.head = _Features(head.features)
-    try:
-        vectors = _vectors(model, recipe, rows, backbone, scoring.accelerator)
-    finally:
-        model.head = head
-    weight, bias = on_main_process(lambda: probe_head(vectors, labels, classes))
-    if recipe.one_logit:  # of class 1 against class 0
-        weight, bias = weight[1:] - weight[:1], bias[1:] - bias[:1]
-    with torch.no_grad():
-        head.out.weight.copy_(torch.from_numpy(weight))
-        head.out.bias.copy_(torch.from_numpy(bias))
-
-
 class _Features(nn.Module):
-    """In place of a head with weights: what it would read."""
+    """In place of a head with weights: what a linear one would read."""
 
-    def __init__(self, features: Features) -> None:
-        super().__init__()
-        self.features = features
-
-    def forward(self, *vectors: Tensor) -> Tensor:
-        return self.features(*vectors)
-
-
-def _usual_features(u: Tensor, v: Tensor | None = None) -> Tensor:
-    """What a linear head reads where nobody has said which."""
-    return u if v is None else pair_features(u, v)
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        return u if v is None else pair_features(u, v)
 
 
 def sentence_vectors(
@@ -180,17 +137,9 @@ def features_of(
 ) -> np.ndarray:
     """What a head reads of ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
     assert recipe.encoding is not None and recipe.pooling is not None
-    head = CosineHead() if recipe.head == "cosine" else _Features(_usual_features)
-    model = TransferModel(encoder, head, recipe.encoding, recipe.pooling)
-    return _vectors(model, recipe, rows, backbone, accelerator)
-
-
-def _vectors(
-    model: TransferModel, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
-) -> np.ndarray:
-    """What ``model`` puts out for ``rows``, (rows, features)."""
+    head = CosineHead() if recipe.head == "cosine" else _Features()
     vectors = mean_outputs(
-        model.to(accelerator.device),
+        TransferModel(encoder, head, recipe.encoding, recipe.pooling).to(accelerator.device),
         splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
         batch_size=2 * recipe.batch_size,
         pad_token_id=backbone.tokenizer.pad_token_id,

@@ -1,7 +1,6 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -27,7 +26,6 @@ from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again, splits_of
 from pipeline.runs.seen import seen_notes
-from pipeline.runs.starting import start_with_probe
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction, load_metric
@@ -170,10 +168,6 @@ class TrainingRun:
         if accelerator.is_main_process and self.request.adapters and not self.workspace.held_out:
             for note in seen_notes(self.task, scoring.rows, self.sources(adapters), self.workspace):
                 print(f"note: {note}", file=sys.stderr)
-        started = time.perf_counter()
-        if recipe.head_init == "probe":
-            start_with_probe(model.of(self.task.name), scoring, recipe, rows, self.backbone)
-        seconds = start.choice.seconds + time.perf_counter() - started
         combine = self._surgery(model)
         data = self._training_data(model, scorings, accelerator)
         encoder = model.of(self.task.name).backbone
@@ -220,7 +214,7 @@ class TrainingRun:
                 name: self._scored(scorings[name], prediction, tested.get(name), starts.get(name))
                 for name, prediction in best.items()
             }
-            self._finish(start, seconds, fitted, scored, scorings[self.task.name], hashes, unchanged)
+            self._finish(start, fitted, scored, scorings[self.task.name], hashes, unchanged)
         accelerator.wait_for_everyone()
 
     def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
@@ -364,7 +358,6 @@ class TrainingRun:
     def _finish(
         self,
         start: InitialModel,
-        seconds: float,
         fitted: Progress,
         scored: Mapping[str, tuple[TaskScore, pd.DataFrame]],
         scoring: Scoring,
@@ -374,7 +367,7 @@ class TrainingRun:
         """Artifact first, then the ledger's files, ``run.json`` last: what it names is in place when it appears.
 
         ``scored`` has all tasks, also those that sequential tuning went through before; ``hashes`` are of the tensors
-        of adapters that were to stay as they are; ``seconds`` is what came before the first step.
+        of adapters that were to stay as they are.
         """
         request, ledger, attention = self.request, self.workspace.ledger, None
         model, sources = start.built.model, self.sources(start.adapters)
@@ -401,7 +394,7 @@ class TrainingRun:
             unchanged=unchanged,
             cost=Cost(
                 trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
-                seconds=round(seconds + fitted.seconds, 3),
+                seconds=round(start.choice.seconds + fitted.seconds, 3),
                 examples_per_second=round(fitted.examples_per_second, 2),
                 peak_memory_mb=fitted.peak_memory_mb,
             ),

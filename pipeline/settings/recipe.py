@@ -32,7 +32,6 @@ AdamCorrection = Literal["moments", "step"]
 ScoreLoss = Literal["normalised", "raw"]
 CosineThreshold = Literal["zero", "tuned"]
 ClassWeights = Literal["none", "balanced"]
-HeadInit = Literal["random", "probe"]
 Extras = Annotated[
     tuple[Extra, ...], BeforeValidator(parse_extra), AfterValidator(in_order), PlainSerializer(extra_table)
 ]
@@ -67,9 +66,6 @@ class Recipe(Part):
         None, description="sentence vector: first token, mean over tokens, or BERT's pretrained pooler"
     )
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
-    head_init: HeadInit = Field(
-        "random", description="a linear head at first: random, or the linear probe of the model's initial vectors"
-    )
     cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
     cosine_threshold: CosineThreshold = Field(
         "zero", description="classes by a cosine: the second above 0, or above what does best on the validation rows"

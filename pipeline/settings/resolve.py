@@ -151,11 +151,6 @@ def _in_effect(recipe: Recipe, task: Task, encoding: Encoding, head: HeadKind, j
         "joint": joint,
         "truncation": not task.is_pair,
         "head_dropout": head != "cosine",
-        # A fusion over the target's adapter of stage one, or a merged one, has that one's head.
-        "head_init": not joint
-        and head in ("linear", "difference")
-        and not (recipe.trainable == "fusion" and recipe.fuses_own)
-        and recipe.merge.rule == "none",
         "cosine_scale": head == "cosine" and task.kind == "score",
         "cosine_threshold": head == "cosine" and task.kind == "classes",
         "score_loss": task.kind == "score" and not (recipe.trainable == "head" and head == "cosine" and not joint),

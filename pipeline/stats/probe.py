@@ -7,17 +7,12 @@ Rücklé, Gurevych 2021, "What to pre-train on? Efficient intermediate task sele
 from collections.abc import Mapping
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import log_softmax
 from scipy.stats import ttest_1samp
-from sklearn.linear_model import Ridge, RidgeCV
-from sklearn.model_selection import KFold, cross_val_predict
+from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 LEAST = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
-_FOLDS = 5
-_FACTORS = 0.1, 30.0
 
 
 def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> np.ndarray:
@@ -42,34 +37,6 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
     errors = ridge.cv_results_.reshape(len(labels), -1, len(_ALPHAS)).sum(axis=1)
     error = errors[:, errors.sum(axis=0).argmin()]
     return 1.0 - error * len(labels) / variance
-
-
-def probe_head(vectors: np.ndarray, labels: np.ndarray, classes: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """The weights (outputs, width) and bias (outputs,) of a linear head that reads ``labels`` off ``vectors``.
-
-    For scores it is their ridge regression; the penalty is the one that predicts rows left out best. For classes it is
-    that of each class's indicator, times the factor with which a softmax of held-out predictions (five folds) has the
-    highest likelihood: regressed indicators alone would make all classes about equally likely.
-
-    Args:
-        vectors, labels, classes: as in :func:`explained_rows`; scores as the head is to put them out.
-    """
-    targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]
-    scaler = StandardScaler().fit(vectors.astype(np.float64))
-    scaled = scaler.transform(vectors.astype(np.float64))
-    ridge = RidgeCV(_ALPHAS).fit(scaled, targets)
-    weight = np.reshape(ridge.coef_, (targets.shape[1], -1)) / scaler.scale_
-    bias = np.ravel(ridge.intercept_) - weight @ scaler.mean_
-    if classes is None:
-        return weight, bias
-    folds = KFold(_FOLDS, shuffle=True, random_state=0)
-    held_out = cross_val_predict(Ridge(ridge.alpha_), scaled, targets, cv=folds)
-
-    def unlikeliness(log_factor: float) -> float:
-        return -float(log_softmax(np.exp(log_factor) * held_out, axis=1)[targets > 0].mean())
-
-    factor = np.exp(minimize_scalar(unlikeliness, bounds=np.log(_FACTORS), method="bounded").x)
-    return factor * weight, factor * bias
 
 
 def most_explaining(probes: Mapping[str, np.ndarray], reference: np.ndarray) -> str | None:
