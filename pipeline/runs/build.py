@@ -1,10 +1,12 @@
 """The model of a run before it is trained."""
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from pipeline.data.tasks import Task
@@ -60,8 +62,13 @@ def build_for_training(
     if request.start is not None and probe is None:
         _load_start(encoder, request.start, ledger)
     if recipe.trainable == "fusion":
-        return _build_fusion(encoder, request.adapters, first, backbone, initial)
+        built = _build_fusion(encoder, request.adapters, first, backbone, initial)
+        if initial is not None and recipe.fusion.form == "gated":
+            _draw_heads_anew(built.model, parts, request.seed)
+        return built
     model = assemble_all(encoder, parts, backbone)
+    if initial is not None or (request.start is not None and probe is None):
+        _draw_heads_anew(model, parts, request.seed)
     if probe is not None:
         load_weights(model.of(first.task.name).head, probe, ledger, part="head.")
     for record in ledger.lineage(request.start) if request.kind == "multitask" else ():
@@ -73,6 +80,21 @@ def build_for_training(
         initial.verify()
         begin_as(encoder, first.task.name, modules_of(initial))
     return Built(model)
+
+
+def _draw_heads_anew(model: MultitaskModel, tasks: Iterable[str], seed: int) -> None:
+    """Draw the fresh heads of a model that starts as another one by ``seed`` and task.
+
+    By the seed alone a head may be the one that the other began with, on another task. What that one learned fits its
+    head, so the new one would begin with an opinion: sts after quora with that of "no duplicate", the wrong way round.
+    """
+    for name in tasks:
+        digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int.from_bytes(digest[:8], "big"))
+            for module in model.of(name).head.modules():
+                if isinstance(module, nn.Linear):
+                    module.reset_parameters()
 
 
 def _merge(request: RunRequest, part: Part[Task], model: MultitaskModel, encoder: PreTrainedModel) -> None:

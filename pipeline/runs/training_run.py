@@ -109,9 +109,20 @@ class TrainingRun:
             **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),
             # SMART's direction once got smaller with the number of rows that were computed at once.
             **({"ascent": "sum"} if smart.weight and smart.direction == "reference" else {}),
+            # The fresh head of a model that starts as another's was once drawn by the seed alone.
+            **({"head": "own draw"} if self._may_start else {}),
             # Joint training once began with fresh heads for all tasks, those tuned on before too.
             **({"heads": "kept"} if self.request.kind == "multitask" and self.request.start is not None else {}),
         }
+
+    @property
+    def _may_start(self) -> bool:
+        """Whether its model starts as another's, or may do so, with a fresh head."""
+        request, recipe = self.request, self.recipe
+        if request.start is not None:
+            return request.start.kind != "frozen"
+        is_warm = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
+        return bool(request.adapters) and (request.kind == "adapter" or is_warm)
 
     @cached_property
     def name(self) -> str:
