@@ -1,0 +1,88 @@
+"""A model that starts as another's begins with a head of its own draw, which says nothing of what the other learned."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.build import build_for_training
+from pipeline.runs.request import RunRequest, resolve_parts
+from pipeline.runs.training_run import TrainingRun
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from stages.extract import extract
+from stages.fuse import fuse
+
+Quick = Callable[..., Recipe]
+STILL: dict[str, Any] = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
+"""The head of the artifact is the one of the first step."""
+
+
+@pytest.fixture(autouse=True)
+def starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever may start as another's does."""
+    monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda probes, _: next(iter(probes)))
+
+
+def head(record: RunRecord) -> torch.Tensor:
+    assert record.artifact is not None
+    (tensor,) = [t for name, t in load_file(Path(record.artifact) / "head.safetensors").items() if t.ndim == 2]
+    return tensor
+
+
+def first_head(workspace: Workspace, task: str, quick: Quick, seed: int, **request: Any) -> torch.Tensor:
+    """Of full fine-tuning, before the first step."""
+    asked = RunRequest.single("sequential" if request else "full", workspace.task(task), quick("full"), seed, **request)
+    parts = resolve_parts(asked, workspace)
+    built = build_for_training(asked, parts, workspace.backbone, workspace.ledger)
+    return built.model.of(task).head.out.weight.detach()  # type: ignore[union-attr,return-value]
+
+
+def likeness(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Of the most alike rows: the absolute cosine."""
+    return float(torch.nn.functional.cosine_similarity(one[:, None], other[None], dim=-1).abs().max())
+
+
+def test_by_the_seed_alone_two_tasks_have_one_head(workspace: Workspace, quick: Quick) -> None:
+    """Why it is drawn anew: fresh models of one seed agree, even where one has two outputs and the other one."""
+    films, pairs = (first_head(workspace, task, quick, seed=3) for task in ("films", "pairs"))
+    assert likeness(films, pairs) == pytest.approx(1)
+
+
+def test_a_warm_started_adapter_and_fusion_draw_another(workspace: Workspace, quick: Quick) -> None:
+    source = extract("meals", quick("adapter", **STILL), workspace, seed=0)
+    fresh = extract("films", quick("adapter", **STILL), workspace, seed=0)
+    assert likeness(head(source), head(fresh)) == pytest.approx(1)
+    warm = extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals")
+    assert likeness(head(source), head(warm)) < 0.9
+    # One draw for a task and a seed, whatever starts.
+    recipe = quick("fusion", **STILL, own_adapter="warm")
+    fusion = fuse("films", recipe, workspace, seed=0, sources="meals")
+    assert torch.equal(head(fusion), head(warm))
+    other = extract("films", quick("adapter", **STILL), workspace, seed=1, start_from="meals")
+    assert likeness(head(warm), head(other)) < 0.9
+
+
+def test_sequential_tuning_draws_another(workspace: Workspace, quick: Quick) -> None:
+    request = RunRequest.single("full", workspace.task("meals"), quick("full", epochs=1), 0, keep_weights=True)
+    start = TrainingRun(request, workspace).get()
+    heads = [first_head(workspace, task, quick, seed=0, start=start) for task in ("films", "pairs")]
+    source = first_head(workspace, "meals", quick, seed=0)
+    assert max(likeness(source, each) for each in heads) < 0.9
+    assert likeness(*heads) < 0.9
+    assert torch.equal(first_head(workspace, "films", quick, seed=0, start=start), heads[0])
+
+
+def test_what_does_not_start_keeps_its_name_and_what_does_has_another(workspace: Workspace, quick: Quick) -> None:
+    extract("meals", quick("adapter", **STILL), workspace, seed=0)
+    runs = [
+        extract("films", quick("adapter", **STILL), workspace, seed=0),
+        fuse("films", quick("fusion", **STILL), workspace, seed=0, sources="meals"),
+        extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals"),
+        fuse("films", quick("fusion", **STILL, own_adapter="warm"), workspace, seed=0, sources="meals"),
+    ]
+    assert [each.identity.get("head") for each in runs] == [None, None, "own draw", "own draw"]
