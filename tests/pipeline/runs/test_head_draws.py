@@ -67,6 +67,17 @@ def test_a_warm_started_adapter_and_fusion_draw_another(workspace: Workspace, qu
     assert likeness(head(warm), head(other)) < 0.9
 
 
+def test_a_fusion_with_closed_gates_begins_as_the_warm_started_adapter(workspace: Workspace, quick: Quick) -> None:
+    """They are one model then. Where it is the draw of a head that tells them apart, a comparison measures that."""
+    extract("meals", quick("adapter", epochs=4, learning_rate=1e-2), workspace, seed=0)
+    warm = extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals")
+    recipe = quick("fusion", **STILL, own_adapter="warm", gate_start=0.0)
+    fusion = fuse("films", recipe, workspace, seed=0, sources="meals")
+    tables = [workspace.ledger.predictions(each.run, "films", "dev") for each in (warm, fusion)]
+    columns = [name for name in tables[0] if name.startswith("probability")]
+    assert tables[0][columns].to_numpy() == pytest.approx(tables[1][columns].to_numpy(), abs=1e-5)
+
+
 def test_sequential_tuning_draws_another(workspace: Workspace, quick: Quick) -> None:
     request = RunRequest.single("full", workspace.task("meals"), quick("full", epochs=1), 0, keep_weights=True)
     start = TrainingRun(request, workspace).get()
