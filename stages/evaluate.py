@@ -1,6 +1,5 @@
 """The score of a kept model on labelled rows, and whether these trained or chose it."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +11,7 @@ from pipeline.data.load import canonical_rows, fingerprint, load_all_rows, load_
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.records.store import SourceRun
-from pipeline.runs.seen import sources_seen
+from pipeline.runs.seen import sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
@@ -91,17 +89,9 @@ def evaluate(
         chosen_on=chosen,
         sources_trained_on={
             source: None if seen is None else int(seen.sum())
-            for source, seen in sources_seen(rows, _sources(model.run, workspace), workspace, task).items()
+            for source, seen in sources_seen(rows, sources_of(model.run, workspace), workspace, task).items()
         },
     )
-
-
-def _sources(run: str, workspace: Workspace) -> Sequence[SourceRun]:
-    """What ``run`` was built on, as its record or else its artifact says."""
-    record, artifact = workspace.ledger.find(run), workspace.store.find(run)
-    if record is not None:
-        return record.sources
-    return () if artifact is None else artifact.manifest.sources
 
 
 def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:

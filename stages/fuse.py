@@ -33,9 +33,9 @@ def fuse(
         target_limit: training rows of the target, where they are others than ``limit``.
         sources: tasks as :func:`pipeline.runs.sources.parse_sources` reads them. An adapter of theirs that the store
             lacks is trained first, apart from rows with a text of the target's dev or test, as is the target's own if
-            the recipe takes it. ``best:N``: of the adapters that fit
-            the N that :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all
-            that fit. In both cases none is trained.
+            the recipe takes it. ``best:N``: of the adapters that fit the N that
+            :func:`pipeline.runs.ranking.best_sources` chooses (``best_sources`` of a recipe). None: all that fit. In
+            both cases none is trained.
         force: train the fusion even if the ledger has this run; adapters that are there stay.
     """
     count = None if sources is None else best_count(sources)

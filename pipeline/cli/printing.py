@@ -107,7 +107,7 @@ def print_evaluation(found: Evaluation, as_json: bool) -> None:
     sources = found.sources_trained_on
     counts = [(found.trained_on, "the model was trained on"), (found.chosen_on, "its epoch was chosen on")]
     counts += [(count, f"its source {task} was trained on") for task, count in sources.items() if count != 0]
-    if sources and not any(sources.values()) and None not in sources.values():
+    if sources and all(count == 0 for count in sources.values()):
         counts.append((0, f"its sources ({', '.join(sources)}) were trained on"))
     for count, what in counts:
         known = "how many cannot be known" if count is None else f"{count} of {found.rows}"

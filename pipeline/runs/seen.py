@@ -31,6 +31,14 @@ class Lesson(NamedTuple):
     """Fingerprint of the training rows."""
 
 
+def sources_of(run: str, workspace: Workspace) -> Sequence[SourceRun]:
+    """What ``run`` was built on, as its record or else its artifact says."""
+    if (record := workspace.ledger.find(run)) is not None:
+        return record.sources
+    artifact = workspace.store.find(run)
+    return () if artifact is None else artifact.manifest.sources
+
+
 def sources_seen(
     rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task
 ) -> dict[str, np.ndarray | None]:
@@ -74,13 +82,11 @@ def _lessons(sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[Les
         if source.run in visited:
             continue
         visited.add(source.run)
-        record, artifact = workspace.ledger.find(source.run), workspace.store.find(source.run)
-        if record is not None:
+        waiting += sources_of(source.run, workspace)
+        if (record := workspace.ledger.find(source.run)) is not None:
             yield from _of_record(record)
-            waiting += record.sources
-        elif artifact is not None:
+        elif (artifact := workspace.store.find(source.run)) is not None:
             yield _of_manifest(artifact.manifest)
-            waiting += artifact.manifest.sources
 
 
 def _of_record(record: RunRecord) -> Iterator[Lesson]:

@@ -39,8 +39,8 @@ def reading(file: Path, remedy: str = "", missing: str | None = None) -> Iterato
     try:
         yield
     except Exception as error:
-        is_missing = isinstance(error, FileNotFoundError) and missing is not None
-        remedy = missing if is_missing and missing is not None else remedy
+        if missing is not None and isinstance(error, FileNotFoundError):
+            remedy = missing
         reason = _reason(error, f": {remedy}" if remedy else "")
         if reason is None:
             raise
