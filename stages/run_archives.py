@@ -1,10 +1,12 @@
 """The records of finished runs in one zip file, to look at elsewhere, or to go on with a study on another machine.
 
 A record is what the ledger holds of a run: its ``run.json``, curve and predictions, but no weights. The archive of a
-study also holds its ``study.json``, from which ``report`` makes the tables again without data or backbone.
+study also holds its ``study.json``, from which ``report`` makes the tables again without data or backbone. It may be
+lean, without the predictions of trials that no cell kept.
 """
 
 from collections import defaultdict
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +24,9 @@ Model = TypeVar("Model", StudyResult, RunRecord)
 
 _STUDY = "study.json"
 _RECORD = "run.json"
-_NEEDED = (_RECORD, "curve.csv", "predictions.parquet")
+_SPARE = (_RECORD, "curve.csv")
+"""What is needed of a trial that no cell kept; a lean archive holds no more of it."""
+_NEEDED = (*_SPARE, "predictions.parquet")
 _LARGEST_JSON = 2**24
 """Bytes. A run.json has some 10,000, a study.json 300 a cell."""
 
@@ -51,24 +55,32 @@ class ImportedRuns:
     """The study of the archive, if it was not here before."""
 
 
-def export_runs(runs: Runs, file: Path, study: str | None = None) -> ExportedRuns:
+def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool = False) -> ExportedRuns:
     """Write the records of all finished runs, or of those of a study with all that they are built on.
+
+    Args:
+        lean: without the predictions of the study's trials that no cell kept, which its report does not read.
 
     Raises:
         PipelineError: there are none, too many for one archive, or the study was never compared here.
     """
+    if lean and study is None:
+        raise PipelineError("--lean: leaves out trials of a study: name it with --study")
     document = None if study is None else runs.reports / study / _STUDY
     if document is None:
-        wanted, missing = set(runs.records), set[str]()
+        wanted, missing, spare = set(runs.records), set[str](), set[str]()
     else:
-        wanted, missing = _with_sources(read_model(StudyResult, document, "run compare first"), runs)
+        result = read_model(StudyResult, document, "run compare first")
+        (wanted, missing), spare = _with_sources(result, runs), result.spare_trials
     files = {run: runs.ledger.files(run) for run in sorted(wanted)}
-    whole = {run: own for run, own in files.items() if {*_NEEDED} <= {file.name for file in own}}
+    whole = {run: own for run, own in files.items() if {*_needed(run, spare)} <= {file.name for file in own}}
     if not whole:
         raise PipelineError(f"{runs.ledger.root}: no finished runs to export: see runs list")
     with new_archive(file) as add:
         for run, own in whole.items():
             for each in own:
+                if lean and run in spare and each.name not in _SPARE:
+                    continue
                 add(_as_elsewhere(each) if each.name == _RECORD else each, f"{run}/{each.name}")
         if document is not None:
             add(document, _STUDY)
@@ -98,6 +110,10 @@ def import_runs(reports: Path, file: Path) -> ImportedRuns:
     return ImportedRuns(tuple(added), tuple(already_here), study if new else None)
 
 
+def _needed(run: str, spare: Set[str]) -> tuple[str, ...]:
+    return _SPARE if run in spare else _NEEDED
+
+
 def _as_elsewhere(file: Path) -> bytes:
     """A record whose artifact stands in a store of the usual name: no store goes along, wherever it was here."""
     record = read_json(file, "train the run again")
@@ -123,22 +139,23 @@ def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:
 def _contents(archive: Archive) -> tuple[str | None, dict[str, tuple[RunRecord, list[str]]]]:
     """The study of an archive, and its runs with the names of their files."""
     files: dict[str, list[str]] = defaultdict(list)
-    study = None
+    study, spare = None, set[str]()
     for member in archive.sizes:
         run, _, name = member.rpartition("/")
         if member == _STUDY:
-            study = _parsed(StudyResult, member, archive).study.name
+            result = _parsed(StudyResult, member, archive)
+            study, spare = result.study.name, result.spare_trials
         elif RUN_NAME.fullmatch(run) and RECORD_FILE.fullmatch(name):
             files[run].append(name)
         else:
             raise archive.refused(f"holds {shortened(member)}, which no archive of runs does")
     if not files:
         raise archive.refused("holds no runs")
-    return study, {run: (_record_of(run, names, archive), names) for run, names in files.items()}
+    return study, {run: (_record_of(run, names, archive, spare), names) for run, names in files.items()}
 
 
-def _record_of(run: str, names: list[str], archive: Archive) -> RunRecord:
-    for needed in _NEEDED:
+def _record_of(run: str, names: list[str], archive: Archive, spare: Set[str]) -> RunRecord:
+    for needed in _needed(run, spare):
         if needed not in names:
             raise archive.refused(f"lacks {run}/{needed}")
     record = _parsed(RunRecord, f"{run}/{_RECORD}", archive)

@@ -116,6 +116,7 @@ def runs_export(
     file: FileOrFolder,
     *,
     study: str | None = None,
+    lean: bool = False,
     store: StoreFolder = STORE,
     reports: ReportsFolder = REPORTS,
     json: Json = False,
@@ -125,12 +126,13 @@ def runs_export(
     Args:
         file: The zip file to write.
         study: Only the runs of this study and those that they are built on, with its study.json (all runs).
+        lean: Without the predictions of the study's trials that no cell kept: report needs none of them.
     """
     from stages.run_archives import export_runs
     from stages.runs import Runs
 
     runs = Runs(reports, store)
-    exported = export_runs(runs, file, study)
+    exported = export_runs(runs, file, study, lean=lean)
     _warn(runs.problems)
     if exported.missing:
         print(f"warning: without {', '.join(few(exported.missing))}: no whole record of it is here", file=sys.stderr)

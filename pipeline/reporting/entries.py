@@ -63,6 +63,11 @@ class StudyResult(BaseModel):
     shared_text: tuple[str, ...] = ()
     """Which targets share text with tasks that rows use for them, in words."""
 
+    @property
+    def spare_trials(self) -> set[str]:
+        """The trials that no cell kept: a page shows their recipes, number and cost, and none of their scores."""
+        return {run for entry in self.entries for run in entry.trials} - {entry.run for entry in self.entries}
+
     @model_validator(mode="after")
     def _check_rows(self) -> Self:
         study = self.study

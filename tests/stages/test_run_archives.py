@@ -38,9 +38,10 @@ def records_in(reports: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents(reports).items() if not name.endswith(".lock")}
 
 
-def write_study(reports: Path, *runs: str) -> None:
+def write_study(reports: Path, *runs: str, trials: tuple[str, ...] = ()) -> None:
     study = Study.parse({"name": "few", "methods": ["adapter"], "targets": ["sst"], "seeds": [1, 2, 3]}, "test")
-    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=run) for seed, run in enumerate(runs, 1))
+    cells = enumerate(runs, 1)
+    entries = tuple(Entry(method="adapter", target="sst", seed=seed, run=run, trials=trials) for seed, run in cells)
     result = StudyResult(study=study, backbone="nano", entries=entries)
     write_json(make_folder(reports / "few") / "study.json", result.model_dump(mode="json"))
 
@@ -114,6 +115,26 @@ def test_a_study_goes_with_all_that_its_runs_are_built_on_and_no_more(
     imported = import_runs(tmp_path / "other", tmp_path / "runs.zip")
     assert (imported.added, imported.study) == (exported.runs, "few")
     assert (tmp_path / "other/few/study.json").read_bytes() == (reports / "few/study.json").read_bytes()
+
+
+def test_a_lean_archive_has_no_predictions_of_trials_that_no_cell_kept(
+    reports: Path, export: Callable[..., Path], tmp_path: Path
+) -> None:
+    kept, spare = (finish(reports, seed) for seed in (1, 2))
+    write_study(reports, kept, trials=(kept, spare))
+    runs, whole = Runs(reports, tmp_path / "store"), zipfile.ZipFile(export("few")).namelist()
+    exported = export_runs(runs, tmp_path / "lean.zip", "few", lean=True)
+    assert (exported.runs, exported.missing) == (tuple(sorted((kept, spare))), ())
+    left_out = {*whole} - {*zipfile.ZipFile(tmp_path / "lean.zip").namelist()}
+    assert left_out == {f"{spare}/attention.csv", f"{spare}/predictions.parquet"}
+    # It can be imported, exported again, and exported whole no more.
+    there = tmp_path / "there"
+    assert import_runs(there, tmp_path / "lean.zip").added == exported.runs
+    again = export_runs(Runs(there, tmp_path / "store"), tmp_path / "again.zip", "few")
+    assert (again, (tmp_path / "again.zip").read_bytes()) == (exported, (tmp_path / "lean.zip").read_bytes())
+    assert export_runs(Runs(there, tmp_path / "store"), tmp_path / "all.zip").missing == (spare,)
+    with pytest.raises(PipelineError, match="--lean: .* name it with --study"):
+        export_runs(runs, tmp_path / "x.zip", lean=True)
 
 
 def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(reports: Path, tmp_path: Path) -> None:
