@@ -72,10 +72,6 @@ def compare(
             BERT-base (adapters, fusions, heads, and rows with keep_weights = true).
         dry_run: Check everything, show what would be run and how long it would take, and train nothing.
     """
-    announce(LIBRARIES)
-    from pipeline.executors.choice import executor_of
-    from stages.compare import compare as stage
-
     chosen = find_study(
         study,
         targets=names_in(targets),
@@ -90,6 +86,11 @@ def compare(
         curve=curve,
         curve_rows=numbers_in(curve_rows, "--curve-rows"),
     ).with_recipe(**training.values())
+    places.check(*chosen.targets, *chosen.sources)
+    announce(LIBRARIES)
+    from pipeline.executors.choice import executor_of
+    from stages.compare import compare as stage
+
     workspace = places.workspace(running)
     executor = executor_of(machines.executor, machines.jobs, machines.address, chosen.resources, places.reports)
     if dry_run:

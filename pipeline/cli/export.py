@@ -54,6 +54,7 @@ def export(
                 f"export --format onnx needs {error.name}: install the extra, pip install"
                 " 'adapter-fusion-pipeline[export]'"
             ) from None
+    places.check(target)
     announce(LIBRARIES)
     from pipeline.exporting import hub
     from stages import export as stage

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from pipeline.data.tasks import Encoding, HeadKind, Pooling
+from pipeline.data.tasks import Encoding, HeadKind, Pooling, check_folder, find_task
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
+from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import present, read_toml
 
@@ -176,6 +177,19 @@ class Places:
     store: StoreFolder = STORE
     reports: ReportsFolder = REPORTS
 
+    def check(self, *tasks: str) -> None:
+        """Find what a command names, so that a slip of the pen is told before the libraries load, for seconds.
+
+        Raises:
+            PipelineError: an unknown task, or a folder that does not exist.
+        """
+        if self.backbone is not None:
+            is_folder(self.backbone)
+        for folder in self.data:
+            check_folder(folder)
+        for task in tasks:
+            find_task(task, *self.data)
+
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
         """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""
         from pipeline.runs.workspace import Workspace
@@ -188,6 +202,12 @@ class Places:
 def names_in(text: str | None) -> list[str] | None:
     """The parts of ``a,b,c``; None stays None, so that the default of the stage or study applies."""
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def tasks_in(text: str | None) -> list[str]:
+    """The tasks of ``a,b@RUN,c``; none of ``best`` and ``best:8``, which name none."""
+    names = [name.partition("@")[0] for name in names_in(text) or ()]
+    return [name for name in names if name.partition(":")[0] != "best"]
 
 
 def numbers_in(text: str | None, option: str) -> list[int] | None:

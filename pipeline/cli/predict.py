@@ -1,6 +1,7 @@
 """Verbs that use trained models: predict, evaluate, ensemble."""
 
 import sys
+from pathlib import Path
 from typing import Literal
 
 from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
@@ -9,6 +10,7 @@ from pipeline.data.tasks import find_task
 from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
+from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce
 
 
@@ -34,12 +36,14 @@ def predict(
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
             training (none).
     """
-    announce(LIBRARIES)
-    from stages import predict as stage
-
     to_stdout = str(output) == "-"
     if to_stdout and json:
         raise PipelineError("--json prints to standard output, where --output - writes the table: give --output FILE")
+    places.check(*names_in(target) or ())
+    _check_there(input)
+    announce(LIBRARIES)
+    from stages import predict as stage
+
     result = stage.predict(
         target,
         input,
@@ -84,6 +88,9 @@ def evaluate(
         input: Table with texts and labels of the task, or - for csv from standard input (a split of the task).
         split: The split that is scored where there is no --input.
     """
+    places.check(target)
+    if input is not None:
+        _check_there(input)
     announce(LIBRARIES)
     from stages import evaluate as stage
 
@@ -131,3 +138,10 @@ def ensemble(
     task = find_task(target, *data)
     record = run(task, name, reports, runs=names_in(runs), rule=rule, chosen_on=choose_on, best=best, seed=seed)
     print_ensemble(record, json)
+
+
+def _check_there(table: Path) -> None:
+    """Raise a :class:`PipelineError` for a table to read that is not there; ``-`` is standard input."""
+    if str(table) != "-":
+        with reading(table):
+            table.stat()

@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 
 from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder, names_in
 from pipeline.cli.settings_file import settings
-from pipeline.data.tasks import Task, built_in_tasks, find_task, own_files
+from pipeline.data.tasks import Task, built_in_tasks, check_folder, find_task, own_files
 from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError
 
@@ -53,8 +53,7 @@ def tasks_new(
 def tasks_list(*, data: DataFolders = ()) -> None:
     """Every task in --data, then every built-in one."""
     for folder in data:
-        if not folder.is_dir():
-            raise PipelineError(f"{folder}: no such folder (--data, or data in pipeline.toml)")
+        check_folder(folder)
     for file in [file for folder in data for file in own_files(folder)]:
         try:
             _print_task(Task.read(file), str(file))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in
+from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementation
 from pipeline.system.streams import LIBRARIES, announce
@@ -53,12 +53,14 @@ def extract(
         without_rows_of: Leave out training rows whose text stands in dev or test of these tasks, such as films: targets
             that the adapter is to help (none).
     """
-    announce(LIBRARIES)
-    from stages import extract as stage
-
+    apart = names_in(without_rows_of) or ()
     recipe = training.parse(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
+    places.check(task, *tasks_in(start_from), *apart)
+    announce(LIBRARIES)
+    from stages import extract as stage
+
     workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
     record = stage.extract(
         task,
@@ -67,7 +69,7 @@ def extract(
         seed=seed,
         limit=limit,
         start_from=start_from,
-        without_rows_of=names_in(without_rows_of) or (),
+        without_rows_of=apart,
         force=running.force,
     )
     print_run(record, running.json)
@@ -102,10 +104,11 @@ def fuse(
         fusion_impl: How fusion is computed: fast, or stock for AdapterHub's own code; equal up to rounding (fast).
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
+    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
+    places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
     from stages import fuse as stage
 
-    recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
     workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
     record = stage.fuse(
         target,
@@ -162,6 +165,7 @@ def prune(
         dev_limit: Choose by only N rows of dev and score on as many, the same for every run (all).
         force: Prune again even if the ledger has this run.
     """
+    places.check(target)
     announce(LIBRARIES)
     from stages import prune as stage
 
@@ -188,11 +192,13 @@ def pretrain(
         output: Folder for the backbone.
         seed: Determines the order of texts, which words are masked, and dropout.
     """
+    recipe, names = training.parse("full"), names_in(tasks) or []
+    places.check(*names)
     announce(LIBRARIES)
     from stages import pretrain as stage
 
-    recipe, workspace = training.parse("full"), places.workspace(running)
-    result = stage.pretrain(names_in(tasks) or [], output, recipe, workspace, seed=seed, limit=running.limit)
+    workspace = places.workspace(running)
+    result = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
     accuracy = result["masked_accuracy"]
     text = (
         f"pretrain {', '.join(result['rows'])}: {accuracy['after']:.1%} of masked words predicted, before"

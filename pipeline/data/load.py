@@ -22,7 +22,7 @@ from pipeline.data.cut import cut
 from pipeline.data.overlap import first_overlap, overlapping_rows
 from pipeline.data.sample import stratified
 from pipeline.data.tables import SUFFIXES, read_table
-from pipeline.data.tasks import Files, Hub, Source, Split, Task
+from pipeline.data.tasks import Files, Hub, Source, Split, Task, check_folder
 from pipeline.system.errors import PipelineError, raise_all, shortened
 from pipeline.system.reading import reading
 
@@ -364,9 +364,8 @@ def _files_of(task: Task, data: Path, *stems: str) -> tuple[Path, list[Path]]:
 
 
 def _folder_of(task: Task, data: Path) -> Path | None:
+    check_folder(data)
     with reading(data):
-        if not data.is_dir():
-            raise PipelineError(f"{data}: no such folder (--data, or data in pipeline.toml)")
         return next((data / name for name in (task.name, *task.aliases) if (data / name).is_dir()), None)
 
 

@@ -19,10 +19,10 @@ from pipeline.models.repository import (
     has_file,
     read_pretrained,
     reason_of,
-    refused,
 )
 from pipeline.models.tensors import is_finite
 from pipeline.system.atomic import canonical_json, sha256_text
+from pipeline.system.backbone_name import refused
 
 HAS_POOLER = {"bert", "roberta", "xlm-roberta"}
 

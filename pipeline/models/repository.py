@@ -13,7 +13,8 @@ from transformers import AutoConfig, PretrainedConfig
 from transformers.utils import cached_file
 from transformers.utils import has_file as hub_has_file
 
-from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.backbone_name import is_folder, refused
+from pipeline.system.errors import shortened
 from pipeline.system.reading import read_json
 
 # Families that `adapters` supports and the tests train; positions below padding_idx + 1 are unused by RoBERTa's.
@@ -75,9 +76,7 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
 
     ``what`` it reads is for the :class:`PipelineError` if there is no such folder or it cannot be read.
     """
-    is_folder = _is_folder(name)
-    if not is_folder and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
+    in_folder = is_folder(name)
     try:
         with _quiet():
             return auto_class.from_pretrained(name, trust_remote_code=False, **keywords)
@@ -90,7 +89,7 @@ def read_pretrained(name: str, what: str, auto_class: Any, **keywords: Any) -> A
             message = f"its weights are pickled ({_PICKLED}), and to read them could run code: {_CONVERT}"
         elif "size mismatch" in str(error):
             message = f"its weights do not fit its config.json ({reason_of(error, 'size mismatch')}): {OTHER_CONFIG}"
-        elif is_folder:
+        elif in_folder:
             message = f"the folder holds no readable {what}: {reason_of(error)}"
         else:
             message = (
@@ -120,15 +119,11 @@ def _quiet() -> Iterator[None]:
 
 def has_file(name: str, file: str) -> bool:
     """Whether a folder or repository has a file; False where the Hub cannot be asked."""
-    if _is_folder(name):
+    if is_folder(name):
         return (Path(name) / file).exists()
     with suppress(Exception):
         return bool(hub_has_file(name, file))
     return False
-
-
-def refused(name: str, problem: str) -> PipelineError:
-    return PipelineError(f"backbone '{name}': {problem}")
 
 
 def reason_of(error: Exception, mark: str = "") -> str:
@@ -189,21 +184,7 @@ def _json_of(name: str, file: str) -> dict[str, Any]:
     """The object in a JSON file of a folder or repository; empty if it is missing, or none that can be read."""
     # Failures are of many kinds; what is loaded is read again, and then refused in its own words.
     with suppress(Exception):
-        path = Path(name) / file if _is_folder(name) else cached_file(name, file, **_ONLY_ASK)
+        path = Path(name) / file if is_folder(name) else cached_file(name, file, **_ONLY_ASK)
         content = read_json(Path(path), "") if path is not None and Path(path).exists() else {}
         return content if isinstance(content, dict) else {}
     return {}
-
-
-def _is_folder(name: str) -> bool:
-    """Whether ``name`` is a folder, which must then have a configuration that can be read."""
-    try:
-        is_folder = Path(name).is_dir()
-    except (OSError, ValueError):  # a name too long, or one with a null byte
-        raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
-    file = Path(name) / "config.json"
-    if is_folder and not file.exists():
-        raise refused(name, "the folder holds no config.json: give the folder of an encoder")
-    if is_folder and not isinstance(read_json(file, remedy := "copy it again"), dict):
-        raise PipelineError(f"{file}: not a configuration: {remedy}")
-    return is_folder

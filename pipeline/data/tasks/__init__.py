@@ -166,6 +166,13 @@ def built_in_tasks() -> dict[str, Task]:
     return {file.stem: Task.read(file) for file in sorted(BUILT_IN.glob("*.toml"))}
 
 
+def check_folder(data: Path) -> None:
+    """Raise a :class:`PipelineError` unless ``data`` is a folder."""
+    with reading(data):
+        if not data.is_dir():
+            raise PipelineError(f"{data}: no such folder (--data, or data in pipeline.toml)")
+
+
 def own_files(data: Path) -> list[Path]:
     """The task files in a folder of tasks, by name."""
     with reading(data):

@@ -1,0 +1,33 @@
+"""What ``--backbone`` names, a folder or an id on the Hub; told without a library that reads models."""
+
+from pathlib import Path
+
+from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.reading import read_json
+
+
+def refused(name: str, problem: str) -> PipelineError:
+    """The error of a backbone that cannot be used, and why."""
+    return PipelineError(f"backbone '{name}': {problem}")
+
+
+def is_folder(name: str) -> bool:
+    """Whether ``name`` is a folder, which must then have a configuration that can be read; else it is an id.
+
+    Raises:
+        PipelineError: a folder without a configuration, or neither a folder nor an id.
+    """
+    try:
+        found = Path(name).is_dir()
+    except (OSError, ValueError):  # a name too long, or one with a null byte
+        raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
+    if not found:
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
+        return False
+    file = Path(name) / "config.json"
+    if not file.exists():
+        raise refused(name, "the folder holds no config.json: give the folder of an encoder")
+    if not isinstance(read_json(file, remedy := "copy it again"), dict):
+        raise PipelineError(f"{file}: not a configuration: {remedy}")
+    return True
