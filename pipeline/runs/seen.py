@@ -1,4 +1,4 @@
-"""Which rows have a text that a model's sources were trained on: their score says less about new texts.
+"""Rows of dev or test whose text was trained on, by a model or by its sources: their score says less about new texts.
 
 A study leaves such rows out of its sources' training. Adapters of a store were trained for whatever they were.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pipeline.data.load import fingerprint, has_rows, read_test_texts
+from pipeline.data.load import TaskData, fingerprint, has_rows, read_test_texts
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import RunRecord, SourceRun
@@ -113,3 +113,18 @@ def _seen(rows: pd.DataFrame, lesson: Lesson, workspace: Workspace, target: Task
         seen = overlapping_rows(places[0].task_data(task, None, 0).train, rows)[1]
         return None if seen.any() else seen
     return None
+
+
+def overlap_notes(name: str, data: TaskData) -> Iterator[str]:
+    """Which training rows of task ``name`` also stand in dev or test, in words, and what came of them."""
+    for other, rows in data.dropped.items():
+        yield f"{name}: {rows} training rows that also stand in dev or test of {other} are left out"
+    for other, added in data.added.items():
+        left_out = added.in_dev + added.in_test + added.in_other_dev
+        yield (
+            f"{name}: {added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
+            f" {left_out} are left out, since they stand in dev or test"
+        )
+    for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "test rows")):
+        if rows:
+            yield f"{name}: {rows} {kind} also stand in train (--drop-overlap drops those from train)"

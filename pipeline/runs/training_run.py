@@ -25,7 +25,7 @@ from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again, splits_of
-from pipeline.runs.seen import seen_notes
+from pipeline.runs.seen import overlap_notes, seen_notes
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction, load_metric
@@ -153,7 +153,8 @@ class TrainingRun:
         )
         if accelerator.is_main_process:
             for name, rows in self.data.items():
-                _tell_overlap(name, rows)
+                for note in overlap_notes(name, rows):
+                    workspace.tell_once(note)
             if self.request.kind in ARTIFACT_KINDS:
                 # Now rather than after hours.
                 kind = "fusion" if self.request.kind == "fusion" else "adapter"
@@ -178,7 +179,7 @@ class TrainingRun:
         model = built.model
         if accelerator.is_main_process and self.request.adapters and not self.workspace.held_out:
             for note in seen_notes(self.task, scoring.rows, self.sources(adapters), self.workspace):
-                print(f"note: {note}", file=sys.stderr)
+                self.workspace.tell_once(f"note: {note}")
         combine = self._surgery(model)
         data = self._training_data(model, scorings, accelerator)
         encoder = model.of(self.task.name).backbone
@@ -442,20 +443,3 @@ class TrainingRun:
             sources=tuple(sources) if is_fusion else (),
         )
         return save_artifact(self.workspace.store, manifest, model.of(task.name), [each.task for each in sources])
-
-
-def _tell_overlap(name: str, data: TaskData) -> None:
-    """Say on stderr which training rows of task ``name`` also stand in dev or test, and what came of them."""
-    dropped = data.dropped.items()
-    notes = [f"{rows} training rows that also stand in dev or test of {other} are left out" for other, rows in dropped]
-    for other, added in data.added.items():
-        left_out = added.in_dev + added.in_test + added.in_other_dev
-        notes.append(
-            f"{added.rows} training rows of {other} are added ({added.in_train} also stand in train);"
-            f" {left_out} are left out, since they stand in dev or test"
-        )
-    for rows, kind in ((data.dev_in_train, "rows of dev"), (data.test_in_train, "test rows")):
-        if rows:
-            notes.append(f"{rows} {kind} also stand in train (--drop-overlap drops those from train)")
-    for note in notes:
-        print(f"{name}: {note}", file=sys.stderr)

@@ -93,6 +93,10 @@ class Workspace:
             self._memory[key] = make()
         return self._memory[key]
 
+    def tell_once(self, text: str) -> None:
+        """Say something on stderr that is true of the data, and so of every run of a study that reads them."""
+        self._once(("told", text), lambda: print(text, file=sys.stderr))
+
     def on(self, backbone: str | None) -> Workspace:
         """The same with another backbone, which is read once however often it is asked for; None is its own."""
         if backbone is None or backbone == self.backbone_name:
