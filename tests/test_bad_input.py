@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -260,3 +261,15 @@ def test_a_result_of_a_pretraining_that_is_anothers_counts_for_nothing(tmp_path:
     for content in ({"seconds": "long", "identity": {}}, {"seconds": 1.0, "identity": []}):
         (tmp_path / "pretraining.json").write_text(json.dumps(content))
         assert pretraining_seconds(tmp_path) == 0
+
+
+def test_all_that_a_command_line_misspells_is_told_at_once(refused: Refused, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    told = refused("fuse", "--target", "sst", "--data", nowhere, "--backbone", nowhere)
+    assert told.splitlines() == [
+        "command line: 2 mistakes",
+        f"  {nowhere}: no such folder (--data, or data in pipeline.toml)",
+        f"  backbone '{nowhere}': no such folder (--backbone takes a folder or a Hub id)",
+    ]
+    told = refused("fuse", "--target", "films", "--sources", "sst,meals@0123456789ab")
+    assert re.findall(r"^  unknown task '(\w+)'", told, re.MULTILINE) == ["films", "meals"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +14,7 @@ from pipeline.data.tasks import Encoding, HeadKind, Pooling, check_folder, find_
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.backbone_name import is_folder
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, raise_all
 from pipeline.system.reading import present, read_toml
 
 if TYPE_CHECKING:  # it loads torch
@@ -181,14 +183,17 @@ class Places:
         """Find what a command names, so that a slip of the pen is told before the libraries load, for seconds.
 
         Raises:
-            PipelineError: an unknown task, or a folder that does not exist.
+            PipelineError: unknown tasks, or folders that do not exist, all of them at once.
         """
-        if self.backbone is not None:
-            is_folder(self.backbone)
-        for folder in self.data:
-            check_folder(folder)
-        for task in tasks:
-            find_task(task, *self.data)
+        looked_up: list[Callable[[], object]] = [partial(check_folder, folder) for folder in self.data]
+        looked_up += [] if self.backbone is None else [partial(is_folder, self.backbone)]
+        problems = [problem for look_up in looked_up if (problem := _problem(look_up))]
+        # Where a folder is missing, so is what it says of tasks.
+        if not problems:
+            problems = [problem for task in tasks if (problem := _problem(partial(find_task, task, *self.data)))]
+        if len(problems) == 1:
+            raise PipelineError(problems[0])
+        raise_all("command line", problems)
 
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
         """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""
@@ -197,6 +202,15 @@ class Places:
         first, *more = self.data or (None,)
         settings = {"more_data": tuple(more), **running.settings()}
         return Workspace(self.backbone or usual, first, self.store, self.reports, **settings)
+
+
+def _problem(look_up: Callable[[], object]) -> str | None:
+    """What is wrong according to ``look_up``, which raises it."""
+    try:
+        look_up()
+    except PipelineError as error:
+        return str(error).replace("\n", "\n  ")
+    return None
 
 
 def names_in(text: str | None) -> list[str] | None:
