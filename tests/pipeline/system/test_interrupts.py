@@ -98,6 +98,7 @@ def test_an_import_is_interrupted_in_one_line(
     number: signal.Signals, module: str, arguments: list[str], line: str, tmp_path: Path
 ) -> None:
     mark = stand_in(tmp_path, module, SLEEPS)
+    (tmp_path / "in.csv").touch()
     process = start(arguments, tmp_path)
     wait_for(mark.exists, process)
     process.send_signal(number)
