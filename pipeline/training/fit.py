@@ -101,7 +101,8 @@ def fit(
     plain, (model, prepared) = model, accelerator.prepare(trained, optimizer)
     state = Resumption(checkpoint_file, checkpoint_seconds, plain, trained, optimizer, accelerator, companions)
     total = data.epochs * data.batches_per_epoch
-    steps = _Steps(model, trained, prepared, recipe, seed, total, accelerator, loss, penalties, combine)
+    parameters = list(trained.parameters())  # looked up once: it takes a millisecond, at every step
+    steps = _Steps(model, parameters, prepared, recipe, seed, total, accelerator, loss, penalties, combine)
     shown = TrainingProgress(title, data.epochs, shown=accelerator.is_main_process)
     training = _Training(plain, recipe, data, steps, scoring, companions, state, interrupts, shown, metric, title)
     with shown, state.kept_if_interrupted(), interrupts:
@@ -227,7 +228,7 @@ class _Steps:
     """The optimiser steps of a training, each with random numbers and a learning rate of its own."""
 
     model: nn.Module  # as accelerate has prepared it
-    trained: nn.Module  # whose parameters the optimiser has
+    parameters: Sequence[nn.Parameter]
     optimizer: AcceleratedOptimizer
     recipe: Recipe
     seed: int
@@ -240,11 +241,11 @@ class _Steps:
     def take(self, pieces: list[Piece], step: int) -> tuple[Tensor, Tensor]:
         """Take a step with one batch; returns its loss, and whether that and the gradient are finite."""
         accelerator = self.accelerator
-        torch.manual_seed(_step_seed(self.seed, step, accelerator.process_index))
+        _seed(_step_seed(self.seed, step, accelerator.process_index), accelerator.device)
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * self._factor(step)
         loss = _backward(self.model, pieces, self.loss, self.penalties, accelerator, self.combine)
-        norm = whole(accelerator.clip_grad_norm_(self.trained.parameters(), self.recipe.max_grad_norm))
+        norm = whole(accelerator.clip_grad_norm_(self.parameters, self.recipe.max_grad_norm))
         self.optimizer.step()
         self.optimizer.zero_grad()
         # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
@@ -344,6 +345,16 @@ def _backward(
 
 def _sum_of(penalties: Sequence[Penalty], device: torch.device) -> Tensor:
     return sum((penalty() for penalty in penalties), torch.zeros((), device=device))
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """As :func:`torch.manual_seed`, for what computes here alone.
+
+    That also seeds kinds of devices that are not there, and formats the stack for each: half a millisecond a step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def _step_seed(seed: int, step: int, process: int) -> int:

@@ -22,7 +22,7 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import handle_signals
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Progress
-from pipeline.training.fit import TrainingData, _step_seed, fit
+from pipeline.training.fit import TrainingData, _seed, _step_seed, fit
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.surgery import Surgery, weighting_of
 
@@ -167,6 +167,15 @@ def test_a_step_shares_its_seed_with_no_other_step_or_process() -> None:
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert 0 < _step_seed(2**32, 2**40, 255) < 2**63
     assert _step_seed(1, 2, 3) == 2654449033179096  # another would give every run another result
+
+
+def test_a_step_is_seeded_as_torch_seeds_everything() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(2**62 + 5)
+    expected = torch.rand(5), torch.rand(5, device=device)
+    torch.rand(3)
+    _seed(2**62 + 5, device)
+    assert all(map(torch.equal, expected, (torch.rand(5), torch.rand(5, device=device))))
 
 
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
