@@ -1,6 +1,6 @@
 """Predictions of trained models for rows with or without labels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,14 +27,13 @@ from pipeline.settings.recipe import Precision
 from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json
-from pipeline.system.errors import PipelineError, raise_all, writing
+from pipeline.system.errors import PipelineError, make_all, writing
 from pipeline.training.devices import full_memory_explained, make_accelerator, on_main_process, resolve_precision
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Compute, mean_outputs
 from stages.kept_models import Target, target_of
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 ENSEMBLE = "ensemble:"
 
@@ -87,7 +86,7 @@ def predict(
         ensemble, targets = _members(using, tasks[0], workspace, dropped)
         passes = [[member] for member in targets]
     else:
-        targets = _each(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, dropped))
+        targets = make_all(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, dropped))
         passes = _passes(targets)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
@@ -128,7 +127,7 @@ def _parse_targets(text: str, workspace: Workspace) -> list[Task]:
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
         raise PipelineError("--target names no task: write for example --target sst, or sst,quora,sts for several")
-    tasks = _each(f"--target {text}", names, workspace.task)
+    tasks = make_all(f"--target {text}", names, workspace.task)
     found = [task.name for task in tasks]
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
@@ -143,7 +142,7 @@ def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str
         name = where if len(tasks) == 1 else f"task '{task.name}'"
         return canonical_rows(task, table, name, labelled=False, leave_out_blank=True)
 
-    return dict(zip((task.name for task in tasks), _each(where, tasks, rows), strict=True))
+    return dict(zip((task.name for task in tasks), make_all(where, tasks, rows), strict=True))
 
 
 def _with_ids(table: pd.DataFrame, tasks: Sequence[Task], output_file: Path) -> pd.DataFrame:
@@ -172,20 +171,6 @@ def _columns(task: Task, prediction: Prediction, index: pd.Index, rows: int, sev
         columns = [np.array(task.classes, dtype=object)[values], *prediction.probabilities.T]
     named = dict(zip(_column_names(task, several), columns, strict=True))
     return pd.DataFrame(named, index=index).reindex(range(rows))
-
-
-def _each(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
-    """``make`` of each item; of several items, what is wrong with all of them is raised at once."""
-    if len(items) == 1:
-        return [make(items[0])]
-    made, problems = [], []
-    for item in items:
-        try:
-            made.append(make(item))
-        except PipelineError as error:
-            problems.append(str(error).replace("\n", "\n  "))
-    raise_all(where, problems)
-    return made
 
 
 def _passes(targets: Sequence[Target]) -> list[list[Target]]:
@@ -282,4 +267,4 @@ def _members(
         except PipelineError as error:
             raise PipelineError(f"{what} needs run {member.run}: {error}") from error
 
-    return ensemble, _each(f"--using {using}", ensemble.members, target)
+    return ensemble, make_all(f"--using {using}", ensemble.members, target)

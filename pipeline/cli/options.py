@@ -14,7 +14,7 @@ from pipeline.data.tasks import Encoding, HeadKind, Pooling, check_folder, find_
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
 from pipeline.system.backbone_name import is_folder
-from pipeline.system.errors import PipelineError, raise_all
+from pipeline.system.errors import PipelineError, make_all
 from pipeline.system.reading import present, read_toml
 
 if TYPE_CHECKING:  # it loads torch
@@ -185,15 +185,10 @@ class Places:
         Raises:
             PipelineError: unknown tasks, or folders that do not exist, all of them at once.
         """
-        looked_up: list[Callable[[], object]] = [partial(check_folder, folder) for folder in self.data]
-        looked_up += [] if self.backbone is None else [partial(is_folder, self.backbone)]
-        problems = [problem for look_up in looked_up if (problem := _problem(look_up))]
-        # Where a folder is missing, so is what it says of tasks.
-        if not problems:
-            problems = [problem for task in tasks if (problem := _problem(partial(find_task, task, *self.data)))]
-        if len(problems) == 1:
-            raise PipelineError(problems[0])
-        raise_all("command line", problems)
+        folders: list[Callable[[], object]] = [partial(check_folder, folder) for folder in self.data]
+        folders += [] if self.backbone is None else [partial(is_folder, self.backbone)]
+        make_all("command line", folders, lambda look_up: look_up())  # first: they may hold the tasks
+        make_all("command line", tasks, lambda task: find_task(task, *self.data))
 
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
         """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""
@@ -202,15 +197,6 @@ class Places:
         first, *more = self.data or (None,)
         settings = {"more_data": tuple(more), **running.settings()}
         return Workspace(self.backbone or usual, first, self.store, self.reports, **settings)
-
-
-def _problem(look_up: Callable[[], object]) -> str | None:
-    """What is wrong according to ``look_up``, which raises it."""
-    try:
-        look_up()
-    except PipelineError as error:
-        return str(error).replace("\n", "\n  ")
-    return None
 
 
 def names_in(text: str | None) -> list[str] | None:

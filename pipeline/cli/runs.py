@@ -116,7 +116,7 @@ def runs_export(
     file: FileOrFolder,
     *,
     study: str | None = None,
-    lean: bool = False,
+    lean: Flag = False,
     store: StoreFolder = STORE,
     reports: ReportsFolder = REPORTS,
     json: Json = False,

@@ -2,11 +2,15 @@
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 # What XML 1.0 cannot hold, and the control characters that it can but a terminal would obey.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -125,3 +129,21 @@ def raise_all(where: str, problems: Sequence[str]) -> None:
     if problems:
         count = "1 mistake" if len(problems) == 1 else f"{len(problems)} mistakes"
         raise PipelineError(f"{where}: {count}\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def make_all(where: str, items: Sequence[T], make: Callable[[T], R]) -> list[R]:
+    """``make`` of each item.
+
+    Raises:
+        PipelineError: that of the only item; of several, one that lists in ``where`` what is wrong with all of them.
+    """
+    if len(items) == 1:
+        return [make(items[0])]
+    made, problems = [], []
+    for item in items:
+        try:
+            made.append(make(item))
+        except PipelineError as error:
+            problems.append(str(error).replace("\n", "\n  "))
+    raise_all(where, problems)
+    return made

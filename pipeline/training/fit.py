@@ -348,9 +348,9 @@ def _sum_of(penalties: Sequence[Penalty], device: torch.device) -> Tensor:
 
 
 def _seed(seed: int, device: torch.device) -> None:
-    """As :func:`torch.manual_seed`, for what computes here alone.
+    """Seed the generators of the CPU and of ``device``, with the numbers of :func:`torch.manual_seed`.
 
-    That also seeds kinds of devices that are not there, and formats the stack for each: half a millisecond a step.
+    ``manual_seed`` also formats the stack for each kind of device that is not there: half a millisecond a step.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
