@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,8 +32,6 @@ from pipeline.training.devices import full_memory_explained, make_accelerator, o
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Compute, mean_outputs
 from stages.kept_models import Target, target_of
-
-T = TypeVar("T")
 
 ENSEMBLE = "ensemble:"
 
