@@ -276,7 +276,7 @@ def load(
         backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
         data: folder that may hold ``<task>/task.toml``; by default the task is as the model's manifest describes it.
         reports: where the ledger is, for ``TASK@RUN`` of a model that is no artifact.
-        using: of a task the best ``fusion`` or the best ``adapter``; auto is the best fusion, else the best adapter.
+        using: of a task the best ``fusion`` or ``adapter`` on dev; auto is the better of the two.
         device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
         precision: auto: bf16 if it is clearly faster on the device, which is measured at the start, else fp32.
 

@@ -59,7 +59,7 @@ def predict(
         target: a task, or several with commas; the columns of several are named ``<task>_prediction`` and so on.
         input_file: a table, or ``-`` for csv from standard input; where it has no ids, rows are numbered from 0.
         output_file: a table, or ``-`` for csv to standard output.
-        using: ``auto`` (the best fusion, else the best adapter), ``fusion``, ``adapter``, the name of a run, or
+        using: ``fusion`` or ``adapter``, the best one on dev; ``auto``, the better of the two; the name of a run; or
             ``ensemble:NAME``, whose members then each predict on their own backbone. A run is for all targets if it
             was trained on all of them at once.
         drop_layers: layers whose adapters or fusion are left out, such as ``0-4``: faster, without training anew.

@@ -116,7 +116,7 @@ class _Listing:
 class StoreShelf:
     """The models of a store on the backbone of ``base``, which are loaded beside it.
 
-    A task's name asks its best fusion, else its best adapter. Those are loaded at the start, as many as there is room
+    A task's name asks its fusion or adapter with the highest dev score. Those are loaded at the start, as many as there is room
     for; others when they are asked for, in place of the model that was not asked longest. All share one copy of the
     backbone's weights.
     """

@@ -32,7 +32,7 @@ def export(
         output: Folder to write. An earlier export there is replaced.
         format: onnx: for onnxruntime, any model; adapterhub: adapters and fusions in AdapterHub's files, other models
             in those of transformers.
-        using: fusion, adapter or a run; auto is the best fusion, else the best adapter.
+        using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
         int8: onnx: store weights as 8-bit integers; the check reports what that changes.
         license: Identifier for the model card, such as apache-2.0 (not stated).
         push_to_hub: Repository OWNER/NAME of the Hugging Face Hub. Only lists what would be uploaded, unless --yes is

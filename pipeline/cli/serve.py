@@ -34,7 +34,7 @@ def explain(
         target: The task, or TASK@RUN for one run.
         text: The text, or the first of a pair.
         text_b: The second text of a pair.
-        using: fusion or adapter; auto is the best fusion, else the best adapter.
+        using: fusion or adapter, the best one on dev; auto is the better of the two.
         precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
     """
     from stages import explain as stage

@@ -29,7 +29,7 @@ def explained(model: Model, text: Any) -> Explanation:
 
 def test_the_adapters_of_a_fusion_are_named_in_its_order(opened: Callable[..., Model]) -> None:
     assert opened("films").adapters == ("meals", "pairs", "films")  # its own trains with it, and comes last
-    assert opened("pairs").adapters == ("films", "meals", "pairs")
+    assert opened("pairs", using="fusion").adapters == ("films", "meals", "pairs")
     assert opened("films", using="adapter").adapters == ()
 
 
@@ -37,7 +37,7 @@ def test_the_adapters_of_a_fusion_are_named_in_its_order(opened: Callable[..., M
 def test_a_prediction_without_an_adapter_is_that_of_the_pruned_fusion(
     task: str, text: Any, shop: Shop, opened: Callable[..., Model], tmp_path: Path
 ) -> None:
-    model = opened(task)
+    model = opened(task, using="fusion")
     before = model.predict([text])
     found = {name: model.predict([text], without=name)[0] for name in model.adapters}
     assert len({answer.score or answer.probabilities["good"] for answer in [*found.values(), *before]}) == 4
@@ -100,7 +100,7 @@ def test_an_explanation_holds_what_the_model_says(shop: Shop, opened: Callable[.
 
 
 def test_an_explanation_of_a_score_and_of_an_adapter(opened: Callable[..., Model]) -> None:
-    summary = explained(opened("pairs"), PAIR).summary()
+    summary = explained(opened("pairs", using="fusion"), PAIR).summary()
     assert [each["label"] for each in summary["answer"]] == ["score"]
     assert [single["task"] for single in summary["singles"]] == ["pairs"]
     assert len(summary["without"]) == 3
@@ -150,7 +150,8 @@ def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[s
         row = next(line.split() for line in lines if line.split()[:2] == [each["adapter"], share])
         assert [first["label"], f"{first['score']:.4f}"] == row[-3:-1]
     assert {"[CLS]", "film", "[SEP]"} <= table.keys()
-    assert main(["explain", "--target", "pairs", "--text", PAIR[0], "--text-b", PAIR[1], *places]) == 0
+    pair = ["--target", "pairs", "--using", "fusion", "--text", PAIR[0], "--text-b", PAIR[1]]
+    assert main(["explain", *pair, *places]) == 0
     assert "change of score" in capsys.readouterr().out
 
 

@@ -159,7 +159,8 @@ def test_several_tasks_and_an_explanation(client: httpx.Client, shop: Shop) -> N
     assert [each["adapter"] for each in found["without"]] == ["meals", "pairs", "films"]
     assert found["inputs"][0]["tokens"][1:3] == ["the", "film"]
     pair = {"inputs": ["the film is good", "the song is bad"]}
-    assert client.post("/models/pairs/explain", json=pair).json()["run"] == shop.fusions["pairs"].run
+    for record in (shop.fusions["pairs"], shop.adapters["pairs"]):
+        assert client.post(f"/models/pairs@{record.run}/explain", json=pair).json()["run"] == record.run
 
 
 @pytest.fixture

@@ -214,11 +214,13 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
     assert found[column].to_numpy() == pytest.approx(kept[kept_as].to_numpy(), abs=tolerance)
 
 
-def test_prediction_prefers_fusion_and_takes_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
     full = single_run(workspace, "full", "films", quick("full"), seed=1).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
-    for using, run in (("auto", fused.run), ("adapter", adapters["films"].run), (full.run, full.run)):
+    own = adapters["films"]
+    best = fused if fused.dev > own.dev else own
+    for using, run in (("auto", best.run), ("fusion", fused.run), ("adapter", own.run), (full.run, full.run)):
         result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")
         assert (result["run"], result["rows"]) == (run, 40)
         kept = workspace.ledger.predictions(run)

@@ -1,0 +1,37 @@
+"""Which of a task's models in the store a command uses."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.records.store import Artifact
+from stages.kept_models import best_of
+from tests.pipeline.records.artifacts import manifest
+
+
+def artifact(kind: str, dev: float, run: str) -> Artifact:
+    return Artifact(folder=Path(run), manifest=manifest(run * 12, kind=kind, dev=dev))
+
+
+@pytest.mark.parametrize(
+    ("using", "adapter", "fusion", "chosen"),
+    [
+        ("auto", 0.7, 0.8, "fusion"),
+        ("auto", 0.8, 0.7, "adapter"),
+        ("auto", 0.8, 0.8, "adapter"),  # of equals the faster one
+        ("auto", -0.2, -0.1, "fusion"),  # a correlation may be negative
+        ("fusion", 0.8, 0.7, "fusion"),
+        ("adapter", 0.7, 0.8, "adapter"),
+    ],
+)
+def test_the_model_with_the_highest_dev_score_is_used(using: str, adapter: float, fusion: float, chosen: str) -> None:
+    artifacts = [artifact("adapter", adapter, "a"), artifact("fusion", fusion, "b"), artifact("adapter", -1.0, "c")]
+    for order in (artifacts, artifacts[::-1]):
+        best = best_of(order, using)
+        assert best is not None and best.manifest.kind == chosen
+        assert best.manifest.dev == {"adapter": adapter, "fusion": fusion}[chosen]
+
+
+def test_no_model_of_a_kind_is_none() -> None:
+    assert best_of([artifact("adapter", 0.5, "a")], "fusion") is None
+    assert best_of([], "auto") is None
