@@ -116,9 +116,9 @@ class _Listing:
 class StoreShelf:
     """The models of a store on the backbone of ``base``, which are loaded beside it.
 
-    A task's name asks its fusion or adapter with the highest dev score. Those are loaded at the start, as many as there is room
-    for; others when they are asked for, in place of the model that was not asked longest. All share one copy of the
-    backbone's weights.
+    A task's name asks its fusion or adapter with the highest dev score. Those are loaded at the start, as many as there
+    is room for; others when they are asked for, in place of the model that was not asked longest. All share one copy
+    of the backbone's weights.
     """
 
     def __init__(self, base: Model, store: Store, default: str | None, most: int = Limits.models) -> None:
