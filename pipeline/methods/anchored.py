@@ -48,10 +48,6 @@ class Anchored(SiteFusion):
         super().save(backbone, members, saved)
         save_as_stock(backbone, members, saved.folder)
 
-    def without_decay(self, backbone: PreTrainedModel) -> set[str]:
-        # A bias pulled to zero would slowly loosen the anchor.
-        return {name for name, _ in backbone.named_parameters() if name.endswith(".score_bias")}
-
 
 class AnchoredFusion(FusionLayer):
     """Replaces AdapterHub's fusion layer of ``config`` at one site, with the same call.

@@ -57,6 +57,10 @@ class Gated(SiteFusion):
             )
         gate_fusion(backbone, members, own_member(recipe, task, members), recipe.gated)
 
+    def without_decay(self, backbone: PreTrainedModel) -> set[str]:
+        # b_n is a number or a vector, but the vectors of all sources are one matrix.
+        return {f"{name}.bias" for name, module in backbone.named_modules() if isinstance(module, GatedFusion)}
+
 
 def own_member(recipe: Recipe, task: str, members: Collection[str]) -> str | None:
     """The one of ``members`` that a fusion for ``task`` does not gate, if any."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from pipeline.methods.saved import SavedModules
-from pipeline.models.layout import kept_layers, norms_of
+from pipeline.models.layout import base_of, kept_layers, norms_of
 from pipeline.models.switching import TaskSite, check_task_name
 from pipeline.models.tensors import fill, layer_of, read_tensors
 
@@ -37,11 +37,15 @@ def load_layernorms(
 
 
 def _parameters(backbone: nn.Module, drop_layers: Collection[int]) -> dict[str, nn.Parameter]:
-    """The LayerNorms' parameters. The embeddings go with layer 0: below the lowest adapter nothing trains."""
+    """The LayerNorms' parameters. The embeddings go with layer 0: below the lowest adapter nothing trains.
+
+    What stands above the layers, such as ModernBERT's last LayerNorm, is never left out.
+    """
+    below = {id(module) for part in base_of(backbone) for module in part.modules()}
     return {
         f"{name}.{key}": parameter
         for name, module in backbone.named_modules()
-        if isinstance(module, nn.LayerNorm) and (layer_of(f"{name}.") or 0) not in drop_layers
+        if isinstance(module, nn.LayerNorm) and (0 if id(module) in below else layer_of(f"{name}.")) not in drop_layers
         for key, parameter in module.named_parameters()
     }
 

@@ -26,7 +26,7 @@ class AdapterMethod(Protocol):
     """How a kind of adapter is added to a backbone, saved and loaded.
 
     All parameters that it adds train (``module_parameter_names``). Its settings, and whether fusion can mix it, stand
-    in ``pipeline.settings.parts.py``.
+    in ``pipeline.settings.parts``.
     """
 
     def add(self, backbone: PreTrainedModel, tasks: Sequence[str], recipe: Recipe, /) -> None:

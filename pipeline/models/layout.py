@@ -4,7 +4,8 @@ BERT, RoBERTa, ELECTRA and DeBERTa normalise after each sub-layer; ModernBERT be
 
 The *frozen prefix* of a model is the embeddings and layers below the lowest layer that trains. It gives an input the
 same hidden states every time, so they can be cached (:mod:`prefix_cache`). It runs in evaluation mode and without
-gradients: dropout below the lowest trained layer would only blur that layer's input.
+gradients: dropout below the lowest trained layer would only blur that layer's input. Where the lowest layer trains,
+as with adapters in all layers, there is no such prefix, and the embeddings have their dropout.
 """
 
 import copy
@@ -12,6 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
+from adapters.methods.prefix_tuning import PrefixTuningLayer, PrefixTuningPool
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -94,8 +96,19 @@ def frozen_depth(backbone: Any) -> int:
     """How many layers from the bottom hold nothing that trains; 0 if the embeddings train."""
     if any(p.requires_grad for part in base_of(backbone) for p in part.parameters()):
         return 0
-    trains = [any(p.requires_grad for p in layer.parameters()) for layer in layers_of(backbone)]
-    return [*trains, True].index(True)
+    return [*map(_trains, layers_of(backbone)), True].index(True)
+
+
+def _trains(layer: nn.Module) -> bool:
+    """Whether anything in ``layer`` trains.
+
+    AdapterHub's prefixes are a child of every layer: only where the layer reads some do they count.
+    """
+    if any(isinstance(module, PrefixTuningLayer) and module.prefixes for module in layer.modules()):
+        return any(parameter.requires_grad for parameter in layer.parameters())
+    pools = [module for module in layer.modules() if isinstance(module, PrefixTuningPool)]
+    others = {parameter for pool in pools for parameter in pool.parameters()}
+    return any(parameter.requires_grad for parameter in layer.parameters() if parameter not in others)
 
 
 def is_frozen(backbone: nn.Module) -> bool:

@@ -65,8 +65,8 @@ def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part[T
 
     Raises:
         PipelineError: a recipe does not fit its task; for joint training also: no task, one named twice, recipes that
-            differ in more than a task may have of its own or that train what tasks cannot share, gradient surgery in
-            several processes.
+            differ in more than a task may have of its own or that train what tasks cannot share; in several processes
+            gradient surgery, or a task that trains nothing.
     """
     joint = request.kind == "multitask"
     ordered = sorted(request.parts, key=lambda part: part.task.name)
@@ -102,6 +102,10 @@ def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
             yield f"epoch_of: '{counted}' is none of the tasks ({', '.join(names)})"
     if process_count() > 1 and any(recipe.joint.gradient_surgery != "none" for recipe in recipes):
         yield "gradient_surgery works in one process only: launch one, or leave it out"
+    # Processes add up gradients at the end of a step's last backward pass, and such a task has none.
+    idle = [part.task.name for part in parts if part.recipe.trainable == "head" and part.recipe.head == "cosine"]
+    if process_count() > 1 and idle:
+        yield f"{', '.join(idle)}: a cosine on a frozen backbone trains nothing, so launch one process, or leave it out"
     flat = {name: recipe.flat() for name, recipe in zip(names, recipes, strict=True)}
     for key in sorted(Recipe().flat().keys() - _OWN):
         values = {name: str(own[key]) for name, own in flat.items()}

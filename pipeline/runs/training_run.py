@@ -46,6 +46,9 @@ _KEEPS_WEIGHTS = frozenset({"frozen"})
 """Kinds of runs that keep their weights unasked: those of a head are few. A study makes a whole model for every task
 and seed, and for every ordered pair of tasks; to keep them all would fill disks."""
 
+_POOLED = frozenset({"prefix-tuning", "unipelt"})
+"""Kinds of adapters whose numbers of all layers are in one tensor."""
+
 
 class TrainingRun:
     """A request in a workspace: its identity, and its training if the ledger does not have it yet.
@@ -113,7 +116,27 @@ class TrainingRun:
             **({"head": "own draw"} if self._may_start else {}),
             # Joint training once began with fresh heads for all tasks, those tuned on before too.
             **({"heads": "kept"} if self.request.kind == "multitask" and self.request.start is not None else {}),
+            # Gates that are vectors once decayed towards zero.
+            **({"gates": "without decay"} if self._has_vector_gates else {}),
+            # AdapterHub's prefixes once kept the layers below the lowest one from being frozen.
+            **({"below": "frozen"} if self._begins_above and self.recipe.adapter.kind in _POOLED else {}),
+            # ModernBERT's last LayerNorm was once taken for one below its layers.
+            **({"norms": "last"} if self._begins_above and self._trains_last_norm else {}),
         }
+
+    @property
+    def _has_vector_gates(self) -> bool:
+        recipe = self.recipe
+        return recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.gate == "vector"
+
+    @property
+    def _begins_above(self) -> bool:
+        """Whether the lowest layer has no adapter."""
+        return self.recipe.has_modules and 0 in self.recipe.adapter.drop_layers
+
+    @property
+    def _trains_last_norm(self) -> bool:
+        return self.recipe.bottleneck.train_layernorm and self.workspace.family == "modernbert"
 
     @property
     def _may_start(self) -> bool:

@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import platform
+import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ from pipeline.training.sharding import is_sharded, load_whole, set_up_sharding
 from pipeline.training.tracking import check_tracker
 
 T = TypeVar("T")
+
+_CONTAINER = Path("/sys/fs/cgroup")
+"""Where Linux says what memory a container has (cgroup v2)."""
 
 
 @dataclass(frozen=True)
@@ -259,14 +263,20 @@ def check_memory(model: nn.Module, title: str, held: int = 0) -> None:
 
 
 def available_bytes() -> int:
-    """Free memory: of the GPU if one is used, else of the machine, within the container's limit."""
+    """Free memory: of the GPU if one is used, else of the machine, or what the container's limit leaves."""
     if on_gpu():
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     _free()
     available: int = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # "max" is no bound
-        available = min(available, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        available = min(available, int((_CONTAINER / "memory.max").read_text()) - _held_by_container())
     return available
+
+
+def _held_by_container() -> int:
+    """Bytes that its processes hold, without cached files that the kernel gives up where it needs room."""
+    cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
+    return int((_CONTAINER / "memory.current").read_text()) - (int(cached[1]) if cached else 0)
 
 
 def _free() -> None:

@@ -245,11 +245,14 @@ class _Steps:
         for group in self.optimizer.param_groups:
             group["lr"] = group["initial_lr"] * self._factor(step)
         loss = _backward(self.model, pieces, self.loss, self.penalties, accelerator, self.combine)
+        fine = torch.isfinite(loss)
+        if all(parameter.grad is None for parameter in self.parameters):
+            return loss, fine  # the scaler of fp16 cannot take a step without a gradient
         norm = whole(accelerator.clip_grad_norm_(self.parameters, self.recipe.max_grad_norm))
         self.optimizer.step()
         self.optimizer.zero_grad()
         # Under fp16 a gradient may overflow: the scaler then skips the step and lowers its scale.
-        return loss, torch.isfinite(loss) & (torch.isfinite(norm) if accelerator.scaler is None else True)
+        return loss, fine if accelerator.scaler is not None else fine & torch.isfinite(norm)
 
     def learning_rate(self, step: int) -> float:
         """The recipe's learning rate at a step, which some groups of parameters have a multiple of."""
@@ -353,10 +356,13 @@ def _seed(seed: int, device: torch.device) -> None:
     ``manual_seed`` also formats the stack for each kind of device that is not there: half a millisecond a step.
     """
     torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
 
 
 def _step_seed(seed: int, step: int, process: int) -> int:
-    """A distinct seed for each step and process, spread over 64 bits (Knuth's multiplicative hashing)."""
+    """A seed for each step and process, spread by Knuth's multiplicative hashing.
+
+    The CPU's generator uses its low 32 bits, in which those of a run are distinct.
+    """
     return ((seed * 1_000_003 + step) * 2_654_435_761 + process * 97) % 2**63

@@ -64,14 +64,15 @@ def inner_products(gradients: Sequence[Sequence[Tensor | None]]) -> Tensor:
     """
     count = len(gradients)
     device = next((part.device for each in gradients for part in each if part is not None), torch.device("cpu"))
-    products = torch.zeros(count, count, dtype=torch.float64, device=device)
+    exact = torch.float32 if device.type == "mps" else torch.float64  # which Apple's GPUs lack
+    products = torch.zeros(count, count, dtype=exact, device=device)
     for i in range(count):
         for j in range(i + 1):
             for one, other in zip(gradients[i], gradients[j], strict=True):
                 if one is not None and other is not None:
                     products[i, j] += torch.dot(one.flatten().float(), other.flatten().float())
             products[j, i] = products[i, j]
-    products = products.cpu()
+    products = products.cpu().double()
     alive = products.diagonal() != 0
     return products.where(alive[:, None] & alive, 0.0)
 

@@ -12,8 +12,9 @@ a mean over rows; g is that of each row's own l, as in the authors' code, which 
 - ``gradient`` drops the noise from the result: ``delta = g / |g|_inf``. With a radius of 1e-5 it is the paper's
   projection onto so small a ball, and R about ten orders of magnitude smaller.
 
-Both are scaled by ``radius``. The model stays in the mode it trains in, as in the authors' code: the passes draw
-dropout masks of their own, so R also asks for predictions that dropout does not change.
+Both are scaled by ``radius``. Of two encoders the first is perturbed. The model stays in the mode it trains in, as in
+the authors' code: the passes draw dropout masks of their own, so R also asks for predictions that dropout does not
+change.
 """
 
 from collections.abc import Callable, Iterator, Mapping

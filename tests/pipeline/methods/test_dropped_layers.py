@@ -73,6 +73,17 @@ def test_an_adapter_is_not_there_in_dropped_layers(family: str, tmp_path: Path) 
     assert trainable(encoder) == 2 * SITE + 2 * 2 * 32
 
 
+@pytest.mark.parametrize(
+    ("dropped", "trains"), [((), {"embeddings", "layers", "final_norm"}), ((0,), {"layers", "final_norm"})]
+)
+def test_the_norm_above_modernberts_layers_trains_though_the_lowest_is_left_out(
+    dropped: tuple[int, ...], trains: set[str], tmp_path: Path
+) -> None:
+    encoder = open_backbone(str(save_backbone(tmp_path, "modernbert"))).load().requires_grad_(False)
+    train_layernorms(encoder, dropped)
+    assert {name.split(".")[0] for name, parameter in encoder.named_parameters() if parameter.requires_grad} == trains
+
+
 def test_stock_adapterhub_loads_an_adapter_with_dropped_layers(saved: Save, backbone, backbone_folder) -> None:  # type: ignore[no-untyped-def]
     folder = saved("films", 0, (0,))
     assert all(".layer.1." in key for key in keys(folder.folder / "adapter.safetensors"))

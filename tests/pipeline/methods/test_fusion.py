@@ -1,7 +1,7 @@
 """What every form of fusion has to prove: it is kept as it was, and says rightly what its training adds."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,6 +11,7 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.backbone import Backbone
 from pipeline.settings.parts import FusionForm
 from pipeline.settings.recipe import Recipe
+from pipeline.training.optim import parameter_groups
 from tests.pipeline.methods.adapted import hidden, randomise, save_sources
 
 NAMES = ("films", "meals")
@@ -52,8 +53,32 @@ def test_what_is_exempt_from_decay_or_pulled_is_what_trains_in_the_fusion(
     add_fusion(encoder, sources, recipe, "songs")
     trains = {name for name, parameter in encoder.named_parameters() if parameter.requires_grad}
     assert method.without_decay(encoder) <= trains
-    assert bool(method.without_decay(encoder)) == (form != "gated")
     if (penalty := method.penalty(encoder, recipe)) is not None:
         penalty().backward()
     pulled = {name for name, parameter in encoder.named_parameters() if parameter.grad is not None}
     assert pulled == (method.without_decay(encoder) if form == "standard" else set())
+
+
+@pytest.mark.parametrize(
+    ("settings", "decays"),
+    [
+        ({"fusion": "standard"}, ["key.weight", "query.weight"]),
+        ({"fusion": "anchored"}, ["key.weight", "query.weight", "value_down.weight", "value_up.weight"]),
+        ({"fusion": "gated", "own_adapter": "none", "gate": "token"}, ["weight"]),
+        ({"fusion": "gated", "own_adapter": "none", "gate": "scalar"}, []),
+        ({"fusion": "gated", "own_adapter": "none", "gate": "vector"}, []),
+        ({"fusion": "gated", "own_adapter": "none", "gate": "vector", "gate_shared": True}, []),
+        ({"fusion": "gated", "own_adapter": "none", "gate": "matrix", "gate_rank": 4}, ["factor", "matrix"]),
+    ],
+    ids=str,
+)
+def test_matrices_of_a_fusion_decay_and_nothing_else(
+    settings: dict[str, Any], decays: list[str], backbone: Backbone, sources: dict[str, SavedModules]
+) -> None:
+    recipe = Recipe.parse({"trainable": "fusion", "bottleneck": 8, **settings}, "test")
+    encoder = backbone.load()
+    add_fusion(encoder, sources, recipe, "songs")
+    groups = parameter_groups(encoder, 0.01, FORMS[recipe.fusion.form].without_decay(encoder))
+    decaying = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    names = {name for name, parameter in encoder.named_parameters() if id(parameter) in decaying}
+    assert sorted({name.split("films,meals.")[1] for name in names}) == decays

@@ -301,6 +301,16 @@ def test_surgery_is_for_one_process(workspace, quick, monkeypatch) -> None:  # t
         make(workspace, quick, gradient_surgery="pcgrad", precision="fp32")
 
 
+def test_a_task_that_trains_nothing_is_for_one_process(workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """Processes add up gradients in a step's last backward pass, which that of such a task may be."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    own = {"pairs": {"encoding": "siamese", "head": "cosine"}}
+    with pytest.raises(PipelineError, match="pairs: a cosine on a frozen backbone trains nothing"):
+        make(workspace, quick, own=own, trainable="head", precision="fp32")
+    for settings in ({"own": own, "trainable": "full"}, {"trainable": "head"}):
+        make(workspace, quick, precision="fp32", **settings)
+
+
 @pytest.mark.parametrize(("surgery", "copies"), [("none", 3), ("pcgrad", 5)])
 def test_more_than_memory_holds_is_refused_with_the_estimate(surgery, copies, workspace, quick, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     """Weights, a gradient (one a task with surgery) and two moments: what trains needs so many times its size more."""

@@ -1,6 +1,8 @@
 """What ``auto`` comes to is measured, not assumed."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -66,3 +68,24 @@ def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.M
 
 def test_the_measurement_runs_here() -> None:
     assert devices._seconds(torch.ones(4, 4), torch.ones(4, 4)) > 0
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({}, 1000),  # no container
+        ({"memory.max": "max"}, 1000),
+        ({"memory.max": "700", "memory.current": "500", "memory.stat": "anon 300\ninactive_file 180\n"}, 380),
+        ({"memory.max": "700", "memory.current": "500", "memory.stat": "anon 300\n"}, 200),
+        ({"memory.max": "5000", "memory.current": "500", "memory.stat": ""}, 1000),
+    ],
+)
+def test_free_memory_is_what_the_container_has_left(
+    files: dict[str, str], free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(devices, "_CONTAINER", tmp_path)
+    monkeypatch.setattr(devices, "on_gpu", lambda: False)
+    monkeypatch.setattr(devices.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
+    assert devices.available_bytes() == free

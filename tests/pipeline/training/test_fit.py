@@ -178,6 +178,14 @@ def test_a_step_is_seeded_as_torch_seeds_everything() -> None:
     assert all(map(torch.equal, expected, (torch.rand(5), torch.rand(5, device=device))))
 
 
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu"])
+def test_a_step_seeds_whatever_device_trains(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.get_device_module(kind), "manual_seed", seeded.append)
+    _seed(7, torch.device(kind))
+    assert seeded == [7]
+
+
 def test_gradients_are_clipped_by_their_norm_over_all_parameters() -> None:
     model, expected = make_model(0.0), make_model(0.0)
     train(model, max_grad_norm=20, weight_decay=0.0, warmup_ratio=0.0)
@@ -374,6 +382,26 @@ def test_under_a_scaler_gradients_may_overflow_but_losses_may_not(broken_at: int
     with nullcontext() if broken_at is None else pytest.raises(PipelineError, match=r"step 10 \(epoch 2, batch 3\)"):
         train(model, loss=breaking, accelerator=Scaling())
         assert equal(weights(model), weights(expected))
+
+
+def test_a_step_without_gradients_asks_nothing_of_a_scaler() -> None:
+    """A batch of a task that trains nothing: torch's scaler refuses to take such a step."""
+    steps, model = iter(range(10**9)), make_model()
+
+    def idle_at_first(model: nn.Module, piece: Piece) -> Tensor:
+        loss = squared_error(model, piece)
+        return loss.detach() if next(steps) < 2 else loss
+
+    class Strict(Scaling):
+        def clip_grad_norm_(self, parameters: Iterator[nn.Parameter], most: float) -> Tensor:
+            own = list(parameters)
+            assert all(parameter.grad is not None for parameter in own)
+            return super().clip_grad_norm_(iter(own), most)
+
+    before = weights(make_model())
+    found = train(model, loss=idle_at_first, accelerator=Strict())
+    assert found.step == EPOCHS * -(-ROWS // BATCH)
+    assert not equal(weights(model), before)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3])
