@@ -52,9 +52,14 @@ def sources_seen(
         target: the task of ``rows``; itself no source.
     """
     found = dict[str, np.ndarray | None]()
+    # A task reads the same rows in both but for those that are held out of its training.
+    places = [
+        workspace if workspace.held_out == names else replace(workspace, held_out=names)
+        for names in ((), (target.name,))
+    ]
     for lesson in _lessons(sources, workspace):
         if lesson.task != target.name:
-            seen, before = _seen(rows, lesson, workspace, target), found.get(lesson.task, np.zeros(len(rows), bool))
+            seen, before = _seen(rows, lesson, places), found.get(lesson.task, np.zeros(len(rows), bool))
             found[lesson.task] = None if seen is None or before is None else seen | before
     return found
 
@@ -99,18 +104,19 @@ def _of_manifest(manifest: Manifest) -> Lesson:
     return Lesson(manifest.run, manifest.task, manifest.seed, manifest.limit, manifest.train_rows)
 
 
-def _seen(rows: pd.DataFrame, lesson: Lesson, workspace: Workspace, target: Task) -> np.ndarray | None:
+def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np.ndarray | None:
+    """Which of ``rows`` (n,) the lesson had, if it is drawn again in one of ``places``, the first with all rows."""
+    workspace = places[0]
     with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
         task = workspace.task(lesson.task)
         is_here = any(has_rows(task, folder) for folder in workspace.folders)
         if not is_here and (task.hub is None or workspace.ledger.find(lesson.run) is None):
             return None  # nobody waits for a download here
-        places = [replace(workspace, held_out=names) for names in ((), (target.name,))]  # what they read goes with them
         for place in places:
             train = place.task_data(task, lesson.limit, lesson.seed).train
             if fingerprint(train) == lesson.train:
                 return overlapping_rows(train, rows)[1]
-        seen = overlapping_rows(places[0].task_data(task, None, 0).train, rows)[1]
+        seen = overlapping_rows(workspace.task_data(task, None, 0).train, rows)[1]
         return None if seen.any() else seen
     return None
 

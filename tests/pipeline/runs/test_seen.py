@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.printing import print_evaluation
-from pipeline.records.ledger import RunRecord
+from pipeline.data.load import load_all_rows
+from pipeline.records.ledger import RunRecord, SourceRun
 from pipeline.runs.seen import sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -140,3 +141,23 @@ def test_of_other_data_only_what_is_sure_is_said(
     record = fuse("target", quick("fusion", epochs=1), dataclasses.replace(place), seed=0, sources="source")
     assert "also stand in the training rows" not in capsys.readouterr().err
     assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": known}
+
+
+def test_however_many_adapters_there_are_a_task_is_read_once_with_and_once_without_the_targets_rows(
+    place: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = []
+    for seed in range(3):
+        record = extract("source", quick("adapter", epochs=1), place, seed=seed)
+        sources.append(SourceRun(task="source", run=record.run, digest=record.artifact_digest or ""))
+    read: list[str] = []
+    monkeypatch.setattr(
+        "pipeline.runs.workspace.load_all_rows",
+        lambda task, *values, **named: (read.append(task.name), load_all_rows(task, *values, **named))[1],
+    )
+    dev = place.held_out_rows(place.task("target"))
+    read.clear()
+    for again in (dataclasses.replace(place), dataclasses.replace(place, held_out=("other",))):
+        assert sources_seen(dev, sources, again, again.task("target"))["source"] is not None
+        assert read.count("source") <= 2 and read.count("target") <= 1
+        read.clear()
