@@ -278,7 +278,7 @@ def load(
         reports: where the ledger is, for ``TASK@RUN`` of a model that is no artifact.
         using: of a task the best ``fusion`` or ``adapter`` on dev; auto is the better of the two.
         device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
-        precision: auto: bf16 if it is clearly faster on the device, which is measured at the start, else fp32.
+        precision: auto: bf16 where the device has instructions for it, else fp32.
 
     Raises:
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other

@@ -15,6 +15,7 @@ import psutil
 import torch
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from packaging.requirements import Requirement
+from torch.utils.benchmark import Timer
 
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
@@ -22,7 +23,7 @@ from pipeline.system.atomic import leftovers
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
-from pipeline.training.devices import available_bytes, hardware, on_gpu, product_seconds, resolve_precision
+from pipeline.training.devices import available_bytes, hardware, on_gpu, resolve_precision
 
 State = Literal["ok", "note", "problem"]
 
@@ -142,12 +143,26 @@ def _precision() -> Finding:
         dtypes["bf16"] = torch.bfloat16
     if gpu:
         dtypes["fp16"] = torch.float16
-    seconds = {name: product_seconds(device, dtype) for name, dtype in dtypes.items()}
+    seconds = {name: _product_seconds(device, dtype) for name, dtype in dtypes.items()}
     speeds = ", ".join(f"{name} {seconds['fp32'] / each:.1f} x" for name, each in seconds.items())
     missing = "" if "bf16" in seconds else "; bf16 not measured: the CPU has no instructions for it"
     fastest = min(seconds, key=lambda name: seconds[name])
     auto = resolve_precision("auto")
     return Finding("ok", "precision", f"speed {speeds}{missing}; fastest {fastest}; --precision auto is {auto}")
+
+
+def _product_seconds(device: str, dtype: torch.dtype) -> float:
+    """Seconds of a product of two matrices, (1024, 768) and (768, 768), on a GPU (4096, 4096): the least of five."""
+    sizes = ((4096, 4096), (4096, 4096)) if device.startswith("cuda") else ((1024, 768), (768, 768))
+    left, right = (torch.ones(size, device=device, dtype=dtype) for size in sizes)
+    return min(_timed(left, right) for _ in range(5))
+
+
+def _timed(left: torch.Tensor, right: torch.Tensor) -> float:
+    """Seconds of a product; on a GPU with the device idle before and after."""
+    timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
+    with torch.cuda.device(left.get_device()):  # which the timer waits for; -1, of a CPU, changes nothing
+        return timer.timeit(10).mean
 
 
 def _hub() -> Finding:

@@ -97,7 +97,7 @@ class Training:
     early_stopping_patience: int | None = None
     "Stop after N epochs without a better dev score (off)."
     precision: Precision | None = None
-    "auto: bf16 if it is clearly faster, which is measured at the start, else fp32 (auto)."
+    "auto: bf16 where the GPU or CPU has instructions for it, else fp32 (auto)."
     recipe: FileOrFolder | None = None
     "TOML file with any keys of a recipe; flags override it."
 
@@ -165,7 +165,7 @@ class Passes:
     batch_size: int = 64
     "Rows per forward pass."
     precision: Precision = "auto"
-    "auto: bf16 if it is clearly faster, which is measured at the start, else fp32."
+    "auto: bf16 where the GPU or CPU has instructions for it, else fp32."
 
 
 @Parameter(name="*", group=PLACES)

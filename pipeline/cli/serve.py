@@ -35,7 +35,7 @@ def explain(
         text: The text, or the first of a pair.
         text_b: The second text of a pair.
         using: fusion or adapter, the best one on dev; auto is the better of the two.
-        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
+        precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     from stages import explain as stage
     from stages.api import load
@@ -69,7 +69,7 @@ def serve(
         port: Port to listen on; 0: any that is free, which is printed.
         host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
         model: What POST /predict asks: a task or TASK@RUN (the only task).
-        precision: auto: bf16 if it is clearly faster, which is measured at the start, else fp32.
+        precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
         max_batch: Texts or pairs of a request, and of a forward pass.
         max_queue: Texts or pairs that may wait; further requests get 429.
         max_body: Bytes of a request.

@@ -133,7 +133,7 @@ class Recipe(Part):
     )
     score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
     score_train: bool = Field(False, description="score training rows too where dev is scored, at most 1,000 of a task")
-    precision: Precision = Field("auto", description="auto: bf16 if it is clearly faster here, else fp32")
+    precision: Precision = Field("auto", description="auto: bf16 where GPU or CPU have instructions for it, else fp32")
 
     smart: parts.Smart = parts.Smart()
     bregman: Number = Field(0.0, ge=0, description="mu of the Bregman proximal point, closeness to the mean of weights")

@@ -21,7 +21,6 @@ from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list, gather_object, parse_flag_from_env
 from torch import nn
-from torch.utils.benchmark import Timer
 
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
@@ -31,6 +30,8 @@ from pipeline.training.tracking import check_tracker
 
 T = TypeVar("T")
 
+_BF16 = {"avx512_bf16", "amx_bf16"}
+"""Instructions for bf16 of x86 processors, as Linux names them."""
 _CONTAINER = Path("/sys/fs/cgroup")
 """Where Linux says what memory a container has (cgroup v2)."""
 
@@ -64,11 +65,18 @@ def hardware() -> str:
 @cache
 def processor() -> str:
     """The CPU's name where the system tells it."""
+    return _cpu_info("model name") or platform.processor() or platform.machine() or "unknown"
+
+
+@cache
+def _cpu_info(key: str) -> str:
+    """What Linux says of the first core under ``key``; empty where it says nothing."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "unknown"
+            name, _, value = line.partition(":")
+            if name.strip() == key:
+                return value.strip()
+    return ""
 
 
 def process_count() -> int:
@@ -142,7 +150,7 @@ def full_memory_explained(what: str, remedy: str) -> Iterator[None]:
 
 
 def resolve_precision(precision: Precision, device: str | None = None) -> Precision:
-    """What ``precision`` means on ``device``, by default the one that trains; ``auto`` is measured.
+    """What ``precision`` means on ``device``, by default the one that trains; ``auto`` is bf16 where it is fast.
 
     Raises:
         PipelineError: the hardware has no such precision.
@@ -150,43 +158,27 @@ def resolve_precision(precision: Precision, device: str | None = None) -> Precis
     if device is None:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if on_gpu() else "cpu"
     gpu = device.startswith("cuda")
-    if precision == "bf16" and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
+    if precision == "bf16" and gpu and not has_bf16(device):
         raise PipelineError("--precision bf16: this GPU has none; use fp16 or fp32")
     if precision == "fp16" and not gpu:
         raise PipelineError("--precision fp16 needs a GPU; use bf16 or fp32 on a CPU")
     if precision != "auto":
         return precision
     if not gpu and process_count() > 1:
-        return "fp32"  # processes must agree, and each would measure under the load of the others
-    return "bf16" if bf16_is_faster(device) else "fp32"
+        return "fp32"  # they may be on machines of several kinds, and must agree
+    return "bf16" if has_bf16(device) else "fp32"
 
 
 @cache
-def bf16_is_faster(device: str) -> bool:
-    """Whether matrix products take clearly less time in bf16 than in fp32, measured here.
+def has_bf16(device: str) -> bool:
+    """Whether ``device`` has instructions for bf16, with which matrix products take about half the time of fp32.
 
-    The margin is wide, so that noise cannot decide: hardware made for bf16 gains a factor of two or more.
+    Not measured: on a busy machine a measurement can go either way, and the precision is part of a run's name.
     """
-    gpu = device.startswith("cuda")
-    if not gpu and not torch.backends.cpu.get_cpu_capability().startswith("AVX512"):
-        return False  # many times slower without such instructions, and not worth the measurement
-    if gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
-        return False
-    return product_seconds(device, torch.bfloat16) < 0.7 * product_seconds(device, torch.float32)
-
-
-def product_seconds(device: str, dtype: torch.dtype) -> float:
-    """Seconds of a product of two matrices, (1024, 768) and (768, 768), on a GPU (4096, 4096): the least of five."""
-    sizes = ((4096, 4096), (4096, 4096)) if device.startswith("cuda") else ((1024, 768), (768, 768))
-    left, right = (torch.ones(size, device=device, dtype=dtype) for size in sizes)
-    return min(_seconds(left, right) for _ in range(5))
-
-
-def _seconds(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Seconds of a product; on a GPU with the device idle before and after."""
-    timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
-    with torch.cuda.device(left.get_device()):  # which the timer waits for; -1, of a CPU, changes nothing
-        return timer.timeit(10).mean
+    if device.startswith("cuda"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = _BF16.intersection(_cpu_info("flags").split())
+    return bool(known) and torch.backends.cpu.get_cpu_capability().startswith("AVX512")  # which one may turn off
 
 
 def make_accelerator(

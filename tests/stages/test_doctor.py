@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pipeline.cli.app import main
 from pipeline.records.ledger import Ledger
@@ -34,7 +35,7 @@ def place(tmp_path: Path) -> Path:
 def diagnosis(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diagnosis:
     """The exit status, and each finding as state, topic, text with remedy."""
     monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(doctor, "product_seconds", lambda _device, _dtype: 1.0)
+    monkeypatch.setattr(doctor, "_product_seconds", lambda _device, _dtype: 1.0)
     monkeypatch.setattr(doctor, "resolve_precision", lambda _: "fp32")
 
     def run() -> tuple[int, list[tuple[str, str, str]]]:
@@ -193,7 +194,7 @@ def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monke
     monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
     monkeypatch.setattr(doctor, "available_bytes", lambda: 2**20)
     seconds = {"torch.float32": 2.0, "torch.bfloat16": 0.5}
-    monkeypatch.setattr(doctor, "product_seconds", lambda _device, dtype: seconds[str(dtype)])
+    monkeypatch.setattr(doctor, "_product_seconds", lambda _device, dtype: seconds[str(dtype)])
     monkeypatch.setattr(doctor.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     monkeypatch.setattr(doctor.torch.cuda, "is_available", lambda: False)
     expected = {
@@ -222,3 +223,7 @@ def test_a_faster_allocator_is_recommended_where_it_helps(
     monkeypatch.setattr(doctor, "on_gpu", lambda: gpu)
     monkeypatch.setattr(doctor, "c_library", lambda: SimpleNamespace(**dict.fromkeys(functions)))
     assert any("jemalloc" in text for _, text in lines_of("memory", diagnosis()[1])) is noted
+
+
+def test_the_measurement_runs_here() -> None:
+    assert doctor._timed(torch.ones(4, 4), torch.ones(4, 4)) > 0

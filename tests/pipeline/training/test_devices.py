@@ -1,4 +1,4 @@
-"""What ``auto`` comes to is measured, not assumed."""
+"""What ``auto`` comes to, and what memory is free."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,34 +12,47 @@ from pipeline.training import devices
 
 
 @pytest.fixture(autouse=True)
-def measured_anew() -> Iterator[None]:
-    devices.bf16_is_faster.cache_clear()
+def asked_anew() -> Iterator[None]:
+    devices.has_bf16.cache_clear()
     yield
-    devices.bf16_is_faster.cache_clear()
+    devices.has_bf16.cache_clear()
 
 
-@pytest.mark.parametrize(("share", "expected"), [(0.3, "bf16"), (0.9, "fp32"), (1.5, "fp32")])
-def test_auto_is_bf16_only_where_that_is_clearly_faster(
-    share: float, expected: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("flags", "capability", "expected"),
+    [
+        ("fpu avx512f avx512_bf16", "AVX512", "bf16"),
+        ("fpu avx512f amx_bf16", "AVX512", "bf16"),
+        ("fpu avx512f", "AVX512", "fp32"),  # it would be emulated
+        ("fpu avx512_bf16", "AVX2", "fp32"),  # ATEN_CPU_CAPABILITY
+        ("", "DEFAULT", "fp32"),
+    ],
+)
+def test_auto_on_a_cpu_is_bf16_where_there_are_instructions_for_it(
+    flags: str, capability: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    monkeypatch.setattr(devices, "_seconds", lambda left, _: share if left.dtype == torch.bfloat16 else 1.0)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(devices, "_cpu_info", {"flags": flags}.get)
     assert devices.resolve_precision("auto") == expected
     assert devices.resolve_precision("fp32") == "fp32"
 
 
-def test_a_cpu_without_the_instructions_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
-    monkeypatch.setattr(devices, "_seconds", lambda left, right: pytest.fail("measured"))
-    assert not devices.bf16_is_faster("cpu")
+@pytest.mark.parametrize(("supported", "expected"), [(True, "bf16"), (False, "fp32")])
+def test_auto_on_a_gpu_is_bf16_unless_it_would_be_emulated(
+    supported: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *, including_emulation: supported)
+    assert devices.resolve_precision("auto", "cuda:0") == expected
+    if not supported:
+        with pytest.raises(PipelineError, match="this GPU has none"):
+            devices.resolve_precision("bf16", "cuda:0")
 
 
-def test_processes_on_cpus_agree_without_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_on_cpus_agree_though_their_machines_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    monkeypatch.setattr(devices, "_seconds", lambda left, right: pytest.fail("measured"))
-    assert devices.resolve_precision("auto") == "fp32"
+    monkeypatch.setattr(devices, "has_bf16", lambda _: pytest.fail("asked"))
+    assert devices.resolve_precision("auto", "cpu") == "fp32"
 
 
 def test_a_gpu_that_is_to_be_left_alone_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,10 +77,6 @@ def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match="2 processes were launched"):
         devices.make_accelerator("fp32")
-
-
-def test_the_measurement_runs_here() -> None:
-    assert devices._seconds(torch.ones(4, 4), torch.ones(4, 4)) > 0
 
 
 @pytest.mark.parametrize(
