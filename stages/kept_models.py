@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import RunRecord
@@ -133,7 +134,16 @@ def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None
 
 
 def best_of(artifacts: Sequence[Artifact], using: str) -> Artifact | None:
-    """The one with the best dev score of the kinds that ``using`` takes; None if none is of such a kind."""
+    """The one with the best dev score of the kinds that ``using`` takes; None if none is of such a kind.
+
+    What a part of dev chose (``--dev-limit``, a study that scores the other half) comes after all that all of dev did,
+    and controls with permuted labels come last.
+    """
     kinds = KINDS[using]
-    fitting = [artifact for artifact in artifacts if artifact.manifest.kind in kinds]
-    return max(fitting, key=lambda a: (a.manifest.dev, -kinds.index(a.manifest.kind), a.manifest.run), default=None)
+
+    def rank(artifact: Artifact) -> tuple[Any, ...]:
+        manifest = artifact.manifest
+        *score, run = manifest.rank
+        return not manifest.recipe.permute_labels, *score, -kinds.index(manifest.kind), run
+
+    return max((artifact for artifact in artifacts if artifact.manifest.kind in kinds), key=rank, default=None)

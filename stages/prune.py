@@ -82,7 +82,15 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
     ended = time.perf_counter()
     score, table = scoring.scored(prediction)
     sources = tuple(source for source in manifest.sources if source.task in kept)
-    changes = {"run": run, "dev": score.dev, "sources": sources, "pruned_from": manifest.run, "files": {}}
+    changes = {
+        "run": run,
+        "dev": score.dev,
+        "dev_rows": len(rows),
+        "part_of_dev": workspace.chooses_by_part(task, rows),
+        "sources": sources,
+        "pruned_from": manifest.run,
+        "files": {},
+    }
     names = [source.task for source in sources]
     artifact = save_artifact(workspace.store, manifest.model_copy(update=changes), model, names)
     # What training made of the model: fusion layers, an own adapter and the head.
@@ -108,9 +116,18 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
         manifest=artifact.manifest,
         provenance=provenance(),
     )
-    curve = [{"epoch": 0.0, "dev": score.dev, **{f"share of {name}": share for name, share in shares.items()}}]
+    curve = [{"epoch": 0.0, "dev": score.dev, **{_SHARE + name: share for name, share in shares.items()}}]
     workspace.ledger.finish(record, curve, {task.name: table})
     return record
+
+
+_SHARE = "share of "
+
+
+def shares_of(record: RunRecord, workspace: Workspace) -> dict[str, float]:
+    """By source of the fusion that a pruned one was made from, its mean share there."""
+    curve = workspace.ledger.curve(record.run).iloc[0]
+    return {str(name).removeprefix(_SHARE): float(curve[name]) for name in curve.index if str(name).startswith(_SHARE)}
 
 
 def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
@@ -130,4 +147,4 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
             f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
             f" with python -m pipeline fuse --target {task.name}"
         )
-    return workspace.store.current(max(found, key=lambda artifact: (artifact.manifest.dev, artifact.manifest.run)))
+    return workspace.store.current(max(found, key=lambda artifact: artifact.manifest.rank))

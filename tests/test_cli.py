@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -78,6 +79,10 @@ def test_extract_fuse_predict_from_end_to_end(
             "seconds", "examples_per_second", "peak_memory_mb", "artifact",
         }  # fmt: skip
         assert (Path(results[task]["artifact"]) / "adapter.safetensors").is_file()
+        assert " on 40 rows (epoch " in out and "nothing was computed" not in out
+    time.sleep(1.1)  # a record tells whole seconds
+    _, out, _ = run("extract", "--task", "pairs", *places, *QUICK, "--recipe", recipe)
+    assert "nothing was computed. --force makes it again" in out
     fuse = ["fuse", "--target", "pairs", "--sources", "films", "--recipe", recipe]
     status, out, _ = run(*fuse, *places, *QUICK, "--json")
     fused = json.loads(out.splitlines()[-1])

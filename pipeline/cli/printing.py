@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -30,17 +31,31 @@ def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
             print(json.dumps(summary))
 
 
-def print_run(record: RunRecord, as_json: bool) -> None:
+def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Mapping[str, float] | None = None) -> None:
+    """A run's scores, cost and place.
+
+    Args:
+        is_new: this command has made it; else it was finished before.
+        shares: of a pruned fusion, the share of each source in the one that it was made from.
+    """
     cost = record.cost
     lines = [
-        f"{record.kind} {record.task}: dev {record.metric} {record.dev:.4f} (epoch {record.best_epoch}),"
+        f"{record.kind} {record.task}: dev {record.metric} {record.dev:.4f} on {_dev_rows(record)} rows"
+        f" (epoch {record.best_epoch}),"
         f" {cost.trainable_parameters:,} trainable parameters, {cost.seconds:.0f} s,"
         f" {cost.examples_per_second:.0f} examples/s, {cost.peak_memory_mb:.0f} MB, run {record.run}"
     ]
     if record.anchor and record.anchor != record.task:
         lines.append(f"initialised from the adapter of {record.anchor}")
+    if shares:
+        kept = {source.task for source in record.sources} | ({record.task} if record.recipe.trains_own else set())
+        for what, names in (("keeps", kept), ("leaves out", shares.keys() - kept)):
+            listed = (f"{name} ({share:.1%})" for name, share in shares.items() if name in names)
+            lines.append(f"{what} {', '.join(listed)}")
     if record.artifact:
         lines.append(f"saved in {record.artifact}")
+    if not is_new:
+        lines.append(f"It was finished at {record.finished_at}: nothing was computed. --force makes it again")
     print_result("\n".join(lines), record.summary(), as_json)
 
 
@@ -179,22 +194,59 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
 
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
-    """A line a run: name, date, kind, tasks, seed, scores, size."""
-    lines = [
-        f"{record.run}  {record.finished_at[:10]}  {record.kind:<10} {record.task:<12} seed {record.seed:<3}"
-        f" {record.metric} dev {record.dev:.4f} {_test(record):<11}  {size_text(row.size):>9}"
-        for row in rows
+    """A line a run, which ends with what tells it from the others of its kind and task."""
+    head = ("run", "finished", "kind", "task", "seed", "metric", "dev", "rows", "test", "on disk", "differs in")
+    table = [
+        (
+            record.run,
+            record.finished_at[:16].replace("T", " "),
+            record.kind,
+            record.task,
+            str(record.seed),
+            record.metric,
+            f"{record.dev:.4f}",
+            _dev_rows(record),
+            "-" if record.test is None else f"{record.test:.4f}",
+            size_text(row.size),
+            difference,
+        )
+        for row, difference in zip(rows, _differences([row.record for row in rows]), strict=True)
         for record in (row.record,)
     ]
     print_result(
-        "\n".join(lines) or "no such runs",
+        "\n".join(_columns([head, *table])) if table else "no such runs",
         {"runs": [row.summary() for row in rows], "unfinished": unfinished},
         as_json,
     )
 
 
-def _test(record: RunRecord) -> str:
-    return "" if record.test is None else f"test {record.test:.4f}"
+def _dev_rows(record: RunRecord) -> str:
+    return "+".join(f"{record.scores[task].rows:,}" for task in record.trained_on)
+
+
+def _differences(records: Sequence[RunRecord]) -> list[str]:
+    """Of each run the settings in which the listed runs of its kind and task differ, seeds aside."""
+    groups = defaultdict[tuple[str, str], list[dict[str, str]]](list)
+    for record in records:
+        groups[record.kind, record.task].append(_settings(record))
+
+    def differing(record: RunRecord) -> str:
+        group, own = groups[record.kind, record.task], _settings(record)
+        keys = {key: None for settings in group for key in settings}
+        return ", ".join(
+            f"{key} {own.get(key, 'default')}" for key in keys if len({settings.get(key) for settings in group}) > 1
+        )
+
+    return [differing(record) for record in records]
+
+
+def _settings(record: RunRecord) -> dict[str, str]:
+    task = record.trained_on[0]
+    recipe = record.described(task).get("recipe", {})
+    limit, sources = record.score(task).limit, "+".join(source.task for source in record.sources)
+    started = record.anchor if record.anchor is not None and record.anchor != task else None
+    found = {"limit": limit, "sources": sources, "started as": started, **recipe}
+    return {key.replace("_", " "): str(value) for key, value in found.items() if value not in (None, "", ())}
 
 
 def print_described_run(

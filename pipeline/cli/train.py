@@ -72,8 +72,9 @@ def extract(
         without_rows_of=apart,
         force=running.force,
     )
-    print_run(record, running.json)
-    _tell_untrained(record, recipe, workspace, begun)
+    print_run(record, running.json, is_new=_is_since(record, begun))
+    if _is_since(record, begun):
+        _tell_untrained(record, recipe, workspace)
 
 
 def fuse(
@@ -120,21 +121,22 @@ def fuse(
         sources=sources,
         force=running.force,
     )
-    print_run(record, running.json)
-    _tell_untrained(record, recipe, workspace, begun)
+    print_run(record, running.json, is_new=_is_since(record, begun))
+    if _is_since(record, begun):
+        _tell_untrained(record, recipe, workspace)
 
 
-def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace, begun: float) -> None:
-    """Say on stderr where the backbone's own cosine beats what was just trained, unless the user chose the reading.
+def _is_since(record: RunRecord, begun: float) -> bool:
+    """Whether the run finished after ``begun``, in seconds since the epoch, when the command began."""
+    return datetime.fromisoformat(record.finished_at).timestamp() >= int(begun)
 
-    Args:
-        begun: when the command began, in seconds since the epoch.
-    """
+
+def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> None:
+    """Say on stderr where the backbone's own cosine beats what was just trained, unless the user chose the reading."""
     from pipeline.runs.untrained import untrained_cosine
     from pipeline.training.devices import process_count
 
-    was_trained = datetime.fromisoformat(record.finished_at).timestamp() >= int(begun)
-    if recipe.encoding or recipe.head or not was_trained or process_count() > 1:
+    if recipe.encoding or recipe.head or process_count() > 1:
         return
     scores = untrained_cosine(record, workspace)
     if scores is not None and scores[0] > scores[1]:
@@ -169,8 +171,9 @@ def prune(
     announce(LIBRARIES)
     from stages import prune as stage
 
-    workspace = places.workspace(Running(dev_limit=dev_limit), usual="")
-    print_run(stage.prune(target, workspace, keep=keep, using=using, force=force), json)
+    workspace, begun = places.workspace(Running(dev_limit=dev_limit), usual=""), time.time()
+    record = stage.prune(target, workspace, keep=keep, using=using, force=force)
+    print_run(record, json, is_new=_is_since(record, begun), shares=stage.shares_of(record, workspace))
 
 
 def pretrain(

@@ -59,6 +59,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     meaning: dict[str, Any] = Field(description="kind of task, classes or range, metric")
     metric: Metric
     dev: float
+    dev_rows: int | None = Field(None, description="how many rows dev is a score of; absent from older manifests")
+    part_of_dev: bool = Field(False, description="whether these are a part of the dev split, or rows cut from train")
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")
     sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")
@@ -74,6 +76,11 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if len(set(lowered)) < len(lowered):
             raise ValueError("two names differ by case alone, which are one file on some systems")
         return files
+
+    @property
+    def rank(self) -> tuple[bool, float, int, str]:
+        """The better one is larger: by dev score, but what a part of dev chose comes after all others."""
+        return not self.part_of_dev, self.dev, self.dev_rows or 0, self.run
 
     @property
     def digest(self) -> str:

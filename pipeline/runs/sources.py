@@ -198,7 +198,7 @@ class Fusion:
         own, wanted = {*manifest.recipe.adapter.drop_layers}, {*self.recipe.adapter.drop_layers}
         # An adapter with more layers than the fusion fits; one that lacks a layer which others have does not.
         is_real = not manifest.recipe.permute_labels  # a control stands only where it is all there is, or named
-        return is_real, own == wanted, own <= wanted, manifest.seed == seed, manifest.dev, manifest.run
+        return is_real, own == wanted, own <= wanted, manifest.seed == seed, *manifest.rank
 
     def _problem(self, name: SourceName, meant: Sequence[Verdict]) -> str:
         command, kind = self._extract_command(name.task), self.recipe.adapter.kind
@@ -243,7 +243,7 @@ def starting_adapters(text: str, task: Task, recipe: Recipe, workspace: Workspac
 
     fitting = {adapter.manifest.task for adapter, why in verdicts if why is None}
     names = map(SourceName, fitting) if text == BEST else parse_sources(text, workspace, "--start-from")
-    chosen = _choose("--start-from", names, verdicts, lambda each: (each.seed == seed, each.dev, each.run), problem)
+    chosen = _choose("--start-from", names, verdicts, lambda each: (each.seed == seed, *each.rank), problem)
     if not chosen:
         raise PipelineError(
             f"--start-from {BEST}: no other task's adapter in {workspace.store_root} fits: train one first"

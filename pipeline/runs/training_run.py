@@ -448,6 +448,7 @@ class TrainingRun:
     def _artifact(self, model: MultitaskModel, dev: float, sources: Sequence[SourceRun]) -> Artifact:
         """What trained, put into the store."""
         request, task, backbone, is_fusion = self.request, self.task, self.backbone, self.request.kind == "fusion"
+        rows = self.data[task.name].dev
         manifest = Manifest(
             kind="fusion" if is_fusion else "adapter",
             task=task.name,
@@ -460,6 +461,8 @@ class TrainingRun:
             meaning=task.meaning,
             metric=task.metric,
             dev=dev,
+            dev_rows=len(rows),
+            part_of_dev=self.workspace.chooses_by_part(task, rows),
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,
             # An adapter needs none of those that it may have been warm-started from.

@@ -209,6 +209,10 @@ class Workspace:
 
         return self._once((name, limit, seed), drawn)
 
+    def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
+        """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""
+        return self.scored_on(task) == "train" or len(dev) < len(self._read(task).dev)
+
     def held_out_rows(self, task: Task) -> pd.DataFrame:
         """All validation and test rows, however few of them :attr:`dev_limit` leaves.
 

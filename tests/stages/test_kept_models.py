@@ -1,10 +1,12 @@
 """Which of a task's models in the store a command uses."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.records.store import Artifact
+from pipeline.settings.recipe import Recipe
 from stages.kept_models import best_of
 from tests.pipeline.records.artifacts import manifest
 
@@ -30,6 +32,29 @@ def test_the_model_with_the_highest_dev_score_is_used(using: str, adapter: float
         best = best_of(order, using)
         assert best is not None and best.manifest.kind == chosen
         assert best.manifest.dev == {"adapter": adapter, "fusion": fusion}[chosen]
+
+
+PERMUTED = Recipe(encoding="cross", permute_labels=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"dev": 0.8, "dev_rows": 500}, {"dev": 1.0, "dev_rows": 6, "part_of_dev": True}),
+        ({"dev": 0.8}, {"dev": 1.0, "part_of_dev": True}),  # older manifests do not say
+        ({"dev": 1.0, "dev_rows": 24}, {"dev": 1.0, "dev_rows": 6}),
+        ({"dev": 0.5}, {"dev": 0.6, "recipe": PERMUTED}),
+    ],
+    ids=str,
+)
+def test_what_few_rows_chose_or_taught_nothing_comes_last(first: dict[str, Any], second: dict[str, Any]) -> None:
+    for names in ("ab", "ba"):
+        artifacts = [
+            Artifact(folder=Path(name), manifest=manifest(name * 12, **changes))
+            for name, changes in zip(names, (first, second), strict=True)
+        ]
+        assert best_of(artifacts, "auto") == artifacts[0]
+        assert best_of(artifacts[1:], "auto") == artifacts[1]
 
 
 def test_no_model_of_a_kind_is_none() -> None:

@@ -1,16 +1,20 @@
 """A pruned fusion is an artifact of its own, with its own score, that predict uses like any other."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from pipeline.cli.printing import print_run
+from pipeline.records.ledger import RunRecord
+from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
-from stages.prune import prune
+from stages.prune import prune, shares_of
 
 
 @pytest.fixture
@@ -43,6 +47,20 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
 
     monkeypatch.setattr("stages.prune._pruned", lambda *_: pytest.fail("made again"))
     assert prune("films", dataclasses.replace(workspace), keep=2) == record
+
+
+def test_what_is_kept_and_left_out_is_told_with_its_share(
+    fused: RunRecord, workspace: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = prune("films", workspace, keep=1)
+    print_run(record, as_json=False, shares=shares_of(record, workspace))
+    lines = {line.split("(")[0].rsplit(" ", 2)[0]: line for line in capsys.readouterr().out.splitlines()}
+    (kept,) = (source.task for source in record.sources)
+    assert kept in lines["keeps"]
+    assert all(task in lines["leaves out"] for task in {"films", "meals", "pairs"} - {kept})
+    told = re.findall(r"([0-9.]+)%", lines["keeps"] + lines["leaves out"])
+    assert sum(map(float, told)) == pytest.approx(100, abs=0.2)
+    assert float(told[0]) == max(map(float, told))
 
 
 def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # type: ignore[no-untyped-def]

@@ -106,7 +106,7 @@ def test_a_list_is_filtered_and_sorted(options: list[str], expected: list[str], 
     status, out, _ = verb("runs", "list", *options, "--json")
     listed = json.loads(out[-1])
     assert (status, [run["run"] for run in listed["runs"]], listed["unfinished"]) == (0, expected, 0)
-    assert [line.split()[0] for line in out[:-1]] == (expected or ["no"])
+    assert [line.split()[0] for line in out[:-1]] == (["run", *expected] if expected else ["no"])
     for run in listed["runs"]:
         assert run["bytes"] == size_of(ledger.folder(run["run"]))
 
@@ -116,10 +116,32 @@ def test_a_list_names_what_is_damaged_and_counts_what_is_unfinished(verb: Run, l
     ledger.folder(LATER).rename(ledger.folder("copy"))
     (ledger.folder("e" * 12) / "checkpoint").mkdir(parents=True)
     status, out, error = verb("runs", "list")
-    assert (status, [line.split()[0] for line in out]) == (0, [SECOND, ALONE])
+    assert (status, [line.split()[0] for line in out]) == (0, ["run", SECOND, ALONE])
     assert str(ledger.folder(FIRST) / "run.json") in error
     assert f"the record of run {LATER}: rename its folder" in error
     assert "1 unfinished: see du" in error
+
+
+def test_a_list_says_what_runs_of_one_kind_and_task_differ_in(verb: Run, ledger: Ledger) -> None:
+    finished = ledger.find(FIRST)
+    assert finished is not None
+    described = {**finished.identity["tasks"]["sst"], "recipe": {"batch_size": 8, "epochs": 2}}
+    score = finished.score("sst").model_copy(update={"limit": 100})
+    other = finished.model_copy(
+        update={
+            "run": "e" * 12,
+            "scores": {"sst": score},
+            "anchor": "sts",
+            "identity": {**finished.identity, "tasks": {"sst": described}},
+        }
+    )
+    ledger.finish(other, CURVE, {"sst": answers(5)})
+    _, out, _ = verb("runs", "list", "--kind", "adapter")
+    rows = {line.split()[0]: line for line in out}
+    assert rows["run"].split()[:3] == ["run", "finished", "kind"] and rows["run"].endswith("on disk  differs in")
+    assert "limit 100, started as sts" in rows["e" * 12] and "batch size 8" in rows["e" * 12]
+    assert "limit default, started as default" in rows[FIRST]
+    assert "2026-01-01 12:00" in rows[FIRST]
 
 
 def test_show_tells_what_is_not_at_its_default_and_what_needs_the_run(verb: Run, tmp_path: Path) -> None:
