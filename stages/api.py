@@ -284,8 +284,10 @@ def load(
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
             classes; or the device or its precision is not to be had.
     """
-    if using not in get_args(Using):
-        raise PipelineError(f"using={using!r}: give {', '.join(get_args(Using))}; one run is TASK@RUN")
+    for argument, value, allowed in (("using", using, Using), ("precision", precision, Precision)):
+        if value not in get_args(allowed):
+            hint = "; one run is TASK@RUN" if argument == "using" else ""
+            raise PipelineError(f"{argument}={value!r}: give {', '.join(get_args(allowed))}{hint}")
     place = _device(device, precision)
     name, run, root = _parse(target, store)
     named = "" if backbone is None else str(backbone)

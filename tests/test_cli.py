@@ -262,6 +262,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
     [
         (["extract", "--task", "nope"], ["unknown task 'nope'", "films", "sst"]),
         (["extract", "--task", "flims"], ["unknown task 'flims' (did you mean 'films'?)"]),
+        (["evaluate", "--target", "sst@abc"], ["unknown task 'sst@abc'", "the run with --using abc"]),
         (["extrat", "--task", "films"], ["extrat"]),
         (["extract"], ["--task"]),
         (["extract", "--task", "films", "--limit", "0"], ["--limit 0"]),

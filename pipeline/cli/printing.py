@@ -225,16 +225,17 @@ def _dev_rows(record: RunRecord) -> str:
 
 
 def _differences(records: Sequence[RunRecord]) -> list[str]:
-    """Of each run the settings in which the listed runs of its kind and task differ, seeds aside."""
+    """Of each run the settings, none at its default, that not all listed runs of its kind and task have."""
     groups = defaultdict[tuple[str, str], list[dict[str, str]]](list)
     for record in records:
         groups[record.kind, record.task].append(_settings(record))
 
     def differing(record: RunRecord) -> str:
-        group, own = groups[record.kind, record.task], _settings(record)
-        keys = {key: None for settings in group for key in settings}
+        group = groups[record.kind, record.task]
         return ", ".join(
-            f"{key} {own.get(key, 'default')}" for key in keys if len({settings.get(key) for settings in group}) > 1
+            f"{key} {value}"
+            for key, value in _settings(record).items()
+            if any(settings.get(key) != value for settings in group)
         )
 
     return [differing(record) for record in records]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, cast, get_args
 
 from cyclopts import Parameter
 
@@ -22,7 +23,7 @@ def explain(
     target: str,
     text: str,
     text_b: str | None = None,
-    using: Literal["auto", "fusion", "adapter"] = "auto",
+    using: str = "auto",
     precision: Precision = "auto",
     backbone: Backbone = None,
     store: StoreFolder = STORE,
@@ -34,17 +35,23 @@ def explain(
         target: The task, or TASK@RUN for one run.
         text: The text, or the first of a pair.
         text_b: The second text of a pair.
-        using: fusion or adapter, the best one on dev; auto is the better of the two.
+        using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
     from stages import explain as stage
-    from stages.api import load
+    from stages.api import Using, load
 
-    model = load(target, store=store, backbone=backbone, using=using, precision=precision)
+    if using not in get_args(Using):
+        if "@" in target:
+            raise PipelineError(f"--target {target} and --using {using} each name a run: give one of them")
+        target, using = f"{target}@{using}", "auto"
+    model = load(target, store=store, backbone=backbone, using=cast(Using, using), precision=precision)
     inputs = text if text_b is None else (text, text_b)
     model.check(inputs, "--text")
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
+    if model.kind != "fusion":
+        print("note: only a fusion mixes adapters: --using fusion explains one, if the task has one", file=sys.stderr)
 
 
 def serve(

@@ -191,6 +191,7 @@ def test_a_model_that_cannot_be_had_is_one_message(
         ("films", {"device": "cuda:99"}, r"device='cuda:99': there is no such device here"),
         ("films", {"device": "meta"}, r"device='meta': there is no such device here"),
         ("films", {"precision": "fp16", "device": "cpu"}, r"fp16 needs a GPU"),
+        ("films", {"precision": "fp8"}, r"precision='fp8': give auto, fp32, bf16, fp16"),
         ("films", {"using": run}, rf"using='{run}': give auto, fusion, adapter; one run is TASK@RUN"),
     ):
         with pytest.raises(PipelineError, match=message) as caught:

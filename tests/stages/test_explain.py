@@ -150,6 +150,11 @@ def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[s
         row = next(line.split() for line in lines if line.split()[:2] == [each["adapter"], share])
         assert [first["label"], f"{first['score']:.4f}"] == row[-3:-1]
     assert {"[CLS]", "film", "[SEP]"} <= table.keys()
+    run = shop.adapters["films"].run
+    for target in (["films", "--using", run], [f"films@{run}"]):
+        assert main(["explain", "--target", *target, "--text", FILM, *places]) == 0
+        captured = capsys.readouterr()
+        assert f"adapter films, run {run}" in captured.out and "--using fusion explains" in captured.err
     pair = ["--target", "pairs", "--using", "fusion", "--text", PAIR[0], "--text-b", PAIR[1]]
     assert main(["explain", *pair, *places]) == 0
     assert "change of score" in capsys.readouterr().out
@@ -162,6 +167,8 @@ def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[s
         (["--target", "pairs", "--text", "a"], "--text is 'a': task 'pairs' reads a pair of texts"),
         (["--target", "films", "--text", "a", "--text-b", "b"], "task 'films' reads a single text"),
         (["--target", "nope", "--text", "a"], "no model of 'nope'"),
+        (["--target", "films@a", "--using", "b", "--text", "a"], "each name a run: give one of them"),
+        (["--target", "films", "--using", "fusio", "--text", "a"], "no run 'fusio'"),
     ],
 )
 def test_what_cannot_be_explained_is_one_message(

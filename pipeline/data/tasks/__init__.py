@@ -201,6 +201,9 @@ def find_task(name: str, *data: Path) -> Task:
     here = [file.parent.name for folder in data for file in own_files(folder)]
     known = [*here, *tasks]
     near = "".join(f" (did you mean '{each}'?)" for each in get_close_matches(name, known, n=1))
+    task_name, _, run = name.partition("@")
+    if run and task_name in known:
+        raise PipelineError(f"unknown task {shortened(name)}: name '{task_name}', and the run with --using {run}")
     raise PipelineError(
         f"unknown task {shortened(name)}{near}: name one of {', '.join(known)}; or a task file; or put"
         " <task>/task.toml into --data DIR"
