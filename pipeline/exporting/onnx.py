@@ -5,6 +5,7 @@ what the backbone reads. int8 is onnxruntime's dynamic quantisation: weights as 
 they come.
 """
 
+import logging
 import warnings
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def quantise(folder: Path) -> None:
 
 def _write_graph(trained: Trained, file: Path) -> None:
     module, example = Answering(trained).eval(), example_of(trained)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of torchvision, which no model here needs
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
         module(*example)  # joins the adapters of a fusion

@@ -14,6 +14,10 @@ Needs {needs}.
 '''
 _MAIN = """
 if __name__ == "__main__":
+    asked = 1 + max(number for texts in TASK["inputs"] for number in texts)
+    if len(sys.argv) != 1 + asked:
+        print(f"usage: python {sys.argv[0]} {'TEXT' if asked == 1 else 'TEXT TEXT'}", file=sys.stderr)
+        sys.exit(2)
     (values,) = answer([tuple(sys.argv[1:])]).values()
     for name, value in zip(TASK["classes"] or ["score"], values.reshape(-1), strict=True):
         print(f"{value:.4f}  {name}")

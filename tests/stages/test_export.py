@@ -87,6 +87,10 @@ def test_adapterhub_from_the_command_line_with_the_code_of_its_card_and_its_scri
     monkeypatch.setattr(sys, "argv", ["run.py", *pair])
     runpy.run_path(str(folder / "run.py"), run_name="__main__")
     assert capsys.readouterr().out.split() == [f"{expected:.4f}", "score"]
+    monkeypatch.setattr(sys, "argv", ["run.py", pair[0]])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(folder / "run.py"), run_name="__main__")
+    assert "run.py TEXT TEXT" in capsys.readouterr().err
 
 
 def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(

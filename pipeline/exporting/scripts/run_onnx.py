@@ -31,6 +31,10 @@ def answer(rows: list[tuple[str, ...]]) -> dict[str, np.ndarray]:
 
 
 if __name__ == "__main__":
+    asked = 1 + max(number for texts in TASK["inputs"] for number in texts)
+    if len(sys.argv) != 1 + asked:
+        print(f"usage: python {sys.argv[0]} {'TEXT' if asked == 1 else 'TEXT TEXT'}", file=sys.stderr)
+        sys.exit(2)
     found = answer([tuple(sys.argv[1:])])
     for name, value in zip(TASK["classes"] or ["score"], list(found.values())[1].reshape(-1), strict=True):
         print(f"{value:.4f}  {name}")

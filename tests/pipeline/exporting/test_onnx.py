@@ -113,6 +113,11 @@ def test_the_script_prints_names_and_probabilities_and_needs_nothing_of_this_pro
     lines = [line.split("  ") for line in printed.stdout.splitlines()]
     expected = answers_of(trained, [("the film is good",)])["probabilities"][0]
     assert [name for _, name in lines] == ["bad", "good"]
+    for texts in ([], ["one", "two"]):
+        asked = [sys.executable, str(folder / "run.py"), *texts]
+        refused = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith("usage: python ") and refused.stderr.endswith("run.py TEXT\n")
     assert [float(value) for value, _ in lines] == pytest.approx(expected.tolist(), abs=1e-4)
 
 
