@@ -6,7 +6,7 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.cells import count_cell, line_cell, share_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, records_of, runs_of, seconds_of, trials_cells
+from pipeline.reporting.runs import StudyRuns, joint_titles, mean_of, records_of, runs_of, seconds_of, trials_cells
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -66,7 +66,8 @@ def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
 def cost_table(runs: StudyRuns) -> Table:
     rows = {row: _row(runs, row) for row in runs.rows}
     columns = next(iter(rows.values()), {})
-    return Table.named("cost", columns, (tuple(cells.values()) for row, cells in rows.items() if runs.all(row)))
+    shown = (tuple(cells.values()) for row, cells in rows.items() if runs.all(row))
+    return Table.named("cost", columns, shown, joint=joint_titles(runs))
 
 
 def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:

@@ -8,7 +8,16 @@ from pipeline.reporting.cells import Verdicts, against_reference, count_cell, li
 from pipeline.reporting.entries import Line
 from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, once, records_of, seconds_of, trials_cells
+from pipeline.reporting.runs import (
+    StudyRuns,
+    joint_titles,
+    mean_of,
+    once,
+    records_of,
+    seconds_of,
+    targets_at_once,
+    trials_cells,
+)
 from pipeline.reporting.text import (
     MISSING,
     MOST_NAMED,
@@ -37,7 +46,7 @@ def main_table(runs: StudyRuns) -> Table | None:
     against, family = runs.title(runs.reference), comparisons(main_verdicts(runs))
     columns = [*map(runs.column, runs.study.targets), *(MEANS if len(runs.study.targets) > 1 else ())]
     rows = with_best([_row(runs, line) for line in runs.lines], columns)
-    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family)
+    return Table.of("main", rows, against=against, level=LEVEL, comparisons=family, joint=joint_titles(runs))
 
 
 def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
@@ -116,11 +125,23 @@ def cost_sentences(runs: StudyRuns) -> Iterator[str]:
         (mean_of(s.record.cost.trainable_parameters for s in group), mean_of(s.total_seconds for s in group))
         for group in (runs.all(subject), runs.all(runs.reference))
     )
+    our_targets, their_targets = (_for_targets(runs, line) for line in (subject, runs.reference))
     yield (
-        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a seed,"
-        f" sources and trials included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes"
-        f" {count(theirs[1])}."
+        f"{capital(runs.title(subject))} trains {count(ours[0])} parameters and takes {count(ours[1])} seconds a seed"
+        f"{our_targets}, sources and trials included; {runs.title(runs.reference)} trains {count(theirs[0])} and takes"
+        f" {count(theirs[1])}{their_targets if their_targets != our_targets else ''}."
     )
+
+
+def _for_targets(runs: StudyRuns, line: Line) -> str:
+    """`` for each target``, or `` for all 3 targets at once``: what a line's cost is of; empty with one target."""
+    total, at_once = len(runs.study.targets), targets_at_once(runs, line)
+    if total == 1:
+        return ""
+    if at_once == 1:
+        return " for each target"
+    which = str(at_once) if at_once < total else "both" if total == 2 else f"all {total}"
+    return f" for {which} targets at once"
 
 
 def main_sentences(runs: StudyRuns) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """The finished runs of a study, found by row, target and seed."""
 
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -247,6 +247,17 @@ def answers_several(cells: Iterable[Iterable[Scored]]) -> bool:
     """Whether one run stands in several cells, a target each, as after joint training."""
     runs = [run for cell in cells for run in {scored.record.run for scored in cell}]
     return len(set(runs)) < len(runs)
+
+
+def targets_at_once(runs: StudyRuns, line: Line | str) -> int:
+    """How many targets one run of a line or row answers: 1 where it trains a run for each."""
+    answered = Counter((scored.record.run, scored.entry.seed) for scored in runs.all(line))
+    return max(answered.values(), default=1)
+
+
+def joint_titles(runs: StudyRuns) -> str:
+    """The rows of which one run answers several targets, ``a; b``; empty where there is none."""
+    return "; ".join(runs.study.title(name) for name in runs.rows if targets_at_once(runs, name) > 1)
 
 
 def continued(record: RunRecord) -> Sequence[SourceRun]:

@@ -100,7 +100,7 @@ def test_the_verdict_has_three_sentences_that_follow_from_the_tests(tmp_path: Pa
     assert overview.startswith("On the mean of sst and sts, against full fine-tuning, better: fusion (+")
     trained = [runs.all(line)[0].record.cost.trainable_parameters for line in ("fusion", "full")]
     assert cost.startswith(f"Fusion trains {trained[0]:,} parameters and takes ")
-    assert " seconds a seed, sources and trials included; " in cost
+    assert " seconds a seed for each target, sources and trials included; " in cost
     assert f"; full fine-tuning trains {trained[1]:,} and takes " in cost
 
 

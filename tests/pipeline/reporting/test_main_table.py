@@ -1,12 +1,14 @@
 """The main table holds every line with its holes; its marks seldom see what is not there, and do see what is."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from pipeline.reporting.cost import cost_table
 from pipeline.reporting.entries import Line
-from pipeline.reporting.main_table import main_table, main_verdicts
+from pipeline.reporting.main_table import cost_sentences, main_table, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall
@@ -170,3 +172,44 @@ def test_a_run_that_left_the_ledger_is_an_error_and_not_a_hole(own: Synthetic) -
     (own.ledger.folder(run) / "run.json").unlink()
     with pytest.raises(PipelineError, match=f"run {run} of study made is no longer in .*compare again"):
         StudyRuns(own.result, own.ledger)
+
+
+# Cost.
+
+
+def priced(folder: Path, reference: str, best: str, targets: list[str]) -> StudyRuns:
+    """Two rows, one of them joint training, which has one run for all targets."""
+    study = make(folder, methods=[reference, best], reference=reference, targets=targets, sources=["imdb"])
+    for name, quality in ((reference, 0.5), (best, 0.7)):
+        if name == "multitask":
+            others = {target: (predictions_of(target, quality, name), None) for target in targets}
+            joint = study.record(name, "imdb", 1, quality, others=others)
+            for target in targets:
+                study.serve(joint, name, target)
+        else:
+            for target in targets:
+                study.add(name, target, 1, quality)
+    return StudyRuns(study.result, study.ledger)
+
+
+@pytest.mark.parametrize(
+    ("reference", "best", "targets", "cost"),
+    [
+        ("full", "adapter", ["sst"], "seconds a seed, sources and trials included; full fine-tuning trains .* 21."),
+        ("full", "multitask", ["sst"], "seconds a seed, sources and trials included; full fine-tuning trains .* 21."),
+        ("full", "adapter", ["sst", "mr"], "a seed for each target, sources and .* full fine-tuning trains .* 21."),
+        ("full", "multitask", ["sst", "mr"], "a seed for both targets at once, sources .* takes 21 for each target."),
+        ("multitask", "adapter", ["sst", "mr", "cr"], "a seed for each target, .* takes 21 for all 3 targets at once."),
+    ],
+)
+def test_a_cost_is_that_of_each_target_or_of_all_at_once(
+    reference: str, best: str, targets: list[str], cost: str, tmp_path: Path
+) -> None:
+    """The run of joint training answers all targets; of the others each target has its own."""
+    runs = priced(tmp_path, reference, best, targets)
+    (sentence,) = cost_sentences(runs)
+    assert re.fullmatch(f".* parameters and takes 21 .*{cost}", sentence)
+    joint = "multitask" in (reference, best) and len(targets) > 1
+    for table in (main_table(runs), cost_table(runs)):
+        assert table is not None
+        assert joint == any(note.startswith("multitask: one run answers several targets") for note in table.notes)
