@@ -86,6 +86,22 @@ def _told(runs: StudyRuns) -> list[Line]:
     return [line for line in runs.lines if lines[line.row] == 1]
 
 
+def which_compared(runs: StudyRuns) -> str:
+    """Which of the other rows :func:`main_comparisons` holds: ``that have all targets``; empty where it holds all."""
+    targets, told = runs.study.targets, _told(runs)
+    left = [line for line in runs.lines if line not in main_comparisons(runs) and line != runs.reference]
+    whole = [line for line in left if len(runs.groups(line)) == len(targets)]
+    split = [line for line in whole if line not in told]
+    which = []
+    if len(whole) < len(left) and len(whole) == len(split) and len(targets) > 1:
+        which.append("have all targets")
+    elif len(left) > len(split):  # lines without any run, or without the seeds of the reference
+        which.append("can be compared")
+    if split:
+        which.append("are not split by source")
+    return f"that {' and '.join(which)}" if which else ""
+
+
 def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
     found: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
     for line, one in main_comparisons(runs).items():
@@ -107,7 +123,9 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
     means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
     best = max(means, key=lambda line: means[line])
     highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
-    yield f"The {total} other rows against {against}, on {where}: {counts}; {highest}."
+    which, others = which_compared(runs), len(runs.lines) - 1
+    rows = f"Of the {others} other rows, the {total} {which}," if which else f"The {total} other rows"
+    yield f"{rows} against {against}, on {where}: {counts}; {highest}."
 
 
 def _mean(runs: StudyRuns, line: Line) -> float | None:

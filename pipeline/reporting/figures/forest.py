@@ -1,4 +1,4 @@
-"""Differences with their intervals: the leading fusion against its opponents, every row against the reference."""
+"""Differences with their intervals: the leading fusion against its opponents, the rows against the reference."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from pipeline.reporting.figures.drawing import Drawing, label_width, panels
-from pipeline.reporting.main_table import main_comparisons
+from pipeline.reporting.main_table import main_comparisons, which_compared
 from pipeline.reporting.opponents import leading_duels, leading_fusion
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns
@@ -20,7 +20,9 @@ _COLOURS = {"better": "#009E73", "worse": "#D55E00", "not significant": "#888888
 def forest(runs: StudyRuns) -> Iterator[Drawing]:
     """Two panels on one scale, on the mean of the targets; nothing in a study without any comparison."""
     leading, against = leading_fusion(runs), runs.title(runs.reference)
-    groups = {f"every row against {against}": {runs.title(x): one for x, one in main_comparisons(runs).items()}}
+    which = which_compared(runs)
+    rows = f"rows {which}, against {against}" if which else f"every row against {against}"
+    groups = {rows: {runs.title(x): one for x, one in main_comparisons(runs).items()}}
     if leading is not None:
         groups = {f"{runs.title(leading)} against": leading_duels(runs), **groups}
     groups = {title: own for title, own in groups.items() if own}

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.reporting.cost import cost_table
 from pipeline.reporting.entries import Line
-from pipeline.reporting.main_table import cost_sentences, main_table, main_verdicts
+from pipeline.reporting.figures.forest import forest
+from pipeline.reporting.main_table import cost_sentences, main_table, main_verdict, main_verdicts
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.stats.metrics import overall
@@ -172,6 +173,48 @@ def test_a_run_that_left_the_ledger_is_an_error_and_not_a_hole(own: Synthetic) -
     (own.ledger.folder(run) / "run.json").unlink()
     with pytest.raises(PipelineError, match=f"run {run} of study made is no longer in .*compare again"):
         StudyRuns(own.result, own.ledger)
+
+
+@pytest.mark.parametrize(
+    ("targets", "left_out", "rows"),
+    [
+        (["sst", "mr"], {}, "The 4 other rows against"),
+        (["sst", "mr"], {"part": ["sst"]}, "Of the 5 other rows, the 4 that have all targets, against"),
+        (["sst", "mr"], {"sequential:imdb": ["sst", "mr"], "sequential:cola": ["sst", "mr"]},
+         "Of the 6 other rows, the 4 that are not split by source, against"),
+        (["sst", "mr"], {"part": ["sst"], "sequential:imdb": ["sst", "mr"], "sequential:cola": ["sst"]},
+         "Of the 7 other rows, the 4 that have all targets and are not split by source, against"),
+        (["sst"], {"part": []}, "Of the 5 other rows, the 4 that can be compared, against"),
+    ],
+)  # fmt: skip
+def test_the_verdict_and_the_forest_say_which_rows_they_count(
+    targets: list[str], left_out: dict[str, list[str]], rows: str, tmp_path: Path
+) -> None:
+    named = ["a", "b", "c", "d"]
+    others = dict.fromkeys(Line.parse(label).row for label in left_out)
+    study = make(
+        tmp_path,
+        methods=["full", *named, *others],
+        targets=targets,
+        sources=["imdb", "cola"],
+        rows={name: {"method": "adapter"} for name in [*named, "part"]},
+    )
+    for label in ["full", *named]:
+        for target in targets:
+            study.add(label, target, 1)
+    for label, own in left_out.items():
+        for target in targets:
+            if target in own:
+                study.add(label, target, 1)
+            else:
+                study.fail(label, target, 1)
+    runs = StudyRuns(study.result, study.ledger)
+    (verdict,) = main_verdict(runs)
+    assert verdict.startswith(f"{rows} full fine-tuning, on ")
+    (drawing,) = forest(runs)
+    which = rows.partition(" the 4 ")[2]
+    title = f"rows {which} full fine-tuning" if which else "every row against full fine-tuning"
+    assert set(drawing.numbers["group"]) == {title}
 
 
 # Cost.
