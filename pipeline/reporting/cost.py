@@ -6,7 +6,16 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.cells import count_cell, line_cell, share_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, joint_titles, mean_of, records_of, runs_of, seconds_of, trials_cells
+from pipeline.reporting.runs import (
+    StudyRuns,
+    joint_titles,
+    mean_of,
+    peak_memory_of,
+    records_of,
+    runs_of,
+    seconds_of,
+    trials_cells,
+)
 
 Parts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
@@ -16,7 +25,8 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     """What the model of a run consists of; None where its record, or one that it is built on, does not say.
 
     Where the backbone trains, or was trained before, the model is the run's own; the others share the pretrained one,
-    as does a static second encoder, and fusions share adapters. An ensemble consists of its members.
+    as does a static second encoder, and fusions share adapters. An ensemble consists of its members, which may have
+    several pretrained ones.
     """
     if record.parameters is None:
         return None
@@ -31,6 +41,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
         return whole
     backbone, trained, recipe = record.parameters.backbone, record.cost.trainable_parameters, record.recipe
     own, parts = f"run {record.run}", Parts()
+    pretrained = f"backbone {record.identity.get('backbone', {}).get('weights')}"
     if recipe.trainable in ("full", "full+adapter"):
         # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
         parts[own] = max(trained, backbone + record.parameters.head)
@@ -39,13 +50,13 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
         adapter = next((ledger.find(source.run) for source in record.sources if source.task == record.task), None)
         if adapter is None:
             return None
-        parts |= {"backbone": backbone, own: adapter.cost.trainable_parameters}
+        parts |= {pretrained: backbone, own: adapter.cost.trainable_parameters}
     elif record.sources and record.kind not in ("adapter", "merge", "fusion"):
         parts[own] = backbone + trained
     else:
-        parts |= {"backbone": backbone, own: trained}
+        parts |= {pretrained: backbone, own: trained}
     if recipe.pretrained.second_encoder == "static":
-        parts["backbone"] = backbone
+        parts[pretrained] = backbone
     for source in record.sources if record.kind == "fusion" else ():
         adapter = ledger.find(source.run)
         if adapter is None or adapter.parameters is None:
@@ -53,6 +64,18 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
         # A fusion reads adapters without the heads they were trained with.
         parts[f"adapter {source.run}"] = adapter.cost.trainable_parameters - adapter.parameters.head
     return parts
+
+
+def backbone_size(record: RunRecord, ledger: Ledger) -> int | None:
+    """Parameters of the pretrained encoder of a run's model; None where it is not known.
+
+    The record of an ensemble has the sum over its members: the size is that of a member, if all have the same.
+    """
+    if record.kind != "ensemble":
+        return record.parameters.backbone if record.parameters is not None else None
+    members = [ledger.find(source.run) for source in record.sources]
+    sizes = {backbone_size(member, ledger) if member is not None else None for member in members}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def stored(records: Iterable[RunRecord], ledger: Ledger) -> int | None:
@@ -75,7 +98,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
     records = records_of(group)
     costs = [record.cost for record in records]
     trained = mean_of(cost.trainable_parameters for cost in costs)
-    backbone = next((record.parameters.backbone for record in records if record.parameters), None)
+    backbone = next((size for record in records if (size := backbone_size(record, runs.ledger)) is not None), None)
     chosen = _one_run_a_target(runs, row)
     every = stored(chosen, runs.ledger) if chosen else None
     together = {
@@ -92,7 +115,7 @@ def _row(runs: StudyRuns, row: str) -> dict[str, Cell]:
         "seconds": count_cell(seconds_of(group)),
         "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
         "examples/s": count_cell(mean_of(cost.examples_per_second or None for cost in costs)),
-        "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
+        "peak memory, MB": count_cell(peak_memory_of(records)),
     }
 
 

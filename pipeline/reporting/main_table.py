@@ -13,6 +13,7 @@ from pipeline.reporting.runs import (
     joint_titles,
     mean_of,
     once,
+    peak_memory_of,
     records_of,
     seconds_of,
     targets_at_once,
@@ -51,7 +52,7 @@ def main_table(runs: StudyRuns) -> Table | None:
 
 def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     targets, group = runs.study.targets, runs.all(line)
-    costs, epochs = [record.cost for record in records_of(group)], sorted({scored.epochs for scored in group})
+    records, epochs = records_of(group), sorted({scored.epochs for scored in group})
     mean = rescaled = None  # over the targets, plain and with r rescaled to (r+1)/2
     scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
     if len(scores) == len(targets):
@@ -63,11 +64,11 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     return {
         "method": line_cell(runs, line),
         **cells,
-        "trainable parameters": count_cell(mean_of(cost.trainable_parameters for cost in costs)),
+        "trainable parameters": count_cell(mean_of(record.cost.trainable_parameters for record in records)),
         **{head: count_cell(number) for head, number in trials_cells(runs, line.row).items()},
         "seconds": count_cell(seconds_of(group)),
         "seconds with sources": count_cell(mean_of(scored.total_seconds for scored in group)),
-        "peak memory, MB": count_cell(max((cost.peak_memory_mb for cost in costs), default=None)),
+        "peak memory, MB": count_cell(peak_memory_of(records)),
         "epochs": Cell(", ".join(map(str, epochs)) or MISSING, max(epochs, default=None)),
     }
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.records.ledger import SourceRun
+from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun
 from pipeline.reporting.cost import cost_table, stored, stored_parts
+from pipeline.reporting.main_table import main_table
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
+from pipeline.system.atomic import write_json
+from tests.pipeline.reporting.synthetic import BACKBONE as WEIGHTS
 from tests.pipeline.reporting.synthetic import BACKBONE_PARAMETERS as BACKBONE
 from tests.pipeline.reporting.synthetic import HEAD, Synthetic, make
 
@@ -55,7 +58,7 @@ def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, 
     joint = record.model_copy(update={"cost": cost, "sources": sources})
     assert stored([joint], own.ledger) == expected
     # Two such models share the pretrained backbone where neither trained it.
-    assert ("backbone" in (stored_parts(joint, own.ledger) or {})) == (
+    assert (f"backbone {WEIGHTS}" in (stored_parts(joint, own.ledger) or {})) == (
         not started and (recipe["trainable"] in ("adapter", "head") or recipe.get("second_encoder") == "static")
     )
 
@@ -72,6 +75,61 @@ def test_an_adapter_is_stored_without_those_it_might_have_begun_as(own: Syntheti
     begun = fresh.model_copy(update={"sources": fusion.sources})
     assert stored_parts(begun, own.ledger) == stored_parts(fresh, own.ledger)
     assert stored_parts(fusion, own.ledger) != stored_parts(fresh, own.ledger)
+
+
+def ensemble(study: Synthetic, *members: RunRecord) -> RunRecord:
+    """What ``compare`` writes of an ensemble: sums over its members, and nothing measured."""
+    sizes = [(member.cost.trainable_parameters, member.parameters) for member in members]
+    return study.add(
+        "joined", "sst", 1,
+        identity={"members": [member.run for member in members], "tasks": {"sst": {"meaning": {}}}},
+        sources=tuple(SourceRun(task="sst", run=member.run, digest=member.run) for member in members),
+        cost=Cost(
+            trainable_parameters=sum(trained for trained, _ in sizes),
+            seconds=0.0, examples_per_second=0.0, peak_memory_mb=0.0,
+        ),
+        parameters=Parameters(
+            backbone=sum(own.backbone for _, own in sizes if own is not None),
+            head=sum(own.head for _, own in sizes if own is not None),
+        ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("backbones", "stored_backbones", "share"),
+    [
+        ((("a", BACKBONE), ("a", BACKBONE)), BACKBONE, 2 * ADAPTER / BACKBONE),
+        ((("a", BACKBONE), ("b", BACKBONE)), 2 * BACKBONE, 2 * ADAPTER / BACKBONE),
+        ((("a", BACKBONE), ("b", 3 * BACKBONE)), 4 * BACKBONE, None),  # of which of the two?
+    ],
+)
+def test_an_ensemble_is_measured_against_one_backbone_and_stores_each_once(
+    backbones: tuple[tuple[str, int], ...], stored_backbones: int, share: float | None, tmp_path: Path
+) -> None:
+    rows = {"one": {"method": "adapter"}, "two": {"method": "adapter"}}
+    study = make(
+        tmp_path,
+        methods=["one", "two", "joined"],
+        rows=rows | {"joined": {"method": "ensemble", "of": ["one", "two"]}},
+        scoring="half",
+    )
+    members = []
+    for row, (weights, size) in zip(rows, backbones, strict=True):
+        record = study.record(row, "sst", 1, trained=ADAPTER, parameters=Parameters(backbone=size, head=HEAD))
+        record = record.model_copy(update={"identity": record.identity | {"backbone": {"weights": weights}}})
+        write_json(study.ledger.folder(record.run) / "run.json", record.model_dump(mode="json"))
+        study.serve(record, row, "sst")
+        members.append(record)
+    joined = ensemble(study, *members)
+    assert stored([joined], study.ledger) == stored_backbones + 2 * ADAPTER
+    runs = StudyRuns(study.result, study.ledger)
+    table = cost_table(runs)
+    cells = {cells[0].sort: dict(zip(table.columns, cells, strict=True)) for cells in table.rows}["joined"]
+    assert cells["of the backbone"].sort == (pytest.approx(share) if share else None)
+    main = main_table(runs)
+    assert main is not None
+    of_scores = {cells[0].sort: dict(zip(main.columns, cells, strict=True)) for cells in main.rows}["joined"]
+    assert [own["peak memory, MB"].text for own in (cells, of_scores)] == ["-", "-"]
 
 
 def test_time_and_memory_are_of_each_run_once(runs: StudyRuns) -> None:
