@@ -241,8 +241,8 @@ class Study(BaseModel):
         takes_own = METHODS[row.method].fuses and any(self.fuses_own(name, target) for target in self.targets_of(name))
         if not bases and row.of and (row.method == "full" or takes_own):
             bases = (row.of,)
-        tried = [len(self.row(base).trials) for base in bases]
-        return len(row.trials) + sum(count for count in tried if count > 1)
+        tried = sum(len(self.row(base).trials) for base in bases)
+        return len(row.trials) + (tried if tried > 1 else 0)  # one run is no choice
 
     def fuses_own(self, name: str, target: str, curve: bool = False) -> bool:
         """Whether a row of fusion takes the target's adapter of stage one, in one of its trials at least."""

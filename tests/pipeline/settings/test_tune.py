@@ -63,6 +63,25 @@ def test_trials_of_what_a_row_starts_from_on_the_target_count() -> None:
     assert "lp-ft 4" in study.unequal_trials
 
 
+@pytest.mark.parametrize(
+    ("own", "tuned", "trials"),
+    [
+        (["adapter"], [], 1),
+        (["adapter", "wide"], [], 1 + 2),
+        (["adapter"], ["adapter"], 1 + 3),
+        (["adapter", "wide"], ["adapter"], 1 + 3 + 1),
+        (["adapter", "wide"], ["adapter", "wide"], 1 + 3 + 3),
+    ],
+)
+def test_every_run_that_the_own_adapter_is_chosen_from_counts(own: list[str], tuned: list[str], trials: int) -> None:
+    """The one run of a row without trials is a choice only beside others."""
+    grid = {"tune": {"learning_rate": [1e-4, 1e-3, 1e-2]}}
+    rows = {name: {"method": "adapter", **(grid if name in tuned else {})} for name in ("adapter", "wide")}
+    fusion = {"fusion": {"own": own, "recipe": {"fusion": "standard"}}}
+    study = parse({}, methods=["full", *rows, "fusion"], rows=rows | fusion, sources=["mr"])
+    assert study.trials_on_target("fusion") == trials
+
+
 def test_rows_with_as_many_trials_are_alike() -> None:
     tune = {"full": {"epochs": [1, 2]}, "adapter": {"learning_rate": [1e-4, 1e-3]}}
     assert parse({}, tune=tune).unequal_trials == parse({}).unequal_trials == ""
