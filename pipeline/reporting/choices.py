@@ -40,10 +40,10 @@ def _choices(runs: StudyRuns, row: str, scored: Scored) -> Counter[str]:
     record, target = scored.record, scored.entry.target
     sizes = dict(_earlier_epochs(runs, record, target))
     sizes["settings"] = len(scored.trials)
-    asked = runs.study.row(row)
-    bases = (asked.own or (asked.of or row,)) if asked.method == "fusion" else ()
-    sizes["own adapter's settings"] = max((len(runs.study.row(base).trials) for base in bases), default=0)
-    sizes["own adapter"] = len(asked.own)
+    bases = [runs.study.row(base) for base in runs.study.bases_on(row, target)]
+    what = "linear probe" if any(base.method == "frozen" for base in bases) else "own adapter"
+    sizes[f"{what}'s settings"] = max((len(base.trials) for base in bases), default=0)
+    sizes[what] = len(bases)
     sizes["anchor"] = len(record.anchor_candidates)
     if record.kind == "ensemble":
         sizes["members"] = len(record.identity["members"])

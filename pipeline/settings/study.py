@@ -237,12 +237,21 @@ class Study(BaseModel):
         row = self.row(name)
         if row.method == "ensemble":
             return sum(map(self.trials_on_target, row.members))
-        bases = row.own
-        takes_own = METHODS[row.method].fuses and any(self.fuses_own(name, target) for target in self.targets_of(name))
-        if not bases and row.of and (row.method == "full" or takes_own):
-            bases = (row.of,)
+        bases = dict.fromkeys(base for target in self.targets_of(name) for base in self.bases_on(name, target))
         tried = sum(len(self.row(base).trials) for base in bases)
         return len(row.trials) + (tried if tried > 1 else 0)  # one run is no choice
+
+    def bases_on(self, name: str, target: str) -> tuple[str, ...]:
+        """The rows whose trials on a target count as a row's: of the best it takes the target's adapter, or the head.
+
+        What it is built on otherwise was tuned on other tasks.
+        """
+        row = self.row(name)
+        if METHODS[row.method].fuses and not self.fuses_own(name, target):
+            return ()
+        if METHODS[row.method].fuses or row.method == "full":
+            return row.own or ((row.of,) if row.of else ())
+        return ()
 
     def fuses_own(self, name: str, target: str, curve: bool = False) -> bool:
         """Whether a row of fusion takes the target's adapter of stage one, in one of its trials at least."""
