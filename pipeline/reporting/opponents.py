@@ -149,8 +149,12 @@ def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
 
 
 def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
-    """How many runs a seed the best of ``lines`` is chosen from on a target."""
-    return sum(runs.study.trials_on_target(line.row) for line in _candidates(runs, lines, target))
+    """How many runs a seed the best of ``lines`` is chosen from on a target: what several take counts once."""
+    tried: dict[Line, int] = {}
+    for line in _candidates(runs, lines, target):
+        by_row = runs.study.trials_by_row(line.row, target)
+        tried |= {line if row == line.row else Line(row): count for row, count in by_row.items()}
+    return sum(tried.values())
 
 
 def _is_chosen_on_scores(runs: StudyRuns, lines: list[Line], target: str) -> bool:

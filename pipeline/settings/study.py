@@ -234,12 +234,21 @@ class Study(BaseModel):
 
         Of an ensemble those of all its members.
         """
-        row = self.row(name)
+        return sum(self.trials_by_row(name).values())
+
+    def trials_by_row(self, name: str, target: str | None = None) -> dict[str, int]:
+        """:meth:`trials_on_target` by the row whose runs they are, so that what several rows share can count once.
+
+        Args:
+            target: count what is taken there; None: on any of the row's targets.
+        """
+        row, targets = self.row(name), self.targets_of(name) if target is None else (target,)
         if row.method == "ensemble":
-            return sum(map(self.trials_on_target, row.members))
-        bases = dict.fromkeys(base for target in self.targets_of(name) for base in self.bases_on(name, target))
-        tried = sum(len(self.row(base).trials) for base in bases)
-        return len(row.trials) + (tried if tried > 1 else 0)  # one run is no choice
+            joined = [member for member in row.members if target is None or target in self.targets_of(member)]
+            return {key: count for member in joined for key, count in self.trials_by_row(member, target).items()}
+        bases = {base: len(self.row(base).trials) for each in targets for base in self.bases_on(name, each)}
+        taken = bases if sum(bases.values()) > 1 else {}  # one run is no choice
+        return {name: len(row.trials), **taken}
 
     def bases_on(self, name: str, target: str) -> tuple[str, ...]:
         """The rows whose trials on a target count as a row's: of the best it takes the target's adapter, or the head.

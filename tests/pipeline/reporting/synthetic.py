@@ -105,6 +105,7 @@ class Synthetic:
             "seed": seed,
             "rows": rows,
             "backbone": {"weights": BACKBONE},
+            **({"members": []} if method == "ensemble" else {}),
             "tasks": {
                 task: {"meaning": {"classes": [] if task in SCORED else CLASSES}} for task in (target, *(others or {}))
             },

@@ -226,3 +226,33 @@ def test_unequal_trials_are_told(tmp_path: Path) -> None:
     assert all("best of 2 trials against best of 1" in row[-1].detail for row in table.rows)
     (sentence,) = opponents_sentences(runs)
     assert sentence.endswith("It was chosen from more trials than the target alone and the best row without fusion.")
+
+
+@pytest.mark.parametrize(
+    ("rows", "trials"),
+    [
+        (["frozen"], 2),
+        (["frozen", "lp-ft"], 3),  # which starts from the same heads
+        (["lp-ft"], 3),
+        (["lp-ft", "again"], 4),
+        (["frozen", "lp-ft", "both"], 3),  # an ensemble has the trials of its members
+        (["both"], 3),
+        (["sequential"], 2),  # a run for each source
+    ],
+)
+def test_trials_that_several_opponents_share_count_once(rows: list[str], trials: int, tmp_path: Path) -> None:
+    of_frozen = {"method": "full", "of": "frozen"}
+    study = make(
+        tmp_path,
+        methods=["frozen", "full", "lp-ft", "again", "both", "sequential", "fusion"],
+        sources=["imdb", "cola"],
+        rows={"lp-ft": of_frozen, "again": of_frozen, "both": {"method": "ensemble", "of": ["frozen", "lp-ft"]}},
+        tune={"frozen": {"learning_rate": [1e-4, 1e-3]}},
+        scoring="half",
+    )
+    study.add("fusion", "sst", 1)
+    for name in rows:
+        for label in ("sequential:imdb", "sequential:cola") if name == "sequential" else (name,):
+            study.add(label, "sst", 1)
+    best = next(duel for duel in duels(runs_of(study)) if duel.kind == "the best row without fusion")
+    assert best.trials == {"sst": (1, trials)}
