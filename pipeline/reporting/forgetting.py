@@ -176,9 +176,10 @@ def forgetting_sentences(runs: StudyRuns) -> Iterator[str]:
             yield f"{title}: no significant forgetting in {pairs} of tasks."
             continue
         worst, comparison = min(lost, key=lambda pair: pair[0].difference)
+        interval = interval_text(comparison, runs.study)
         yield (
             f"{title}: training on later tasks lowered the score on an earlier one in {len(lost)} of {pairs}, most on"
-            f" {worst.source} after {worst.target}: {points(worst.difference)} points ({interval_text(comparison)})."
+            f" {worst.source} after {worst.target}: {points(worst.difference)} points ({interval})."
         )
     proven = [runs.study.title(proof.row) for proof in proofs(runs)]
     if proven:

@@ -12,6 +12,7 @@ from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once
 from pipeline.reporting.text import count, interval_text, listed, marks_note, points
 from pipeline.settings.parts import gates_text
+from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference
 
 
@@ -168,7 +169,7 @@ def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
     lines = {line: [gain for gain in gains if gain.line == line] for line in dict.fromkeys(gain.line for gain in gains)}
     best = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_best is not None])}
     if best:
-        clauses = "; ".join(f"{runs.title(line)} {_over_best(own)}" for line, own in best.items())
+        clauses = "; ".join(f"{runs.title(line)} {_over_best(own, runs.study)}" for line, own in best.items())
         steps = count(max(gain.steps_added for own in best.values() for gain in own))
         yield f"What a fusion added to its best adapter, in up to {steps} more optimiser steps: {clauses}."
     starts = {line: known for line, own in lines.items() if (known := [g for g in own if g.over_start is not None])}
@@ -177,10 +178,10 @@ def fusion_sentences(runs: StudyRuns) -> Iterator[str]:
         yield f"What training added to the start of a fusion: {clauses}."
 
 
-def _over_best(gains: Sequence[FusionGain]) -> str:
+def _over_best(gains: Sequence[FusionGain], study: Study) -> str:
     added = f"{points(statistics.mean(gain.over_best or 0.0 for gain in gains))} points"
     if len(gains) == 1 and (test := gains[0].comparison) is not None:
-        return f"{added} ({interval_text(test)}, {test.verdict})"
+        return f"{added} ({interval_text(test, study)}, {test.verdict})"
     verdicts = Counter(gain.comparison.verdict if gain.comparison else "not tested" for gain in gains)
     counts = ", ".join(f"{verdict} on {n}" if len(gains) > 1 else verdict for verdict, n in verdicts.most_common())
     return f"{added}{_on(gains)} ({counts})"

@@ -87,7 +87,7 @@ def low_resource_sentences(runs: StudyRuns) -> Iterator[str]:
         for row in curve.rows:
             title, comparison = runs.study.title(row), curve.verdicts.get(((row, point), scope))
             if comparison is not None and comparison.significant:
-                parts.append(f"{title} is {comparison.verdict} by {amount_text(comparison)}")
+                parts.append(f"{title} is {comparison.verdict} by {amount_text(comparison, runs.study)}")
             elif comparison is not None:
                 same.append(title)
         if same:

@@ -117,7 +117,7 @@ def main_verdict(runs: StudyRuns) -> Iterator[str]:
         return
     where, total = where_text(runs.study), sum(map(len, found.values()))
     if total <= MOST_NAMED:
-        said = (f"{verdict}: {'; '.join(amounts(own))}" for verdict, own in found.items())
+        said = (f"{verdict}: {'; '.join(amounts(own, runs.study))}" for verdict, own in found.items())
         yield f"On {where}, against {against}, {'; '.join(said)}."
         return
     counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in found.items()])
@@ -168,7 +168,7 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
     found, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
     if sum(map(len, found.values())) > MOST_NAMED:
         for verdict, own in found.items():
-            yield f"On {where_text(runs.study)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own))}."
+            yield f"On {where_text(runs.study)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own, runs.study))}."
     each = {
         line: Counter(one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None)
         for line in _told(runs)

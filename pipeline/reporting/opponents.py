@@ -206,7 +206,7 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     if leading is None or not own:
         return
     own = {kind: own[kind] for verdict in _SAYS for kind in own if own[kind].verdict == verdict}
-    texts = dict(zip(own, amounts(own), strict=True))
+    texts = dict(zip(own, amounts(own, runs.study), strict=True))
     groups = {
         _SAYS[one.verdict]: [texts[kind] for kind in own if own[kind].verdict == one.verdict] for one in own.values()
     }

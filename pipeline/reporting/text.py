@@ -51,23 +51,28 @@ def points(difference: float, *, sign: bool = True) -> str:
     return rounded if sign else rounded.removeprefix("+")
 
 
-def interval_text(comparison: Comparison) -> str:
-    """``95 % CI 0.4 to 2.1``, in points."""
+def interval_text(comparison: Comparison, study: Study | None = None) -> str:
+    """``95 % CI 0.4 to 2.1``, in points; of one seed in a ``study`` of several ``95 % CI 0.4 to 2.1, one seed``."""
     low, high = comparison.interval
-    return f"{CONFIDENCE}{points(low, sign=False)} to {points(high, sign=False)}"
+    fewer = ", one seed" if study is not None and comparison.seeds == 1 < len(study.seeds) else ""
+    return f"{CONFIDENCE}{points(low, sign=False)} to {points(high, sign=False)}{fewer}"
 
 
-def amount_text(comparison: Comparison) -> str:
+def amount_text(comparison: Comparison, study: Study) -> str:
     """``1.3 points (95 % CI 0.4 to 2.1)``, of a loss too: amount and interval are then those of the reversed test."""
     amount = comparison if comparison.difference >= 0 else comparison.reversed()
-    return f"{points(amount.difference, sign=False)} points ({interval_text(amount)})"
+    return f"{points(amount.difference, sign=False)} points ({interval_text(amount, study)})"
 
 
-def amounts(compared: Mapping[str, Comparison]) -> list[str]:
+def amounts(compared: Mapping[str, Comparison], study: Study) -> list[str]:
     """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: the first has the units."""
-    texts = [f"{name} ({points(one.difference)} points, {interval_text(one)})" for name, one in [*compared.items()][:1]]
-    for name, one in [*compared.items()][1:]:
-        texts.append(f"{name} ({points(one.difference)}, {interval_text(one).removeprefix(CONFIDENCE)})")
+    texts: list[str] = []
+    for name, one in compared.items():
+        difference, interval = points(one.difference), interval_text(one, study)
+        if texts:
+            texts.append(f"{name} ({difference}, {interval.removeprefix(CONFIDENCE)})")
+        else:
+            texts.append(f"{name} ({difference} points, {interval})")
     return texts
 
 
@@ -101,7 +106,8 @@ def listed(items: Sequence[str]) -> str:
 def where_text(study: Study, targets: Sequence[str] | None = None) -> str:
     """``sst``, ``the mean of sst and sts``, ``the mean of 9 targets (one seed)``.
 
-    The intervals of one seed cover no other, which a sentence with a verdict has to say.
+    The intervals of one seed cover no other, which a sentence with a verdict has to say; in a study of several,
+    :func:`interval_text` says it.
     """
     targets, seeds = targets or study.targets, " (one seed)" if len(study.seeds) == 1 else ""
     if len(targets) == 1:

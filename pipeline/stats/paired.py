@@ -1,7 +1,7 @@
 """Paired comparisons of systems on the same examples and seeds: one t statistic gives verdict, interval and p-value."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -30,6 +30,8 @@ class Comparison:
     p_value: float  # corrected for the family
     interval: tuple[float, float]
     """95 % confidence interval, simultaneous: all intervals of the family hold their true differences at once."""
+    seeds: int = 1
+    """Over how many; of one the interval says nothing about others."""
 
     @property
     def verdict(self) -> Verdict:
@@ -43,7 +45,7 @@ class Comparison:
     def reversed(self) -> Self:
         """The reference against the system."""
         low, high = self.interval
-        return type(self)(-self.difference, self.p_value, (-high, -low))
+        return replace(self, difference=-self.difference, interval=(-high, -low))
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,10 @@ class Difference:
         """
         error = float(np.sqrt(self.variance))
         if error == 0:  # the systems answer alike
-            return Comparison(0.0, 1.0, (0.0, 0.0))
+            return Comparison(0.0, 1.0, (0.0, 0.0), self.seeds)
         margin = error * float(stats.t.isf(LEVEL / family / 2, self.freedom))
         p_value = min(1.0, 2 * family * float(stats.t.sf(abs(self.value) / error, self.freedom)))
-        return Comparison(self.value, p_value, (self.value - margin, self.value + margin))
+        return Comparison(self.value, p_value, (self.value - margin, self.value + margin), self.seeds)
 
 
 def paired_difference(

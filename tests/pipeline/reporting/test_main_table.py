@@ -217,6 +217,20 @@ def test_the_verdict_and_the_forest_say_which_rows_they_count(
     assert set(drawing.numbers["group"]) == {title}
 
 
+def test_a_comparison_says_that_it_is_of_one_seed_where_others_are_of_several(tmp_path: Path) -> None:
+    rows = {"both": {"method": "adapter"}, "first": {"method": "adapter"}}
+    study = make(tmp_path, methods=["full", *rows], rows=rows, seeds=[1, 2])
+    for label, seeds in (("full", (1, 2)), ("both", (1, 2)), ("first", (1,))):
+        for seed in seeds:
+            study.add(label, "sst", seed, 0.5 if label == "full" else 0.8)
+    (verdict,) = main_verdict(StudyRuns(study.result, study.ledger))
+    assert verdict.startswith("On sst, against full fine-tuning, better: ")
+    of = {name: re.search(rf"{name} \(\+.*?\)", verdict) for name in rows}
+    assert {name: found is not None and ", one seed)" in found[0] for name, found in of.items()} == {
+        "both": False, "first": True,
+    }  # fmt: skip
+
+
 # Cost.
 
 

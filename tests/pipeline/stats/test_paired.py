@@ -45,7 +45,7 @@ SYSTEMS: dict[Metric, Callable[..., Systems]] = {"accuracy": classifiers, "pears
 def test_identical_systems_do_not_differ(metric: Metric, seeds: int) -> None:
     ours, _, labels = SYSTEMS[metric](np.random.default_rng(0), seeds=seeds)
     comparison = compare_paired(metric, list(ours), list(ours), labels)
-    assert comparison == Comparison(0, 1, (0, 0))
+    assert comparison == Comparison(0, 1, (0, 0), seeds)
     assert comparison.verdict == "not significant"
 
 
@@ -190,6 +190,7 @@ def test_the_reference_against_the_system_is_the_other_way_round() -> None:
     ours, theirs, labels = regressors(np.random.default_rng(2))
     there = compare_paired("pearson", list(ours), list(theirs), labels)
     assert there.reversed() == Comparison(-there.difference, there.p_value, (-there.interval[1], -there.interval[0]))
+    assert Comparison(0.1, 0.5, (-0.1, 0.3), seeds=4).reversed() == Comparison(-0.1, 0.5, (-0.3, 0.1), seeds=4)
     back = compare_paired("pearson", list(theirs), list(ours), labels)
     assert back.interval == pytest.approx(there.reversed().interval)
 
