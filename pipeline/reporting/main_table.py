@@ -57,7 +57,7 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
     scores = {target: statistics.mean(s.value for s in own) for target, own in runs.groups(line).items()}
     if len(scores) == len(targets):
         mean, rescaled = overall(scores, runs.metrics)
-    planned = dict.fromkeys(targets, len(runs.study.seeds))
+    planned = {target: len(runs.entries(line, target)) for target in targets}
     cells = score_cells(runs, (line, None), targets, planned, mean, main_verdicts(runs))
     if len(targets) > 1:
         cells[MEANS[1]] = Cell(number(rescaled), rescaled, cells["mean"].runs)

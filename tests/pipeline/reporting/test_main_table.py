@@ -62,6 +62,23 @@ def test_a_line_without_any_run_is_shown_as_a_hole(tmp_path: Path) -> None:
     assert "the disk is full" in cell.detail
 
 
+def test_a_target_that_a_row_was_not_planned_for_is_no_hole(tmp_path: Path) -> None:
+    seeds = [1, 2, 3]
+    rows = {"part": {"method": "adapter", "targets": ["mr"]}}
+    study = make(tmp_path, methods=["full", "sequential", "part"], targets=["sst", "mr"], seeds=seeds, rows=rows)
+    for seed in seeds:
+        study.add("full", "sst", seed)
+        study.add("full", "mr", seed)
+        study.add("sequential:sst", "mr", seed)
+    study.add("part", "mr", 1)
+    study.add("part", "mr", 2)
+    study.fail("part", "mr", 3)
+    cells = cells_of(table_of(study))
+    for label, planned in (("part", "2 of 3 runs"), ("sequential:sst", "3 of 3 runs")):
+        assert (cells[label]["sst (accuracy)"].text, cells[label]["sst (accuracy)"].detail) == ("-", "")
+        assert planned in cells[label]["mr (accuracy)"].detail
+
+
 def test_a_run_that_serves_several_cells_is_scored_on_each(whole: Synthetic, runs: StudyRuns) -> None:
     cells = cells_of(table_of(whole))["multitask"]
     record = runs.cell("multitask", "sst")[0].record
