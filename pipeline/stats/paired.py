@@ -114,11 +114,12 @@ def paired_difference(
     count, size = gains.shape
     freedom = max(size - 1, 1)
     value, by_examples = float(gains.mean()), float((gains.mean(axis=0) ** 2).mean()) / freedom
-    if count == 1 or by_examples == 0:
+    if count == 1 or not gains.any():
         return Difference(value, by_examples, freedom, count)
     together = max(0.0, (float((gains**2).mean()) / freedom - by_examples) / (count - 1))
     means = dict(zip(known.tolist(), gains.mean(axis=1).tolist(), strict=True))
-    return _over_seeds(value, Origin(by_examples, freedom, together, means))
+    # V holds I. Where the gains of every example cancel over the seeds, V's own estimate is 0, and I is a better one.
+    return _over_seeds(value, Origin(by_examples or together, freedom, together, means))
 
 
 def _over_seeds(value: float, origin: Origin) -> Difference:

@@ -328,6 +328,31 @@ def test_where_seeds_differ_few_null_studies_have_a_verdict_and_intervals_hold_a
     assert 0.93 <= np.mean(covered) <= 0.97
 
 
+def cancelling(signs: list[int], rows: int, *, mirrored: bool = False) -> Difference:
+    """Of 100 rows some are gained or lost at each seed by its sign; ``mirrored``: as many others the other way."""
+    labels = np.zeros(100)
+    gains = np.zeros((len(signs), 100))
+    gains[:, :rows] = np.array(signs)[:, None]
+    if mirrored:
+        gains[:, rows : 2 * rows] = -gains[:, :rows]
+    return paired_difference("accuracy", list((gains < 0).astype(float)), list((gains > 0).astype(float)), labels)
+
+
+@pytest.mark.parametrize("rows", [1, 30, 50])
+@pytest.mark.parametrize("signs", [[1, -1], [1, -1, 0], [1, -1, 1, -1]])
+def test_gains_that_cancel_over_the_seeds_do_not_make_systems_alike(signs: list[int], rows: int) -> None:
+    difference = cancelling(signs, rows)
+    low, high = difference.comparison().interval
+    assert difference.comparison().difference == 0 and difference.comparison().p_value == 1
+    assert -low == high >= rows / 100  # by which a seed differs
+    low, high = cancelling(signs, rows, mirrored=True).comparison().interval
+    assert -low == high > 0  # though no seed does
+    for one_model in (True, False):
+        mean = mean_difference([difference, difference], one_model)
+        assert mean is not None
+        assert np.ptp(mean.comparison().interval) > 0
+
+
 @pytest.mark.parametrize("one_model", [True, False])
 def test_a_seed_that_moves_all_scores_of_one_model_does_so_in_their_mean(one_model: bool) -> None:
     """Jointly trained models of four tasks against others, equally good, five seeds. Told that, 95 % hold."""
