@@ -1,7 +1,8 @@
 """Stage three: every row of a study on the same rows of data, seeds and backbone, and the tables that compare them."""
 
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from pipeline.executors.pool import Executor
 from pipeline.reporting.entries import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
@@ -92,13 +94,9 @@ def compare(
     entries = tuple(_entry(cell, job, jobs) for cell, job in wanted.items())
     shared = tuple(shared_texts(study, workspace))
     result = StudyResult(study=study, backbone=workspace.backbone_name, entries=entries, shared_text=shared)
-    by_backbone: dict[str | None, dict[str, Cosines]] = {}
-    for job, entry in zip(wanted.values(), entries, strict=True):
-        if study.cross_task and entry.run is not None and entry.rows is None:
-            cosines = _cosines(study, entry.line.row, jobs.workspace.on(job.backbone))
-            by_backbone.setdefault(job.backbone, {}).setdefault(entry.run, cosines)
-    for backbone, finished in by_backbone.items():
-        score_across(finished, study.targets, jobs.workspace.on(backbone))
+    if study.cross_task:
+        for backbone, finished in _with_cosines(wanted.values(), entries, jobs).items():
+            score_across(finished, study.targets, jobs.workspace.on(backbone))
     folder = workspace.reports / study.name
     if is_main_process():
         with locked(make_folder(folder) / ".lock"):
@@ -107,11 +105,19 @@ def compare(
     return result, folder
 
 
-def _cosines(study: Study, row: str, workspace: Workspace) -> Cosines:
-    recipes = {
-        task: workspace.resolve(study.recipe_for(row, task), workspace.task(task)) for task in study.targets_of(row)
-    }
-    return {task: recipe for task, recipe in recipes.items() if recipe.head == "cosine"}
+def _with_cosines(wanted: Iterable[Job], entries: Iterable[Entry], jobs: Jobs) -> dict[str | None, dict[str, Cosines]]:
+    """By backbone the finished runs of the main table, each with the cosines of its row and seed, as trials chose."""
+    cells = zip(wanted, entries, strict=True)
+    main = [(job, entry) for job, entry in cells if entry.run is not None and entry.rows is None]
+    cosines = defaultdict[tuple[str, int], dict[str, Recipe]](dict)
+    for job, entry in main:
+        record = jobs.get(job)
+        if entry.target in record.trained_on and (recipe := record.recipe_of(entry.target)).head == "cosine":
+            cosines[entry.line.row, entry.seed][entry.target] = recipe
+    found: dict[str | None, dict[str, Cosines]] = {}
+    for job, entry in main:
+        found.setdefault(job.backbone, {}).setdefault(str(entry.run), cosines[entry.line.row, entry.seed])
+    return found
 
 
 def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[Study, dict[Entry, Job], Jobs]:

@@ -192,10 +192,17 @@ def test_a_study_that_does_not_ask_pays_nothing(place: Workspace, monkeypatch) -
     assert all(len(record.scores) == len(record.trained_on) for record in records if record)
 
 
-def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(place: Workspace, quick: Quick) -> None:
+@pytest.mark.parametrize(
+    ("of_task", "of_row"),
+    [({"cosine_scale": "shifted"}, {}), ({}, {"tune": {"cosine_scale": ["shifted"]}})],
+    ids=["written", "tuned"],
+)
+def test_a_row_that_scores_a_task_by_a_cosine_reads_every_model_by_it(
+    of_task: dict[str, Any], of_row: dict[str, Any], place: Workspace
+) -> None:
     """A cosine has no weights (Liu & Shen 2023, table 7): sentence vectors tuned on anything have one."""
     recipe = {"encoding": "siamese", "epochs": 2, "batch_size": 16, "learning_rate": 5e-3}
-    rows = {"single": {"method": "full", "tasks": {"pairs": {"head": "cosine", "cosine_scale": "shifted"}}}}
+    rows = {"single": {"method": "full", "tasks": {"pairs": {"head": "cosine", **of_task}}, **of_row}}
     study = Study.parse(
         {"name": "read", "methods": ["single"], "targets": ["films", "alike", "pairs"], "seeds": [1]}
         | {"cross_task": True, "recipe": recipe, "rows": rows},
