@@ -56,12 +56,16 @@ def report(name: str, reports: Path, attention: str | None = None, runs: Sequenc
     file = folder / "study.json"
     if not present(file):
         raise PipelineError(f"{file}: no such study here: run python -m pipeline compare --study {name} first")
-    result = read_model(StudyResult, file, "run compare again")
     ledger = Ledger(reports)
-    maps = maps_of(attention, runs, result, ledger) if attention is not None else ()
+    maps = maps_of(attention, runs, _result(file), ledger) if attention is not None else ()
     with locked(folder / ".lock"):
-        write_report(result, ledger, folder, maps)
+        # A compare may have ended while maps were drawn or the lock was waited for.
+        write_report(_result(file), ledger, folder, maps)
     return folder
+
+
+def _result(file: Path) -> StudyResult:
+    return read_model(StudyResult, file, "run compare again")
 
 
 def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: Ledger) -> list[AttentionMap]:

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Published
 from pipeline.settings.study import study_names
 from pipeline.system.errors import PipelineError
+from pipeline.system.locks import locked
 from stages.report import report as report_again
 from stages.studies import STUDIES, find_study
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of, whole_study
@@ -78,6 +81,26 @@ def test_the_study_comes_out_the_same_twice_but_for_the_date(own: Synthetic) -> 
 
     assert dateless(first.pop("index.html")) == dateless(second.pop("index.html"))
     assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_a_compare_that_ends_before_the_report_is_written_is_in_it(
+    own: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = own.reports / own.study.name
+    folder.mkdir()
+    older = own.result.model_copy(update={"entries": own.result.entries[:-1]})
+    (folder / "study.json").write_text(older.model_dump_json())
+
+    @contextmanager
+    def after_compare(file: Path) -> Iterator[None]:
+        """The lock, which another command has held until it wrote its result."""
+        with locked(file):
+            (folder / "study.json").write_text(own.result.model_dump_json())
+            yield
+
+    monkeypatch.setattr("stages.report.locked", after_compare)
+    report_again(own.study.name, own.reports)
+    assert len(pd.read_csv(folder / "results.csv")) == sum(entry.run is not None for entry in own.entries)
 
 
 def test_a_damaged_study_is_told(own: Synthetic) -> None:
