@@ -189,7 +189,7 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
     lines = [f"study {plan.study.name}: targets {', '.join(plan.study.targets)}"]
     lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
     if plan.total.runs > plan.total.done:
-        lines.append(f"time: from {plan.learned_from} finished runs with this backbone; unknown where there are none")
+        lines.append(f"time: from {plan.learned_from} finished runs on the same backbone; unknown where there are none")
     print_result("\n".join(lines), plan.summary(), as_json)
 
 

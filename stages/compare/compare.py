@@ -41,7 +41,7 @@ class DryRun:
     rows: tuple[PlannedRow, ...]
     total: PlannedRow
     learned_from: int
-    """Finished runs on this backbone, from which the time is estimated."""
+    """Finished runs on the study's backbones, from which the time is estimated."""
 
     def summary(self) -> dict[str, Any]:
         """For ``--json``; ``seconds`` is None where the time of some run cannot be told."""
@@ -61,7 +61,7 @@ def dry_run(study: Study, workspace: Workspace) -> DryRun:
 
     rows = dict.fromkeys(job.row for job in runs)
     each = tuple(planned(study.title(row), [job for job in runs if job.row == row]) for row in rows)
-    return DryRun(study, each, planned("all", runs), len(jobs.estimate.runs))
+    return DryRun(study, each, planned("all", runs), jobs.estimate.learned_from(runs))
 
 
 def compare(

@@ -48,14 +48,15 @@ class Work(NamedTuple):
 class Estimate:
     """Seconds of a job: its rows times the seconds a row took in runs of its method, on its task if there is one.
 
-    A row takes longer where the loss has further terms.
+    Runs on another backbone say nothing of it. A row takes longer where the loss has further terms.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self.runs: set[str] = set()
-        self._spent = defaultdict[tuple[Kind, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
-        """By method and tasks, by method alone under None: rows and seconds, each of training and of scoring."""
+        self._runs: dict[str, str] = {}
+        """What was learned from: finished runs, each with the hash of its backbone's weights."""
+        self._spent = defaultdict[tuple[str, Kind, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
+        """By backbone, method and tasks, under None for any tasks: rows and seconds, of training and of scoring."""
         self._works: dict[Job, Work] = {}
         for name in workspace.ledger.newest(_MOST):
             # A damaged record is told by the command that needs it.
@@ -65,16 +66,22 @@ class Estimate:
 
     def learn(self, record: RunRecord) -> None:
         """Count a finished run in."""
-        here = record.identity.get("backbone", {}).get("weights") == self.workspace.backbone.weights_hash
-        if not here or record.run in self.runs or METHODS[record.kind].is_ensemble:
+        weights = record.identity.get("backbone", {}).get("weights")
+        if weights is None or record.run in self._runs or METHODS[record.kind].is_ensemble:
             return
-        self.runs.add(record.run)
+        self._runs[record.run] = weights
         scores, cost = [record.scores[task] for task in record.trained_on], record.cost
         train = {task: record.scores[task].train_rows for task in record.trained_on}
         work = _work(record.recipe, train, [score.rows for score in scores])
         training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
+        spent = [[work.training, work.scored], [training, cost.seconds - training]]
         for tasks in (None, frozenset(record.trained_on)):
-            self._spent[record.kind, tasks] += [[work.training, work.scored], [training, cost.seconds - training]]
+            self._spent[weights, record.kind, tasks] += spent
+
+    def learned_from(self, jobs: Iterable[Job]) -> int:
+        """How many finished runs are on a backbone of ``jobs``."""
+        backbones = {self._weights(job) for job in jobs}
+        return sum(weights in backbones for weights in self._runs.values())
 
     def total(self, jobs: Iterable[Job], at_once: int = 1) -> Duration:
         """The time of all ``jobs``, one after the other, or so many at once that do not wait for each other."""
@@ -82,11 +89,11 @@ class Estimate:
         return Duration(sum(seconds for seconds in found if seconds is not None) / at_once, found.count(None))
 
     def seconds(self, job: Job) -> float | None:
-        """The time of one job, or None where no run of its method has finished on this backbone."""
+        """The time of one job, or None where no run of its method has finished on its backbone."""
         if METHODS[job.kind].is_ensemble:
             return 0.0
-        tasks = frozenset(part.task for part in job.parts)
-        known = [key for key in ((job.kind, tasks), (job.kind, None)) if key in self._spent]
+        weights, tasks = self._weights(job), frozenset(part.task for part in job.parts)
+        known = [key for key in ((weights, job.kind, tasks), (weights, job.kind, None)) if key in self._spent]
         if not known:
             return None
         if job not in self._works:
@@ -94,6 +101,9 @@ class Estimate:
         rows, seconds = self._spent[known[0]]
         work = np.array([self._works[job].training, self._works[job].scored])
         return float((work * seconds / np.maximum(rows, 1)).sum())
+
+    def _weights(self, job: Job) -> str:
+        return self.workspace.on(job.backbone).backbone.weights_hash
 
     def work(self, job: Job) -> Work:
         """What a job of training would do."""

@@ -1,5 +1,7 @@
 """The time that a study will take, against runs with known times."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.estimate import Duration, Estimate
 from stages.compare.plan import Job, Part
+from tests.nano import save_backbone
 
 
 def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunRecord:
@@ -30,9 +33,9 @@ def record(workspace: Workspace, kind: str, *tasks: str, **changes: Any) -> RunR
     return RunRecord(**values | changes)
 
 
-def job(kind: Any, *tasks: str, limit: int | None = None, **recipe: Any) -> Job:
+def job(kind: Any, *tasks: str, limit: int | None = None, backbone: str | None = None, **recipe: Any) -> Job:
     found = Recipe(trainable="adapter" if kind == "adapter" else "full", **recipe)
-    return Job(kind, tuple(Part(task, found, limit) for task in tasks), seed=0)
+    return Job(kind, tuple(Part(task, found, limit) for task in tasks), seed=0, backbone=backbone)
 
 
 @pytest.fixture
@@ -67,7 +70,7 @@ def test_a_run_counts_once_and_a_job_costs_the_same_however_many_there_are(
     slow = Cost(trainable_parameters=1, seconds=28.0, examples_per_second=16.0, peak_memory_mb=1.0)
     for _ in range(3):
         estimate.learn(record(workspace, "full", "films", run="slow", cost=slow))
-    assert len(estimate.runs) == 2
+    assert estimate.learned_from([job("full", "films")]) == 2
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
     monkeypatch.setattr("stages.compare.estimate._work", lambda *_: pytest.fail("a record is looked at again"))
     assert estimate.seconds(job("full", "films", epochs=2)) == pytest.approx(21)
@@ -122,6 +125,23 @@ def test_what_no_run_tells_is_unknown(workspace: Workspace, estimate: Estimate) 
     assert estimate.seconds(job("adapter", "films")) is None
     both = [job("adapter", "films"), job("full", "films", epochs=2)]
     assert estimate.total(both) == Duration(pytest.approx(14), 1)
+
+
+def test_a_row_on_a_backbone_of_its_own_takes_as_long_as_runs_on_that(
+    workspace: Workspace, estimate: Estimate, backbone_folder: Path, tmp_path: Path
+) -> None:
+    """Which backbone it is, its weights say, whatever its folder is called."""
+    other = str(save_backbone(tmp_path / "other", seed=7))
+    asked = job("full", "films", epochs=2, backbone=other)
+    assert (estimate.seconds(asked), estimate.learned_from([asked])) == (None, 0)
+    slow = Cost(trainable_parameters=1, seconds=140.0, examples_per_second=3.2, peak_memory_mb=1.0)
+    of_other = workspace.on(other).backbone.identity
+    estimate.learn(record(workspace, "full", "films", run="slow", cost=slow, backbone=of_other))
+    assert (estimate.seconds(asked), estimate.learned_from([asked])) == (pytest.approx(140), 1)
+    same = job("full", "films", epochs=2, backbone=str(shutil.copytree(backbone_folder, tmp_path / "same")))
+    for alike in (same, job("full", "films", epochs=2)):
+        assert (estimate.seconds(alike), estimate.learned_from([alike])) == (pytest.approx(14), 1)
+    assert estimate.learned_from([same, asked]) == 2
 
 
 def test_a_model_that_was_only_scored_took_no_training(workspace: Workspace) -> None:
