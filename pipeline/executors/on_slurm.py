@@ -85,9 +85,10 @@ class _Slurm:
     shares_memory = False
 
     def __init__(self, resources: Resources, folder: Path, jobs: int | None, cluster: str) -> None:
-        self.places, self.at_once, self._resources = "", _MOST_AT_ONCE, resources
-        if cluster == "local":
-            self.at_once = jobs or 1  # Slurm has queues of its own
+        self.places, self._resources = "", resources
+        # An array bounds its own cells alone, and cells that become ready later are another array.
+        most = jobs or (1 if cluster == "local" else _MOST_AT_ONCE)  # Slurm has queues of its own
+        self.at_once = min(most, _MOST_AT_ONCE)
         self._executor = submitit.AutoExecutor(folder, cluster=cluster, slurm_max_num_timeout=resources.retries)
         self._executor.update_parameters(**slurm_parameters(resources, jobs))
         self._ready: list[tuple[int, bytes]] = []

@@ -43,6 +43,21 @@ def test_what_slurm_is_asked_for() -> None:
     assert {"gpus_per_node", "mem_gb", "slurm_partition"}.isdisjoint(slurm_parameters(Resources()))
 
 
+@pytest.mark.parametrize(
+    ("cluster", "jobs", "at_once"),
+    [("slurm", 3, 3), ("slurm", None, 1000), ("slurm", 5000, 1000), ("local", 3, 3), ("local", None, 1)],
+)
+def test_no_more_cells_are_out_at_once_than_jobs(
+    cluster: str, jobs: int | None, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells that become ready one after the other are arrays of their own, each with its own bound."""
+    for program in ("sbatch", "srun"):
+        (tmp_path / program).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with slurm_jobs(Resources(), tmp_path, jobs, cluster) as pool:
+        assert pool.at_once == at_once
+
+
 def test_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(PipelineError, match="no sbatch on this machine"), slurm_jobs(Resources(), tmp_path):
