@@ -1,6 +1,7 @@
 """Differences with their intervals: the leading fusion against its opponents, the rows against the reference."""
 
 from collections.abc import Iterator, Mapping
+from textwrap import fill
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,6 +15,8 @@ from pipeline.reporting.tables import MARKS
 from pipeline.reporting.text import capital, points, where_text
 from pipeline.stats.paired import Comparison
 
+_TITLE_WIDTH = 38
+"""Characters that fit above a panel."""
 _COLOURS = {"better": "#009E73", "worse": "#D55E00", "not significant": "#888888"}
 
 
@@ -36,8 +39,9 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     )  # fmt: skip
     for axis, (title, own) in zip(axes, groups.items(), strict=True):
         _draw(axis, own)
-        axis.set_title(capital(title), loc="left")
-    axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}")
+        axis.set_title(fill(capital(title), _TITLE_WIDTH), loc="left")
+    # Beside the rows' names there is room for a long label, beyond the right end there is none.
+    axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}", loc="right")
     numbers = [
         (title, name, one.difference, *one.interval, one.p_value, one.verdict)
         for title, own in groups.items()

@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from pipeline.reporting.build import build_report
-from pipeline.reporting.figures.drawing import INK, look_of, short_number
+from pipeline.reporting.figures.drawing import INK, drawing_style, look_of, short_number
+from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.main_table import main_comparisons
 from pipeline.reporting.opponents import leading_duels
 from pipeline.reporting.report import Report
@@ -61,6 +63,26 @@ def test_the_forest_holds_the_tests_of_the_tables(report: Report, folder: Path, 
     assert rows["row"].tolist() == list(compared) and "fusion" in compared
     assert rows["difference"].is_monotonic_decreasing
     assert rows["low"].tolist() == pytest.approx([one.interval[0] for one in compared.values()])
+
+
+def test_the_forest_cuts_no_text_off(tmp_path: Path) -> None:
+    rows = {name: {"method": "adapter"} for name in ("whole", "part")}
+    rows |= {"full": {"title": "full fine-tuning of all layers"}}
+    study = make(tmp_path, methods=["full", "whole", "part"], targets=["sst", "mr", "cr", "rte"], rows=rows)
+    for target in study.study.targets:
+        study.add("full", target, 1)
+        study.add("whole", target, 1)
+    study.add("part", "sst", 1)
+    with drawing_style():
+        (drawing,) = forest(StudyRuns(study.result, study.ledger))
+        drawing.canvas.draw_without_rendering()
+        (axis,) = drawing.canvas.axes
+        title, label = axis.get_title(loc="left"), axis.xaxis.label
+        shown = [text for text in axis.get_children() if isinstance(text, Text) and text.get_text() == title]
+        right = [text.get_window_extent().x1 for text in (*shown, label)]
+    assert " ".join(title.split()) == "Rows that have all targets, against full fine-tuning of all layers"
+    assert label.get_text() == "difference in points on the mean of 4 targets (one seed)"
+    assert len(right) == 2 and max(right) <= drawing.canvas.bbox.x1
 
 
 def test_the_forgetting_map_shows_what_was_measured(report: Report, folder: Path) -> None:
