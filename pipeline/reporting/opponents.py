@@ -1,7 +1,8 @@
 """Each fusion against the best that one would do without it, on all targets together."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.reporting.cells import difference_cell, judge, line_cell, text_cell
@@ -205,20 +206,34 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
     leading, own = leading_fusion(runs), leading_duels(runs)
     if leading is None or not own:
         return
-    own = {kind: own[kind] for verdict in _SAYS for kind in own if own[kind].verdict == verdict}
-    texts = dict(zip(own, amounts(own, runs.study), strict=True))
+    tested = [duel for duel in _of_leading(runs) if duel.kind in own]
+    named = {name: own[kinds[0]] for name, kinds in _by_opponent(runs, tested).items()}
+    named = {name: one for verdict in _SAYS for name, one in named.items() if one.verdict == verdict}
+    texts = dict(zip(named, amounts(named, runs.study), strict=True))
     groups = {
-        _SAYS[one.verdict]: [texts[kind] for kind in own if own[kind].verdict == one.verdict] for one in own.values()
+        _SAYS[one.verdict]: [texts[n] for n in named if named[n].verdict == one.verdict] for one in named.values()
     }
     said = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study)
-    tested = (duel for duel in _of_leading(runs) if duel.kind in own)
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     trials = f" It was chosen from more trials than {listed(more)}." if more else ""
     yield (
         f"{capital(runs.title(leading))}{_variants(runs, leading)}, against the best row of each kind on {where},"
         f" {'; it '.join(said)}.{trials}"
     )
+
+
+def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]]:
+    """The kinds whose best rows are the same on all targets, under a name for them: with the row, if it is one."""
+    kinds = defaultdict[tuple[tuple[str, Line], ...], list[str]](list)
+    for duel in tested:
+        kinds[tuple(duel.best.items())].append(duel.kind)
+    found = {}
+    for best, own in kinds.items():
+        lines = {line for _, line in best}
+        same = f", here {runs.title(lines.pop())}" if len(lines) == 1 else ", here the same rows" if own[1:] else ""
+        found[listed(own) + same] = own
+    return found
 
 
 def _variants(runs: StudyRuns, leading: Line) -> str:

@@ -114,6 +114,10 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
     where = "against the best row of each kind on sst (one seed)"
     assert sentence.startswith(f"Leading one, {where}, is better than the target alone")
     assert "second" not in sentence
+    # Full fine-tuning is the best of the target alone and of all rows, and named once.
+    assert sentence.count("points") == 1 and sentence.count("CI") == 1
+    assert "is better than the target alone and the best row without fusion, here full fine-tuning (+" in sentence
+    assert ") and one adapter, here adapter (+" in sentence
     table = opponents_table(runs)
     assert table is not None and table.columns == ("method", "against", "sst")
     assert any("Leading one is the fusion that the study asks about" in note for note in table.notes)
@@ -131,10 +135,12 @@ def test_a_fusion_that_lacks_a_target_does_not_lead(tmp_path: Path) -> None:
 
 def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
     runs = runs_of(small(tmp_path))
-    (sentence,) = opponents_sentences(runs)
+    (sentence,), study = opponents_sentences(runs), runs.study
     for duel in duels(runs):
         assert duel.comparison is not None and duel.comparison.verdict == "better"
-        assert f"{duel.kind} ({100 * duel.comparison.difference:+.1f}" in sentence
+        rows = {line for line in duel.best.values()}
+        same = f", here {study.title(rows.pop().row)}" if len(rows) == 1 else ""
+        assert f"{duel.kind}{same} ({100 * duel.comparison.difference:+.1f}" in sentence
 
 
 def test_a_fusion_that_lacks_a_target_or_has_no_opponent_is_left_out(tmp_path: Path) -> None:
