@@ -28,6 +28,7 @@ from pipeline.system.reading import reading
 
 _BROKEN = "half a surrogate pair, which no encoding can write"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 _PART = 2**14  # values that are Python objects at once
 
 # Holds out and samples dev rows, so that they are the same for every run, whatever its seed.
@@ -435,12 +436,14 @@ def _is_nested(value: Any) -> bool:
 
 def _labels(task: Task, values: pd.Series, column: str, source: Source, problems: list[str]) -> np.ndarray:
     mapping = {label_key(raw): label for raw, label in source.labels.items()} or _classes_by_name(task)
+    read_number = as_number if task.kind == "score" else _number_of_class
     if source.labels:
         read = (mapping.get(label_key(value), np.nan) for value in _values(values))
         what = f"label not in {list(mapping)}"
     else:
         read = (
-            as_number(value) if (label := mapping.get(label_key(value))) is None else label for value in _values(values)
+            read_number(value) if (label := mapping.get(label_key(value))) is None else label
+            for value in _values(values)
         )
         what = (
             f"label is neither a number nor in {shortened(list(mapping), 300)}" if mapping else "label is not a number"
@@ -462,7 +465,7 @@ def _labels(task: Task, values: pd.Series, column: str, source: Source, problems
 
 def _classes_by_name(task: Task) -> dict[str, float]:
     """The numbers of the classes by name, but for names that are numbers themselves, which could mean either."""
-    return {name: number for number, name in enumerate(task.classes) if np.isnan(as_number(name))}
+    return {name: number for number, name in enumerate(task.classes) if np.isnan(_number_of_class(name))}
 
 
 def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -477,11 +480,24 @@ def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def label_key(value: Any) -> str:
-    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same."""
-    number = as_number(value)
+    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same; a code such as "007" is a name."""
+    number = _number_of_class(value)
     if not np.isnan(number) and number == int(number):
         return str(int(number))
     return value if isinstance(value, str) else shortened(value)
+
+
+def is_code(value: Any) -> bool:
+    """Whether ``value`` is a text such as 007, 1_0 or 1E5, which ``float`` reads as a number and its author does not.
+
+    As a number it would be another code too: 007 and 07 are both 7.
+    """
+    return isinstance(value, str) and _CODE.match(value) is not None and not np.isnan(as_number(value))
+
+
+def _number_of_class(value: Any) -> float:
+    """The number that ``value`` is or spells as a label, else NaN; a code is a name."""
+    return float("nan") if is_code(value) else as_number(value)
 
 
 def as_number(value: Any) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.data.load import as_number, is_blank, is_broken, label_key
+from pipeline.data.load import as_number, is_blank, is_broken, is_code, label_key
 from pipeline.data.overlap import text_key
 from pipeline.stats.names import Kind, Metric
 from pipeline.system.errors import PipelineError, shortened
@@ -296,8 +296,10 @@ def _kind(labels: pd.Series, column: str, where: str) -> Kind:
     numbers = np.array([as_number(name) for name in labels])
     different = len(set(labels))
     share = float(np.mean(~np.isnan(numbers)))
+    whole = bool((numbers == np.floor(numbers))[~np.isnan(numbers)].all())
+    if whole and any(map(is_code, labels)):
+        return "classes"
     if share == 1:
-        whole = bool((numbers == np.floor(numbers)).all())
         most = _MOST_CLASSES if _by_name([column], CLASS_NAMES) else _SCORES
         return "classes" if whole and different <= most else "score"
     if share > 0.9 and different > _SCORES:

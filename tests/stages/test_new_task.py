@@ -96,7 +96,7 @@ def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
 
 
 labels = st.sampled_from(["bug", "bill", "other", "Größe", 'a "quoted" one', " spaced "])
-numbers = st.sampled_from(["1", "2", "3.0", "-1", "7"])
+numbers = st.sampled_from(["1", "2", "3.0", "-1", "7", "07"])
 scores = st.floats(-1e6, 1e6).map(str)
 cells = st.one_of(labels, st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12), st.just(""))
 
@@ -156,7 +156,8 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
             assert [row[name] for name in ("text_a", "text_b")[: len(text)]] == [before[column] for column in text]
             if task.range is None:
                 assert task.classes[row["label"]] == str(cell)
-                assert cell == before["label"].strip() or float(cell) == float(before["label"])
+                is_code = before["label"].strip().startswith("0")
+                assert cell == before["label"].strip() or (not is_code and float(cell) == float(before["label"]))
             else:
                 assert row["label"] == pytest.approx(float(before["label"]))
 
@@ -204,6 +205,19 @@ def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
     assert task.classes == ("1", "2", "3", "4", "5")
     train = load_all_rows(task, tmp_path).train
     assert [int(task.classes[label]) for label in train["label"]] == [(int(one) - 1) % 5 + 1 for one in train["id"]]
+
+
+def test_codes_with_leading_zeros_are_classes_and_stand_in_the_splits_as_in_the_file(tmp_path: Path) -> None:
+    file, codes = tmp_path / "codes.csv", ["007", "07", "7", "012"]
+    file.write_text("\n".join(["text,label", *(f"text number {row},{codes[row % 4]}" for row in range(48))]))
+    new_task(file, tmp_path)
+    task = find_task("codes", tmp_path)
+    assert task.classes == ("007", "07", "7", "012")
+    for part, rows in (("train", load_all_rows(task, tmp_path).train), ("dev", load_all_rows(task, tmp_path).dev)):
+        written = read_table(tmp_path / "codes" / f"{part}.csv")
+        assert [task.classes[label] for label in rows["label"]] == written["label"].tolist()
+        given = [codes[int(text.split()[-1]) % 4] for text in written["text"]]
+        assert written["label"].tolist() == given
 
 
 REFUSED: dict[str, tuple[str, list[str], str]] = {

@@ -135,13 +135,15 @@ def test_files_may_stand_in_the_folder_of_an_alias_and_under_other_stems(tmp_pat
         ({"1.0": 0, "2.0": 1}, ["2.0", "1.0", "1"], [1, 0, 0]),
         ({"0.5": 0, "1.5": 1}, ["1.5", "0.5", "0.5"], [1, 0, 0]),
         ({"a": 1, "b": 1, "c": 0}, ["a", "b", "c"], [1, 1, 0]),
+        ({"007": 0, "07": 1, "7": 2}, ["7.0", "007", "07"], [2, 0, 1]),
+        ({"1_0": 0, "10": 1, "1E1": 2}, ["10", "1E1", "1_0"], [1, 2, 0]),
     ],
 )
 def test_raw_labels_are_mapped_as_the_task_says(
     mapping: dict[str, int], raw: list[str], labels: list[int], tmp_path: Path
 ) -> None:
     write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xyz"), "label": raw})})
-    rows = load_split(task(files={"labels": mapping}), tmp_path, "train")
+    rows = load_split(task(classes=["x", "y", "z"], files={"labels": mapping}), tmp_path, "train")
     assert rows["label"].tolist() == labels
 
 
@@ -153,6 +155,19 @@ def test_a_label_may_be_the_name_of_its_class(tmp_path: Path) -> None:
 def test_a_number_is_never_read_as_a_name(tmp_path: Path) -> None:
     write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xyz"), "label": ["1", "0", "few"]})})
     assert load_split(task(classes=["1", "0", "few"]), tmp_path, "train")["label"].tolist() == [1, 0, 2]
+
+
+def test_a_code_with_leading_zeros_is_read_as_a_name(tmp_path: Path) -> None:
+    write(tmp_path, "mood", {"train": pd.DataFrame({"text": list("xyz"), "label": ["01", "00", "1"]})})
+    assert load_split(task(classes=["01", "00"]), tmp_path, "train")["label"].tolist() == [0, 1, 1]
+    with pytest.raises(PipelineError, match=r"\(2 in all\): row 1: '01', row 2: '00'"):
+        load_split(task(), tmp_path, "train")
+
+
+def test_a_score_may_have_leading_zeros(tmp_path: Path) -> None:
+    raw = pd.DataFrame({"first": list("abc"), "second": list("def"), "score": ["05", "02.5", "1e0"]})
+    write(tmp_path, "likeness", {"train": raw})
+    assert load_split(pair_task(), tmp_path, "train")["label"].tolist() == [5, 2.5, 1]
 
 
 def test_scores_are_rescaled_and_rounding_at_the_ends_is_forgiven(tmp_path: Path) -> None:

@@ -68,6 +68,8 @@ def test_columns_that_are_given_are_taken() -> None:
         ([10, 9, 1], "classes", ("1", "9", "10")),
         (["1.0", "2", "1", "2.0"], "classes", ("1", "2")),
         ([True, False], "classes", ("false", "true")),
+        (["012", "007", "7", "07"], "classes", ("007", "07", "7", "012")),
+        (["00.5", "01", "02.0"], "score", ()),
         (["1", "many"], "classes", ("1", "many")),
         ([0.5, 1, 2], "score", ()),
         ([*range(21)], "classes", ()),
@@ -83,6 +85,13 @@ def test_the_kind_and_the_classes_come_from_the_values(values: list[Any], kind: 
     assert (found.kind, found.classes) == (kind, classes)
     assert found.metric == ("pearson" if kind == "score" else "accuracy")
     assert found.range == ((0.5, 2.0) if kind == "score" else None)
+
+
+def test_many_codes_with_leading_zeros_are_classes() -> None:
+    codes = [f"{number:05}" for number in range(9980, 10020)]
+    rows = pd.concat([table(queue=None, postcode=codes)] * 2)
+    found = proposed(rows.assign(message=[f"message {row}" for row in range(len(rows))]), label="postcode")
+    assert (found.kind, found.classes) == ("classes", tuple(codes))
 
 
 def test_the_kind_may_be_given() -> None:
