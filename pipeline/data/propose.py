@@ -39,6 +39,8 @@ _MOST_COMPARED = 200_000  # pairs of labels
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
 _LISTS = re.compile(r"[;|,]")
+_NEARLY_ALL = 0.9
+_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,9 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
         return str(few[0])
     candidates = few or list(table.columns)
     reason = "several columns could be the label" if few else "no column holds a few values that recur"
-    raise PipelineError(f"{where}: {reason}: name one with --label: {_listed(candidates)}")
+    odd = {column: _oddly_written(_names(table[column])) for column in candidates}
+    hint = next((f" (column '{column}': {text})" for column, text in odd.items() if text), "")
+    raise PipelineError(f"{where}: {reason}: name one with --label: {_listed(candidates)}{hint}")
 
 
 def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
@@ -247,10 +251,14 @@ def _pair(columns: Sequence[str]) -> tuple[str, str] | None:
 
 def _has_few_values(column: pd.Series) -> bool:
     """Whether a column may be a label: it has two values or more that occur twice or more on average, and no prose."""
-    names = [name for name in map(_name, column) if name is not None]
+    names = _names(column)
     different = set(names)
     words = sum(len(name.split()) for name in different) / max(1, len(different))
     return 2 <= len(different) <= min(_MOST_CLASSES, len(names) / 2) and words < 6
+
+
+def _names(column: pd.Series) -> list[str]:
+    return [name for name in map(_name, column) if name is not None]
 
 
 def _mean_words(column: pd.Series) -> float:
@@ -302,7 +310,9 @@ def _kind(labels: pd.Series, column: str, where: str) -> Kind:
     if share == 1:
         most = _MOST_CLASSES if _by_name([column], CLASS_NAMES) else _SCORES
         return "classes" if whole and different <= most else "score"
-    if share > 0.9 and different > _SCORES:
+    if odd := _oddly_written(labels):
+        raise PipelineError(f"{where}: {odd}")
+    if share > _NEARLY_ALL and different > _SCORES:
         other = next(name for name in labels if np.isnan(as_number(name)))
         raise PipelineError(
             f"{where} has numbers in {share:.0%} of its rows, and {shortened(other)} in another: mend these cells, or"
@@ -311,12 +321,52 @@ def _kind(labels: pd.Series, column: str, where: str) -> Kind:
     return "classes"
 
 
+def _oddly_written(labels: Iterable[str]) -> str | None:
+    """What to write instead where nearly all labels would be scores but for a decimal comma or a per cent sign.
+
+    A comma may also join labels that stand alone elsewhere, such as 1,2 beside 1 and 2.
+    """
+    names = list(labels)
+    known, numbers = set(names), np.array([as_number(_with_point(name)) for name in names])
+    read = numbers[~np.isnan(numbers)]
+    odd = [name for name in names if _is_odd_number(name)]
+    # Vacuously so where no number is odd.
+    are_joined = all("," in name and known.issuperset(name.split(",")) for name in odd)
+    are_classes = bool((read == np.floor(read)).all()) and len(known) <= _SCORES
+    if are_joined or are_classes or len(read) < _NEARLY_ALL * len(names):
+        return None
+    return f"scores are written {_odd_number(odd)}"
+
+
+def _is_odd_number(name: str) -> bool:
+    return bool(np.isnan(as_number(name)) and not np.isnan(as_number(_with_point(name))))
+
+
+def _odd_number(odd: Sequence[str]) -> str:
+    """How such numbers are written, with an example, and what to write."""
+    first = odd[0]
+    if all(map(_THOUSANDS.fullmatch, odd)):
+        return f"with commas, such as {first!r}: write {first.replace(',', '')}, or a decimal point"
+    example = next((name for name in odd if "," in name), first)
+    how = "with a decimal comma" if "," in example else "in per cent"
+    return f"{how}, such as {example!r}: write {_with_point(example)}"
+
+
+def _with_point(name: str) -> str:
+    """A number as others read it: with a decimal point, without a per cent sign and separators of thousands."""
+    name = name.removesuffix("%").rstrip()
+    return name.replace(",", "") if name.count(",") > 1 and _THOUSANDS.fullmatch(name) else name.replace(",", ".")
+
+
 def _scores(rows: pd.DataFrame, where: str) -> np.ndarray:
     numbers = np.array([as_number(name) for name in rows["label"]])
     bad = np.isnan(numbers) | (np.abs(numbers) > 1e38)
     if bad.any():
         row = int(bad.argmax())
-        raise PipelineError(f"{where}, id {rows['id'].iloc[row]}: {shortened(rows['label'].iloc[row])} is no score")
+        value = rows["label"].iloc[row]
+        if _is_odd_number(value):
+            raise PipelineError(f"{where}: scores are written {_odd_number([value])}")
+        raise PipelineError(f"{where}, id {rows['id'].iloc[row]}: {shortened(value)} is no score")
     if np.ptp(numbers) == 0:
         raise PipelineError(f"{where}: all scores are {numbers[0]:g}")
     return numbers
@@ -336,9 +386,10 @@ def _check_classes(labels: pd.Series, where: str) -> None:
         lists = {name: [part.strip() for part in name.split(separator)] for name in counts if separator in name}
         several = [name for name, parts in lists.items() if len(parts) > 1 and all(part in alone for part in parts)]
         if several:
+            number = f"; a number? write {_with_point(several[0])}" if _is_odd_number(several[0]) else ""
             raise PipelineError(
                 f"{where}: {shortened(several[0])} joins labels that also stand alone: rows of several labels are not"
-                " supported; keep one label a row, or make a table for each label, with yes or no"
+                f" supported; keep one label a row, or make a table for each label, with yes or no{number}"
             )
         if separator != ",":
             # The levels of one label, such as sport;football, are as many in each and keep their places.

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from pipeline.data.propose import Proposal, find_columns, is_unbalanced, name_of, propose
+from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError
 
 SIZE = 40
@@ -29,6 +30,7 @@ def proposed(rows: pd.DataFrame, **options: Any) -> Proposal:
     return propose(rows, "rows.csv", **options)
 
 
+COMMAS = [f"{row},5" for row in range(SIZE)]
 SENTENCES = [f"a sentence of row {row}" for row in range(SIZE)]
 
 
@@ -179,6 +181,16 @@ def test_long_texts_raise_max_length() -> None:
         (table(queue=["1", "1.0"]), {"kind": "score"}, "fewer than two different labels"),
         (table(queue=[1e39, 1]), {"kind": "score"}, "is no score"),
         (table(queue=None, score=[*range(39), "n/a"]), {}, "numbers in 98% of its rows, and 'n/a' in another"),
+        # Numbers as spreadsheets of other countries write them.
+        (table(queue=COMMAS), {}, "column 'queue': scores are written with a decimal comma, such as '0,5': write 0.5$"),
+        (table(queue=["0,5", "1,5"]), {}, "with a decimal comma, such as '0,5': write 0.5$"),
+        (table(queue=[*COMMAS[:-1], "?"]), {}, "with a decimal comma, such as '0,5'"),
+        (table(queue=COMMAS), {"kind": "score"}, "scores are written with a decimal comma, such as '0,5': write 0.5$"),
+        (table(queue=None, date=None, wert=COMMAS), {}, r"name one with --label: .*\(column 'wert': scores .*'0,5'"),
+        (table(queue=[f"{row}%" for row in range(40)]), {}, "scores are written in per cent, such as '0%': write 0$"),
+        (table(queue=[f"{row},5 %" for row in range(40)]), {}, "a decimal comma, such as '0,5 %': write 0.5$"),
+        (table(queue=[f"{row},125" for row in range(1, 41)]), {}, "such as '1,125': write 1125, or a decimal point"),
+        (table(queue=["1,5", "1", "5"]), {}, "'1,5' joins labels that also stand alone: .*; a number\\? write 1.5$"),
         (table(message=["one text"]), {}, "fewer than two labels are left"),
         (table(message=[["a", "b"]]), {"text": ["message"]}, "column 'message', row 1 is no text"),
         # Several labels a row.
@@ -201,6 +213,15 @@ def test_what_no_task_can_be_made_of_is_refused(rows: pd.DataFrame, options: dic
 )
 def test_names_with_a_comma_or_of_several_levels_are_classes(values: list[str]) -> None:
     assert set(proposed(table(queue=values)).classes) == set(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [(["0%", "50%"], None), (["0,5", "1,5"], "classes"), (["v1,5", "v2"], None)]
+)
+def test_percentages_of_few_values_and_what_is_said_to_be_a_class_are_classes(
+    values: list[str], kind: Kind | None
+) -> None:
+    assert set(proposed(table(queue=values), kind=kind).classes) == set(values)
 
 
 def test_one_of_several_yes_or_no_columns_may_be_named() -> None:
