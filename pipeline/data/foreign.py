@@ -26,6 +26,7 @@ from pipeline.system.reading import check_regular, reading
 
 _USUAL = re.compile(r"parquet|jsonl, utf-8(-sig)?|csv, utf-8(-sig)?, comma|tsv, utf-8(-sig)?, tab")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+_SEPARATOR_LINE = re.compile(r'"?sep=([^"\w\s]|\t)"?(?=\r\n|\r|\n)', re.IGNORECASE)
 _LOOKED_AT = 200  # rows that show how many cells a delimiter makes
 _SPREADSHEET = ".xlsx"
 _OTHER_SPREADSHEETS = (".xls", ".xlsm", ".ods")
@@ -44,7 +45,8 @@ def read_foreign(file: Path) -> ForeignTable:
     """Read csv, tsv, jsonl or parquet as :func:`read_table` does, in any usual encoding and delimiter, or xlsx.
 
     Text is UTF-8, UTF-16 if it starts with that byte order mark, or else cp1252 (Windows, Western Europe). The
-    delimiter is the one of :data:`DELIMITERS` that cuts most of the first rows into as many cells as the header.
+    delimiter is the one that a first line such as ``sep=;`` names for Excel, or else the one of :data:`DELIMITERS` that
+    cuts most of the first rows into as many cells as the header.
 
     Of a spreadsheet the one sheet with cells is read, whose first row names the columns.
 
@@ -70,8 +72,11 @@ def read_foreign(file: Path) -> ForeignTable:
         text, encoding = _decoded(file.read_bytes(), file)
         if suffix == ".jsonl":
             return _named(parse_jsonl(text, file), file, f"jsonl, {encoding}")
-        separator = _delimiter(text)
-        form = f"{suffix[1:]}, {encoding}, {DELIMITERS[separator]}"
+        if named := _SEPARATOR_LINE.match(text):
+            separator, text = named[1], text[named.end() :]  # the line break stays, so that lines keep their numbers
+        else:
+            separator = _delimiter(text)
+        form = f"{suffix[1:]}, {encoding}, {DELIMITERS.get(separator, separator)}"
         return _named(parse_delimited(text, file, separator), file, form)
 
 

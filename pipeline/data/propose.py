@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -184,7 +185,9 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     free = [column for column in table.columns if column != "id"]
     if broken := [column for column in free if is_broken(column)]:
         raise PipelineError(f"{where}: column {broken[0]!a}: half a surrogate pair: rename it")
-    label = label if label is not None else _label_column(table[[c for c in free if c not in text]], where)
+    if label is None:
+        label = _label_column(table[[c for c in free if c not in text]], where)
+        _check_header(table, label, where)
     text = tuple(text) or _text_columns(table[[c for c in free if c != label]], where)
     return Columns(tuple(text), label, tuple(c for c in free if c != label and c not in text))
 
@@ -206,6 +209,17 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
     odd = {column: _oddly_written(_names(table[column])) for column in candidates}
     hint = next((f" (column '{column}': {text})" for column, text in odd.items() if text), "")
     raise PipelineError(f"{where}: {reason}: name one with --label: {_listed(candidates)}{hint}")
+
+
+def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
+    """Raise a :class:`PipelineError` if the name of the column ``label`` is a label, as in a file without a header."""
+    name, is_number = _name(label), not np.isnan(as_number(label))
+    names = _names(table[label])
+    if name in names or (is_number and not any(np.isnan(as_number(other)) for other in names)):
+        raise PipelineError(
+            f"{where}: column '{label}' is called like a label: the first line must name the columns, and no other line"
+            f" (if it does: --label {shlex.quote(label)})"
+        )
 
 
 def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:

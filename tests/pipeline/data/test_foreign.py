@@ -40,6 +40,27 @@ def test_a_table_is_read_in_every_encoding_and_delimiter(
     assert found.form == f"{suffix[1:].lower()}, {encoding}, {DELIMITERS[delimiter]}"
 
 
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "SEP=;"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_first_line_that_names_the_delimiter_for_excel_is_no_row(line: str, encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_bytes(f"{line}\r\ntext;label\r\né,b;c,d\r\n".encode(encoding))
+    found = read_foreign(file)
+    assert found.rows.to_dict("list") == {"text": ["é,b"], "label": ["c,d"]}
+    assert found.form == f"csv, {encoding}, semicolon"
+
+
+def test_after_such_a_line_any_delimiter_is_taken_and_lines_keep_their_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("sep=:\ntext:label\na;b:c\n")
+    assert read_foreign(file).rows.to_dict("list") == {"text": ["a;b"], "label": ["c"]}
+    file.write_text("sep=:\ntext:label\na:b:c\n")
+    with pytest.raises(PipelineError, match="line 3 has 3 cells"):
+        read_foreign(file)
+    file.write_text("sep=x\na\n")  # a column of that name
+    assert read_foreign(file).rows.columns.tolist() == ["sep=x"]
+
+
 words = st.text(st.sampled_from('ab ,;|\t"\n'), min_size=1, max_size=12).map(lambda text: f"x{text}x")
 
 

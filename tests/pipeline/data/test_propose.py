@@ -181,6 +181,11 @@ def test_long_texts_raise_max_length() -> None:
         (table(queue=["1", "1.0"]), {"kind": "score"}, "fewer than two different labels"),
         (table(queue=[1e39, 1]), {"kind": "score"}, "is no score"),
         (table(queue=None, score=[*range(39), "n/a"]), {}, "numbers in 98% of its rows, and 'n/a' in another"),
+        # Without a header, the first row names the columns.
+        (table(message=None, queue=None, date=None, film=SENTENCES, bad=["bad", "good"]), {}, "'bad' is called like a"),
+        (table(message=None, queue=None, date=None, film=SENTENCES, **{"1": [0, 1]}), {}, "first line must name"),
+        (table(message=None, queue=None, date=None, film=SENTENCES, **{"4.5": [0.5, 1.5]}), {}, "--label 4.5"),
+        (table(queue=None, label=["x", "y", "label"]), {}, "and no other line"),
         # Numbers as spreadsheets of other countries write them.
         (table(queue=COMMAS), {}, "column 'queue': scores are written with a decimal comma, such as '0,5': write 0.5$"),
         (table(queue=["0,5", "1,5"]), {}, "with a decimal comma, such as '0,5': write 0.5$"),
@@ -222,6 +227,10 @@ def test_percentages_of_few_values_and_what_is_said_to_be_a_class_are_classes(
     values: list[str], kind: Kind | None
 ) -> None:
     assert set(proposed(table(queue=values), kind=kind).classes) == set(values)
+
+
+def test_a_column_that_is_called_like_a_label_may_be_named() -> None:
+    assert proposed(table(queue=None, spam=["spam", "ham"]), label="spam").classes == ("ham", "spam")
 
 
 def test_one_of_several_yes_or_no_columns_may_be_named() -> None:
