@@ -8,7 +8,7 @@ import pandas as pd
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.propose import FEW
-from pipeline.data.tables import SUFFIXES, read_table
+from pipeline.data.tables import SUFFIXES, other_delimiter, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
@@ -47,7 +47,7 @@ def _load(task: Task, folder: Path) -> dict[str, pd.DataFrame]:
     for file in (folder / f"{task.files.test}{suffix}" for suffix in SUFFIXES):
         with noted(problems):
             # A test split need not have labels; then there is nothing to score, and nothing to check.
-            if file.exists() and task.label in read_table(file):
+            if file.exists() and (task.label in (table := read_table(file)) or other_delimiter(table.columns)):
                 wanted.append("test")
     for split in wanted:
         with noted(problems):

@@ -21,7 +21,7 @@ import pandas as pd
 from pipeline.data.cut import cut
 from pipeline.data.overlap import first_overlap, overlapping_rows
 from pipeline.data.sample import stratified
-from pipeline.data.tables import SUFFIXES, read_table
+from pipeline.data.tables import SUFFIXES, other_delimiter, read_table
 from pipeline.data.tasks import Files, Hub, Source, Split, Task, check_folder
 from pipeline.system.errors import PipelineError, raise_all, shortened
 from pipeline.system.reading import reading
@@ -260,9 +260,10 @@ def canonical_rows(
     needed = [*text_columns, *([label_column] if labelled else [])]
     missing = [column for column in needed if column not in table.columns]
     if missing:
+        delimiter = other_delimiter(table.columns)
         raise PipelineError(
             f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
-            f" {', '.join(map(repr, table.columns))}"
+            f" {', '.join(map(repr, table.columns))}{f': {delimiter}' if delimiter else ''}"
         )
     if source.drop_blank:
         kept = [not any(map(is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]

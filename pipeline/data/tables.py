@@ -10,7 +10,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -178,7 +178,7 @@ def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.D
     ``Unnamed: 0`` and so on, by their position. Without a ``separator`` it is a tab or a comma, by the suffix of
     ``file`` and the header.
     """
-    first_line = header_line(text)
+    first_line, is_foreign = header_line(text), separator is not None
     if separator is None:
         separator = "\t" if file.suffix == ".tsv" or ("\t" in first_line and "," not in first_line) else ","
     # Tab-separated files often quote nothing; if every text is quoted, no quote can open a cell by accident.
@@ -199,6 +199,8 @@ def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.D
             remedy = (
                 f"quote text that holds {separator!r}" if len(cells) > width else "write every cell, empty ones too"
             )
+            if not is_foreign and (delimiter := other_delimiter(header)):
+                remedy = delimiter
             raise PipelineError(f"{name_of(file)}: line {first} has {count}, and the header {width}: {remedy}")
         if last > first and not trusted and width > 1 and _holds_rows(cells):
             raise PipelineError(
@@ -212,6 +214,13 @@ def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.D
     for column in columns:
         del column[end:]
     return pd.DataFrame(dict(enumerate(columns)), dtype=object).set_axis(names, axis=1)
+
+
+def other_delimiter(columns: Iterable[str]) -> str | None:
+    """What to do where the names of all columns stand in one, as another delimiter separates them; else None."""
+    names = list(map(str, columns))
+    found = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
+    return found and f"its columns seem to be separated by {found!r}: save it with commas, or let tasks new read it"
 
 
 def header_line(text: str) -> str:

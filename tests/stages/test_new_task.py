@@ -328,6 +328,9 @@ def test_check_leaves_out_a_test_split_without_labels(made: Path) -> None:
     assert "\ntest: " in check_task(made)
     pd.read_csv(test).drop(columns="queue").to_csv(test, index=False)
     assert "\ntest: " not in check_task(made)
+    test.write_text("message;queue\nfine;praise\n")
+    with pytest.raises(PipelineError, match="separated by ';'"):
+        check_task(made)
 
 
 def test_check_reports_the_mistakes_of_all_splits(made: Path, run: Command) -> None:

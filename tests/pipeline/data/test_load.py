@@ -507,6 +507,17 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         ["column 'id': duplicate ids (4 in all): row 3: '7', row 4: '7', row 5: '8'"],
     ),
     "empty id": (task(), {"mood/train.csv": "id,text,label\n7,a,1\n,b,0\n"}, ["column 'id': empty (1 in all): row 2"]),
+    "no columns": (task(), {"mood/train.jsonl": "{}\n{}\n"}, ["column 'text', 'label' is missing; the columns are"]),
+    "semicolons": (
+        task(),
+        {"mood/train.csv": "text;label\na;1\nb;0\n"},
+        ["the columns are 'text;label': its columns seem to be separated by ';': save it with commas"],
+    ),
+    "semicolons, a byte order mark and commas in texts": (
+        task(),
+        {"mood/train.csv": "\ufefftext;label\na, and b;1\nc;0\n".encode()},
+        ["line 2 has 2 cells, and the header 1: its columns seem to be separated by ';': save it with commas"],
+    ),
     "not UTF-8": (
         task(),
         {"mood/train.csv": b"text,label\ncaf\xe9,1\npoor,0\n"},
