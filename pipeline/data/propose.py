@@ -26,6 +26,7 @@ CLASS_NAMES = (
     "label", "labels", "class", "category", "intent", "sentiment", "queue", "topic", "tag", "emotion", "polarity",
 )  # fmt: skip
 LABEL_NAMES = (*CLASS_NAMES, "target", "gold", "score", "rating", "stars", "similarity", "relatedness", "y")
+_ROW_NAMES = ("id", "ids", "uuid", "key", "number", "num", "nr", "no", "index", "date", "datetime", "time", "timestamp")
 _PAIRS = (("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"))
 _PAIR_ENDS = (("1", "2"), ("a", "b"), ("_left", "_right"))
 
@@ -195,7 +196,7 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
 def _label_column(table: pd.DataFrame, where: str) -> str:
     if named := _by_name(list(table.columns), LABEL_NAMES):
         return named
-    few = [column for column in table.columns if _has_few_values(table[column])]
+    few = [column for column in table.columns if _has_few_values(table[column]) and not _names_rows(table[column])]
     flags = [column for column in few if {_name(value) for value in table[column]} - {None} <= {"0", "1"}]
     if len(flags) > 1 and len(flags) == len(few):
         raise PipelineError(
@@ -243,13 +244,17 @@ def _listed(columns: Iterable[str]) -> str:
 
 def _by_name(columns: Sequence[str], names: Sequence[str]) -> str | None:
     """The column with one of ``names``, or with one as its last word; those of the first name come first."""
-    words = {column: re.split(r"[\W_]+", column.strip().casefold()) for column in columns}
+    words = {column: _words(column) for column in columns}
     for matches in (lambda own, name: "_".join(own) == name, lambda own, name: len(name) > 1 and own[-1] == name):
         for name in names:
             for column in columns:
                 if matches(words[column], name):
                     return column
     return None
+
+
+def _words(column: str) -> list[str]:
+    return re.split(r"[\W_]+", column.strip().casefold())
 
 
 def _pair(columns: Sequence[str]) -> tuple[str, str] | None:
@@ -269,6 +274,14 @@ def _has_few_values(column: pd.Series) -> bool:
     different = set(names)
     words = sum(len(name.split()) for name in different) / max(1, len(different))
     return 2 <= len(different) <= min(_MOST_CLASSES, len(names) / 2) and words < 6
+
+
+def _names_rows(column: pd.Series) -> bool:
+    """Whether a column is called an id, a number or a date, and its values are rarer than those of a class."""
+    # A capital begins a word: customerId.
+    words = _words(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(column.name)))
+    names = _names(column)
+    return words[-1] in _ROW_NAMES and len(names) < FEW * len(set(names))
 
 
 def _names(column: pd.Series) -> list[str]:

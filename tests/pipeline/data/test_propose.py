@@ -47,6 +47,8 @@ SENTENCES = [f"a sentence of row {row}" for row in range(SIZE)]
         (table(message=None, text_a=SENTENCES, text_b=SENTENCES[::-1]), ("text_a", "text_b"), "queue"),
         (table(message=None, hypothesis=SENTENCES, premise=SENTENCES[::-1]), ("premise", "hypothesis"), "queue"),
         (table(id=[*range(SIZE)]), ("message",), "queue"),
+        (table(queue=None, customer_id=[*range(15)], kind=["x", "y"]), ("message",), "kind"),
+        (table(queue=None, class_id=[0, 1, 2]), ("message",), "class_id"),
         (table(date=None, pos_y=["1.5", "2.5", *map(str, range(SIZE - 2))]), ("message",), "queue"),
     ],
 )
@@ -227,6 +229,16 @@ def test_percentages_of_few_values_and_what_is_said_to_be_a_class_are_classes(
     values: list[str], kind: Kind | None
 ) -> None:
     assert set(proposed(table(queue=values), kind=kind).classes) == set(values)
+
+
+@pytest.mark.parametrize(
+    "name", ["customer_id", "customerId", "Order No", "Rechnung-Nr", "ticket number", "created date"]
+)
+def test_ids_that_recur_are_no_labels_unless_they_are_named(name: str) -> None:
+    rows = table(queue=None, date=None, **{name: [*range(15)]})
+    with pytest.raises(PipelineError, match="no column holds a few values that recur: name one with --label"):
+        proposed(rows)
+    assert len(proposed(rows, label=name).classes) == 15
 
 
 def test_a_column_that_is_called_like_a_label_may_be_named() -> None:
