@@ -61,6 +61,31 @@ def test_after_such_a_line_any_delimiter_is_taken_and_lines_keep_their_numbers(t
     assert read_foreign(file).rows.columns.tolist() == ["sep=x"]
 
 
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Прекрасный фильм", "koi8-r"),
+        ("Прекрасный фильм", "cp1251"),
+        ("Μια υπέροχη ταινία", "cp1253"),
+        ("一部精彩的电影", "gbk"),
+    ],
+)
+def test_letters_of_another_alphabet_are_not_read_as_western(text: str, encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    content = delimited([["text", "label"], *([text, "good"] for _ in range(9))], ",")
+    file.write_bytes(content.encode(encoding))
+    with pytest.raises(PipelineError, match="not UTF-8, .*: save it as UTF-8"):
+        read_foreign(file)
+    file.write_text(content, encoding="utf-8")
+    assert read_foreign(file).rows["text"][0] == text
+
+
+def test_a_text_of_many_accents_is_western(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("text,label\nÞað er ósköp gott að sjá þig á ný,já\n5 € £ ½,né\n", encoding="cp1252")
+    assert read_foreign(file).form == "csv, cp1252, comma"
+
+
 words = st.text(st.sampled_from('ab ,;|\t"\n'), min_size=1, max_size=12).map(lambda text: f"x{text}x")
 
 
