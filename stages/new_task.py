@@ -22,6 +22,7 @@ from pipeline.system.reading import present
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _SHOWN = 8  # classes, or hints
+_ROUNDED = 0.05  # of all rows
 
 
 def new_task(
@@ -64,12 +65,20 @@ def new_task(
         for part, own in parts.items():
             write_table(own.rename(columns=columns), temporary / f"{part}{suffix}")
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
-    lines.append(f"written to {folder}: " + ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items()))
+    written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
+    lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
     if scarce := _scarce(proposal, parts):
         lines.append(scarce)
     others = _alike(data, folder, len(proposal.columns.text))
     lines += _next(folder.name, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return printable("\n".join(lines))
+
+
+def _other_shares(sizes: Sequence[int], shares: Sequence[float], split: str) -> str:
+    """Why the splits do not have the ``shares`` that were asked for, where they differ by more than rounding."""
+    if all(abs(size / sum(sizes) - share) <= _ROUNDED for size, share in zip(sizes, shares, strict=True)):
+        return ""
+    return f", not {split}: each class is in every split if it has texts enough, and equal texts are in one split"
 
 
 def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | None:

@@ -29,9 +29,9 @@ def predict(
 
     Args:
         target: The task to predict, or several, such as sst,quora,sts: columns are then named <task>_prediction etc.
-        input: Table with the text columns of each task (parquet, csv, tsv or jsonl by suffix), or - for csv from
+        input: Table with the text columns of each task (parquet, csv, tsv, jsonl or xlsx by suffix), or - for csv from
             standard input. A row with a blank text gets no prediction.
-        output: Table to write, in the input's order, or - for csv to standard output.
+        output: Table to write (parquet, csv, tsv or jsonl), in the input's order, or - for csv to standard output.
         using: fusion or adapter, the best one on dev, a run, or ensemble:NAME; auto is the better of the two.
         drop_layers: Leave out the adapters or fusion of these layers, such as 0-4 or 0,1,3: faster, without new
             training (none).
@@ -85,7 +85,8 @@ def evaluate(
     Args:
         target: The task.
         using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
-        input: Table with texts and labels of the task, or - for csv from standard input (a split of the task).
+        input: Table with texts and labels of the task, as predict reads it, or - for csv from standard input (a split
+            of the task).
         split: The split that is scored where there is no --input.
     """
     places.check(target)

@@ -318,8 +318,8 @@ def _texts(column: pd.Series, where: str, name: str) -> list[str]:
 
 
 def _ids(table: pd.DataFrame) -> list[str]:
-    """The column ``id`` if it names each row, else the number of the row in the file, from 1."""
-    numbers = [str(row) for row in range(1, len(table) + 1)]
+    """The column ``id`` if it names each row, else the number of the row in the file, from 0 as for predictions."""
+    numbers = list(map(str, range(len(table))))
     if "id" not in table.columns:
         return numbers
     ids = [_name(value) if isinstance(value, str | int | np.integer) else None for value in table["id"]]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from pipeline.data.load import load_all_rows
+from pipeline.data.load import canonical_rows, load_all_rows
 from pipeline.data.overlap import text_key
 from pipeline.data.tables import SUFFIXES, read_table, write_table
 from pipeline.data.tasks import find_task
@@ -145,7 +145,7 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
             assert new.read_bytes() == (data / "mine" / new.name).read_bytes()
 
     # Every row of the file is in one split, with its text and label, or has a reason not to be.
-    rows = {str(number): row for number, row in enumerate(table.to_dict("records"), start=1)}
+    rows = {str(number): row for number, row in enumerate(table.to_dict("records"))}
     if "id" in table and table["id"].is_unique:
         rows = {row["id"]: row for row in rows.values()}
     ids = Counter(one for part in parts for one in part["id"])
@@ -204,7 +204,7 @@ def test_classes_that_are_numbers_keep_their_names(tmp_path: Path) -> None:
     task = find_task("stars", tmp_path)
     assert task.classes == ("1", "2", "3", "4", "5")
     train = load_all_rows(task, tmp_path).train
-    assert [int(task.classes[label]) for label in train["label"]] == [(int(one) - 1) % 5 + 1 for one in train["id"]]
+    assert [int(task.classes[label]) for label in train["label"]] == [int(one) % 5 + 1 for one in train["id"]]
 
 
 def test_codes_with_leading_zeros_are_classes_and_stand_in_the_splits_as_in_the_file(tmp_path: Path) -> None:
@@ -218,6 +218,25 @@ def test_codes_with_leading_zeros_are_classes_and_stand_in_the_splits_as_in_the_
         assert [task.classes[label] for label in rows["label"]] == written["label"].tolist()
         given = [codes[int(text.split()[-1]) % 4] for text in written["text"]]
         assert written["label"].tolist() == given
+
+
+def test_rows_without_ids_have_those_of_predictions(tmp_path: Path) -> None:
+    file = tmp_path / "mail.csv"
+    file.write_text("\n".join(["text,label", *(f"text number {row},{'ab'[row % 2]}" for row in range(40))]))
+    new_task(file, tmp_path)
+    written = read_table(tmp_path / "mail" / "train.csv")
+    assert written["id"].tolist() == [text.split()[-1] for text in written["text"]]
+    predicted = canonical_rows(find_task("mail", tmp_path), read_table(file), str(file))
+    assert predicted["id"].iloc[[0, -1]].tolist() == ["0", "39"]
+
+
+@pytest.mark.parametrize(("rows", "said"), [(4, "train 20 rows, dev 10 rows, test 10 rows, not 80/10/10"), (40, "")])
+def test_other_shares_than_those_asked_for_are_explained(rows: int, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "mail.csv"
+    lines = [f"text number {row},class {row % 10}" for row in range(10 * rows)]
+    file.write_text("\n".join(["text,label", *lines]))
+    (found,) = [line for line in new_task(file, tmp_path).splitlines() if line.startswith("written to")]
+    assert ("not 80/10/10: each class is in every split" in found) == bool(said) and said in found
 
 
 REFUSED: dict[str, tuple[str, list[str], str]] = {

@@ -125,7 +125,7 @@ def test_blank_and_contradicting_rows_are_left_out_and_counted() -> None:
         "without text": 2, "without a label": 1, "with the text of another row and another label": 2
     }  # fmt: skip
     assert found.repeated == 1
-    assert found.rows["id"].tolist() == [str(row + 1) for row in range(SIZE) if row not in (0, 1, 2, 4, 5)]
+    assert found.rows["id"].tolist() == [str(row) for row in range(SIZE) if row not in (0, 1, 2, 4, 5)]
 
 
 def test_scores_contradict_each_other_beyond_a_fifth_of_the_range() -> None:
@@ -146,7 +146,7 @@ def test_a_pair_in_the_other_order_is_another_text() -> None:
 
 def test_ids_of_the_file_are_kept_if_they_name_the_rows() -> None:
     assert proposed(table(id=[f"r{row}" for row in range(SIZE)])).rows["id"].iloc[3] == "r3"
-    assert proposed(table(id=["same"])).rows["id"].iloc[3] == "4"
+    assert proposed(table(id=["same"])).rows["id"].iloc[3] == "3"
 
 
 def test_rare_labels_near_another_are_asked_about() -> None:
@@ -154,8 +154,8 @@ def test_rare_labels_near_another_are_asked_about() -> None:
     rows.loc[[1, 3, 5, 7], "queue"] = ["biling", "Billing", "Billing", "question"]
     hints = proposed(rows).hints
     assert hints == (
-        "label 'biling' occurs once (id 2): did you mean 'billing'?",
-        "label 'Billing' occurs 2 times (id 4): did you mean 'billing'?",
+        "label 'biling' occurs once (id 1): did you mean 'billing'?",
+        "label 'Billing' occurs 2 times (id 3): did you mean 'billing'?",
     )
 
 
@@ -178,7 +178,7 @@ def test_long_texts_raise_max_length() -> None:
         (table(message=None, date=None, a=["x"]), {}, "no column holds texts of several words"),
         (table(queue=["x"]), {}, "fewer than two different labels in 40 rows"),
         (table(queue=SENTENCES), {}, "40 different values in 40 rows, too many for classes"),
-        (table(queue=["a", "b"]), {"kind": "score"}, "id 1: 'a' is no score"),
+        (table(queue=["a", "b"]), {"kind": "score"}, "id 0: 'a' is no score"),
         (table(queue=[1]), {"kind": "score"}, "fewer than two different labels"),
         (table(queue=["1", "1.0"]), {"kind": "score"}, "fewer than two different labels"),
         (table(queue=[1e39, 1]), {"kind": "score"}, "is no score"),
