@@ -1,11 +1,11 @@
-"""What a command finds here: versions, hardware, the Hub, disks, and the health of store and ledger."""
+"""What a command finds here: versions, hardware, the Hub, backbone, data, disks, and the health of store and ledger."""
 
 import os
 import platform
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -13,13 +13,17 @@ from typing import Literal
 
 import psutil
 import torch
+from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from packaging.requirements import Requirement
 from torch.utils.benchmark import Timer
 
+from pipeline.data.tasks import check_folder, own_files
+from pipeline.models.repository import family_of
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import Store
 from pipeline.system.atomic import leftovers
+from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
@@ -47,7 +51,7 @@ class Finding:
     remedy: str = ""
 
 
-def examine(reports: Path, store: Path) -> Iterator[Finding]:
+def examine(reports: Path, store: Path, backbone: str | None = None, data: Sequence[Path] = ()) -> Iterator[Finding]:
     """Every finding in turn; nothing is written, and what fails is a finding, not an error."""
     yield from _versions()
     yield _cores()
@@ -56,6 +60,9 @@ def examine(reports: Path, store: Path) -> Iterator[Finding]:
     yield _device()
     yield _precision()
     yield _hub()
+    if backbone is not None:
+        yield _backbone(backbone)
+    yield from map(_data, data)
     for option, folder in (("--store", store), ("--reports", reports)):
         yield _disk(option, folder)
     yield from _store(store)
@@ -179,6 +186,32 @@ def _hub() -> Finding:
         remedy = "give local folders (--backbone DIR, --data DIR), and set HF_HUB_OFFLINE=1 to save the wait"
         return Finding("note", "Hub", f"{ENDPOINT} cannot be reached: {error}", remedy)
     return Finding("ok", "Hub", f"{ENDPOINT} answers")
+
+
+def _backbone(name: str) -> Finding:
+    """Whether a folder holds an encoder of a supported family, or the encoder of a Hub id is in the cache."""
+    try:
+        if is_folder(name):
+            return Finding("ok", "backbone", f"{name}: {family_of(name)}")
+        is_cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except PipelineError as error:
+        return Finding("problem", "backbone", str(error))
+    except ValueError:
+        return Finding("problem", "backbone", f"{name}: no folder and no Hub id", "give another --backbone")
+    if is_cached:
+        return Finding("ok", "backbone", f"{name}: in the Hub's cache")
+    if HF_HUB_OFFLINE:
+        remedy = "unset HF_HUB_OFFLINE to download it, or give a folder"
+        return Finding("problem", "backbone", f"{name}: no folder, and not in the Hub's cache", remedy)
+    return Finding("ok", "backbone", f"{name}: no folder; downloaded from the Hub when it is needed")
+
+
+def _data(folder: Path) -> Finding:
+    try:
+        check_folder(folder)
+        return Finding("ok", "data", f"{folder}, task files: {len(own_files(folder))}")
+    except PipelineError as error:
+        return Finding("problem", "data", str(error))
 
 
 def _disk(option: str, folder: Path) -> Finding:

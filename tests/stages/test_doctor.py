@@ -103,6 +103,50 @@ def test_what_is_wrong_is_named_with_what_to_mend(
     assert any(each == state and text in found for each, found in lines_of(topic, findings)), findings
 
 
+def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(
+    diagnosis: Diagnosis, place: Path, backbone_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(**values: object) -> list[tuple[str, str]]:
+        (place / "pipeline.toml").write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+        status, findings = diagnosis()
+        found = [*lines_of("backbone", findings), *lines_of("data", findings)]
+        assert status == any(state == "problem" for state, _ in found)
+        return found
+
+    monkeypatch.chdir(place)
+    (place / "mine" / "reviews").mkdir(parents=True)
+    (place / "mine" / "reviews" / "task.toml").touch()
+    assert found(backbone=str(backbone_folder), data=["mine", "none"]) == [
+        ("ok", f"{backbone_folder}: bert "),
+        ("ok", "mine, task files: 1 "),
+        ("problem", "none: no such folder (--data, or data in pipeline.toml) "),
+    ]
+    assert found(backbone="/nope")[0][0] == "problem"
+    assert found(backbone="mine")[0] == (
+        "problem", "backbone 'mine': the folder holds no config.json: give the folder of an encoder "
+    )  # fmt: skip
+    assert found(backbone="no id")[0] == ("problem", "no id: no folder and no Hub id give another --backbone")
+
+
+@pytest.mark.parametrize(
+    ("cached", "offline", "state", "text"),
+    [
+        ("config.json", True, "ok", "in the Hub's cache"),
+        (None, True, "problem", "unset HF_HUB_OFFLINE to download it"),
+        (None, False, "ok", "downloaded from the Hub when it is needed"),
+    ],
+)
+def test_a_backbone_on_the_hub_must_be_in_the_cache_without_the_hub(
+    cached: str | None, offline: bool, state: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr(doctor, "try_to_load_from_cache", lambda _name, _file: cached)
+    monkeypatch.setattr(doctor, "_hub", lambda: doctor.Finding("ok", "Hub", ""))
+    findings = doctor.examine(tmp_path / "reports", tmp_path / "store", "someone/encoder")
+    (found,) = [finding for finding in findings if finding.topic == "backbone"]
+    assert found.state == state and text in f"{found.text}: {found.remedy}"
+
+
 def test_a_run_that_lost_what_it_kept_is_trained_again(diagnosis: Diagnosis, place: Path) -> None:
     lost = record("e" * 12, weights_sha256="aa", artifact="elsewhere/adapters/sst/eeeeeeeeeeee")
     Ledger(place / "reports").finish(lost, CURVE, PREDICTIONS)
