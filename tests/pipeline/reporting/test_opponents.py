@@ -138,7 +138,7 @@ def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
     (sentence,), study = opponents_sentences(runs), runs.study
     for duel in duels(runs):
         assert duel.comparison is not None and duel.comparison.verdict == "better"
-        rows = {line for line in duel.best.values()}
+        rows = set(duel.best.values())
         same = f", here {study.title(rows.pop().row)}" if len(rows) == 1 else ""
         assert f"{duel.kind}{same} ({100 * duel.comparison.difference:+.1f}" in sentence
 
