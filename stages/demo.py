@@ -11,6 +11,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, tokenise
 from pipeline.records.store import DEFAULT_STORE
+from pipeline.reporting.tables import TABLES, verdict_and_scores
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.system.atomic import make_folder, new_folder, write_json
@@ -71,7 +72,7 @@ def demo(folder: Path, seed: int) -> int:
     _say("Stage three: what else one would try, on the same rows and seed")
     result, report = compare(study, workspace)
     print()
-    print((report / "tables.md").read_text(encoding="utf-8"))
+    print(f"{verdict_and_scores(report)}\n\nall tables: {report / TABLES}")
     _say(f"Done in {time.monotonic() - began:.0f} s. The page: {report / 'index.html'}")
     return 2 if any(entry.error for entry in result.entries) else 0
 

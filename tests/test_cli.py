@@ -114,6 +114,9 @@ def test_compare_and_report(places: list[str], run: Command, tmp_path: Path) -> 
     status, out, _ = run("compare", "--study", study, *narrow, *places, "--json")
     assert status == 0
     assert json.loads(out.splitlines()[-1])["runs"] == 4
+    tables = (tmp_path / "reports" / "tiny" / "tables.md").read_text(encoding="utf-8")
+    assert tables.startswith(out[: out.index("\n\nall tables: ")]) and out.count("\n## ") == 1 < tables.count("\n## ")
+    assert "| full fine-tuning |" in out and "page: " in out
     assert (tmp_path / "reports" / "tiny" / "tables.tex").is_file()
     assert run("report", "--study", "tiny", places[3])[0] == 0
 

@@ -101,14 +101,19 @@ def compare(
 
 
 def _print_tables(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
-    """Print the tables of a study. The exit status is 2 if some of its cells have no run, and 1 if by a bug."""
+    """Print what a study found, and where its tables are.
+
+    The exit status is 2 if some of its cells have no run, and 1 if by a bug.
+    """
+    from pipeline.reporting.tables import TABLES, verdict_and_scores
+
     errors = [entry.error for entry in result.entries if entry.error is not None]
     cells, failed = len(result.entries), len(errors)
-    text = f"{(folder / 'tables.md').read_text(encoding='utf-8')}\npage: {folder / 'index.html'}"
+    text = f"{verdict_and_scores(folder)}\n\nall tables: {folder / TABLES}\npage: {folder / 'index.html'}"
     summary = {"study": study, "runs": cells - failed, "failed": failed, "reports": str(folder)}
     print_result(text, summary, as_json)
     if failed:
-        print_error(f"{failed} of {cells} cells have no run; the table says why")
+        print_error(f"{failed} of {cells} cells have no run: the notes in {folder / TABLES} say why")
     if any(error.startswith(BUG) for error in errors):
         return 1
     return 2 if failed else 0

@@ -15,6 +15,9 @@ from pipeline.reporting.runs import StudyRuns
 from pipeline.system.atomic import new_folder, write_text
 from pipeline.system.errors import printable
 
+TABLES = "tables.md"
+"""All tables of a report, for people."""
+
 MARKS: dict[str | None, str] = {"better": "↑", "worse": "↓", "not significant": "→", None: ""}
 _TEX_SIGNS = {"±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\rightarrow$", "−": "$-$"}
 _TEX_WORDS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -39,11 +42,17 @@ def _in_latex(cell: Cell) -> str:
 def write_tables(report: Report, folder: Path) -> None:
     """Write the tidy results, and every table in Markdown, LaTeX (booktabs) and CSV."""
     write_table(report.results, folder / "results.csv")
-    write_text(folder / "tables.md", printable(markdown(report)))
+    write_text(folder / TABLES, printable(markdown(report)))
     write_text(folder / "tables.tex", printable(latex(report)))
     with new_folder(folder / "tables") as fresh:
         for table in report.tables:
             write_table(plain_table(table), fresh / f"{table.name}.csv")
+
+
+def verdict_and_scores(folder: Path) -> str:
+    """What :data:`TABLES` of a report says first: what the study found, and the table of scores."""
+    parts = (folder / TABLES).read_text(encoding="utf-8").split("\n## ")
+    return "\n## ".join(parts[:2]).rstrip()
 
 
 def results_table(runs: StudyRuns) -> pd.DataFrame:
