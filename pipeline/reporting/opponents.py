@@ -230,9 +230,9 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
         kinds[tuple(duel.best.items())].append(duel.kind)
     found = {}
     for best, own in kinds.items():
-        lines = {line for _, line in best}
-        same = f", here {runs.title(lines.pop())}" if len(lines) == 1 else ", here the same rows" if own[1:] else ""
-        found[listed(own) + same] = own
+        titles = [runs.title(line) for line in dict.fromkeys(line for _, line in best)]
+        which = "the same rows" if titles[1:] and own[1:] else "" if titles[1:] or titles[0] in own[0] else titles[0]
+        found[listed(own) + (f", here {which}" if which else "")] = own
     return found
 
 

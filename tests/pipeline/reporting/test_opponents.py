@@ -117,7 +117,7 @@ def test_the_leading_fusion_is_a_family_of_its_own_and_has_the_only_sentence(tmp
     # Full fine-tuning is the best of the target alone and of all rows, and named once.
     assert sentence.count("points") == 1 and sentence.count("CI") == 1
     assert "is better than the target alone and the best row without fusion, here full fine-tuning (+" in sentence
-    assert ") and one adapter, here adapter (+" in sentence
+    assert ") and one adapter (+" in sentence
     table = opponents_table(runs)
     assert table is not None and table.columns == ("method", "against", "sst")
     assert any("Leading one is the fusion that the study asks about" in note for note in table.notes)
@@ -139,7 +139,8 @@ def test_the_sentence_names_every_kind_with_its_verdict(tmp_path: Path) -> None:
     for duel in duels(runs):
         assert duel.comparison is not None and duel.comparison.verdict == "better"
         rows = set(duel.best.values())
-        same = f", here {study.title(rows.pop().row)}" if len(rows) == 1 else ""
+        title = study.title(rows.pop().row) if len(rows) == 1 else ""
+        same = f", here {title}" if title not in duel.kind else ""
         assert f"{duel.kind}{same} ({100 * duel.comparison.difference:+.1f}" in sentence
 
 
