@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from pipeline.data.load import TaskData, check_limit, load_all_rows
+from pipeline.data.limits import check_limit
+from pipeline.data.load import TaskData, load_all_rows
 from pipeline.data.tasks import Task
 
 MOOD: dict[str, Any] = {

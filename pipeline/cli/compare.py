@@ -86,6 +86,7 @@ def compare(
         curve=curve,
         curve_rows=numbers_in(curve_rows, "--curve-rows"),
     ).with_recipe(**training.values())
+    running.check()
     places.check(*chosen.targets, *chosen.sources)
     announce(LIBRARIES)
     from pipeline.executors.choice import executor_of

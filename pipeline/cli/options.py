@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from pipeline.data.limits import check_limit
 from pipeline.data.tasks import Encoding, HeadKind, Pooling, check_folder, find_task
 from pipeline.records.store import DEFAULT_STORE
-from pipeline.settings.recipe import ClassWeights, Precision, Recipe, layered
+from pipeline.settings.recipe import ClassWeights, Precision, Recipe, check_seed, layered
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError, make_all
 from pipeline.system.reading import present, read_toml
@@ -136,12 +137,17 @@ class Running:
     "Memory in GiB for the outputs of frozen layers, which are then computed once and not in every epoch; 0: off."
     json: Json = False
 
-    def settings(self) -> dict[str, Any]:
-        """The arguments of :class:`Workspace` that these options set."""
+    def check(self) -> None:
+        """Find values that make no sense before the libraries load, for seconds."""
+        check_limit(self.limit)
+        check_limit(self.dev_limit, "--dev-limit", "row of dev")
         if not 0 <= self.cache_gb <= _MOST_GB:
             raise PipelineError(f"--cache-gb {self.cache_gb}: give 0 to {_MOST_GB}")
         if not self.checkpoint_seconds >= 0:
             raise PipelineError(f"--checkpoint-seconds {self.checkpoint_seconds}: give 0 or more")
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of :class:`Workspace` that these options set."""
         names = ("dev_limit", "drop_overlap", "track", "checkpoint_seconds", "cache_gb")
         return {name: getattr(self, name) for name in names}
 
@@ -155,6 +161,10 @@ class OneRun(Running):
     "Determines initial weights, sample, order of rows and dropout."
     force: Flag = False
     "Train even if the ledger has this run."
+
+    def check(self) -> None:
+        super().check()
+        check_seed(self.seed)
 
 
 @Parameter(name="*")

@@ -57,6 +57,7 @@ def extract(
     recipe = training.parse(
         "adapter", adapter=adapter, bottleneck=bottleneck, drop_layers=drop_layers, train_layernorm=train_layernorm
     )
+    running.check()
     places.check(task, *tasks_in(start_from), *apart)
     announce(LIBRARIES)
     from stages import extract as stage
@@ -106,6 +107,7 @@ def fuse(
         target_limit: Use only N training rows of the target; sources that are trained first keep --limit (as --limit).
     """
     recipe = training.parse("fusion", adapter=adapter, drop_layers=drop_layers, fusion=fusion, fusion_impl=fusion_impl)
+    running.check()
     places.check(target, *tasks_in(sources))
     announce(LIBRARIES)
     from stages import fuse as stage

@@ -185,11 +185,6 @@ def _parts(rows: pd.DataFrame, share: float, seed: int, what: str) -> tuple[pd.D
     return rows[chosen].reset_index(drop=True), rows[~chosen].reset_index(drop=True)
 
 
-def check_limit(limit: int | None, option: str = "--limit", rows: str = "training row") -> None:
-    if limit is not None and limit < 1:
-        raise PipelineError(f"{option} {limit}: give at least 1 {rows}, or leave it out for all")
-
-
 def load_all_rows(task: Task, data: Path | None, *, drop_overlap: bool = False, test: bool = False) -> TaskData:
     """Train and dev rows of ``task``, and with ``test`` those of its labelled test split, checked.
 

@@ -1,0 +1,8 @@
+"""How many rows an option may ask for; imports nothing heavy, so that a command can ask before its libraries load."""
+
+from pipeline.system.errors import PipelineError
+
+
+def check_limit(limit: int | None, option: str = "--limit", rows: str = "training row") -> None:
+    if limit is not None and limit < 1:
+        raise PipelineError(f"{option} {limit}: give at least 1 {rows}, or leave it out for all")
