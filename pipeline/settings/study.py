@@ -364,7 +364,9 @@ def read_study(name: str, folder: Path, overrides: Mapping[str, Any]) -> Study:
         values.setdefault("curve", {})
     if "methods" in changes and values.get("reference") not in changes["methods"]:
         values.pop("reference", None)
-    return Study.parse({**values, **changes}, str(file), known_tasks)
+    where = str(file) if name.endswith(".toml") else f"study '{name}'"  # a shipped one is no file of the user's
+    flags = ", ".join(f"--{key.replace('_', '-')}" for key in overrides)
+    return Study.parse({**values, **changes}, f"{where} with {flags}" if flags else where, known_tasks)
 
 
 def study_names(folder: Path) -> list[str]:
