@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
-from pipeline.data.load import is_blank, is_broken
+from pipeline.data.canonical import is_blank, is_broken
 from pipeline.data.tasks import Task, built_in_tasks, is_name
 from pipeline.data.tokens import TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention

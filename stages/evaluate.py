@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from pipeline.data.canonical import canonical_rows, fingerprint
 from pipeline.data.foreign import read_input
-from pipeline.data.load import canonical_rows, fingerprint, load_all_rows, load_split
+from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import name_of
 from pipeline.data.tasks import Metric, Task

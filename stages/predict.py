@@ -9,8 +9,8 @@ import pandas as pd
 from accelerate import Accelerator
 from torch import Tensor
 
+from pipeline.data.canonical import canonical_rows
 from pipeline.data.foreign import read_input
-from pipeline.data.load import canonical_rows
 from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, write_table
 from pipeline.data.tasks import Task
 from pipeline.methods.parallel import takes_parallel

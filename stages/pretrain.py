@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from transformers import PreTrainedModel
 
-from pipeline.data.load import TaskData
+from pipeline.data.task_data import TaskData
 from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
 from pipeline.records.ledger import run_name

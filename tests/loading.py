@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.data.limits import check_limit
-from pipeline.data.load import TaskData, load_all_rows
+from pipeline.data.load import load_all_rows
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 
 MOOD: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.settings_file import settings
-from pipeline.data.load import Hub
+from pipeline.data.tasks import Hub
 from tests.nano import write_tasks
 
 Command = Callable[..., tuple[int, str, str]]

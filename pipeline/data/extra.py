@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from pipeline.data.load import Added, TaskData, as_labels, label_key
+from pipeline.data.canonical import as_labels, label_key
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.sample import stratified
+from pipeline.data.task_data import Added, TaskData
 from pipeline.data.tasks import Task
 from pipeline.data.tasks.extra import Extra
 from pipeline.system.errors import raise_all

@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
+from pipeline.data.canonical import fingerprint
 from pipeline.data.counting import counting
-from pipeline.data.load import fingerprint
 from pipeline.data.tasks import Encoding, Truncation
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.caches import token_cache

@@ -18,8 +18,8 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 from pydantic import BaseModel, Field, model_validator
 
-from pipeline.data.load import Added
 from pipeline.data.tables import write_table
+from pipeline.data.task_data import Added
 from pipeline.data.tasks import Metric, Name
 from pipeline.records.older import upgraded
 from pipeline.records.store import Manifest

@@ -11,8 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from pipeline.data.load import TaskData, fingerprint, has_rows, read_test_texts
+from pipeline.data.canonical import fingerprint
+from pipeline.data.load import has_rows, read_test_texts
 from pipeline.data.overlap import overlapping_rows
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import RunRecord, SourceRun
 from pipeline.records.store import Manifest

@@ -11,8 +11,8 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
-from pipeline.data.load import TaskData
 from pipeline.data.sample import at_most
+from pipeline.data.task_data import TaskData
 from pipeline.data.tokens import TokenisedSplit, in_random_order, joined
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of

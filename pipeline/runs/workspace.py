@@ -16,7 +16,8 @@ import pandas as pd
 
 from pipeline.data.extra import add_extra, extra_rows
 from pipeline.data.limits import check_limit
-from pipeline.data.load import TaskData, has_rows, has_test, load_all_rows, read_test_texts
+from pipeline.data.load import has_rows, has_test, load_all_rows, read_test_texts
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task, find_task
 from pipeline.data.tasks.extra import Extra
 from pipeline.methods.registry import check_fits

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from hypothesis import example
 from hypothesis import strategies as st
 
-from pipeline.data.load import canonical_rows, read_test_texts
+from pipeline.data.canonical import canonical_rows
+from pipeline.data.load import read_test_texts
 from pipeline.data.tables import SUFFIXES, read_table, write_table
 from pipeline.data.tasks import Task, find_task
 from pipeline.system.errors import PipelineError

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from pipeline.data.load import canonical_rows, load_all_rows
+from pipeline.data.canonical import canonical_rows
+from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import text_key
 from pipeline.data.tables import SUFFIXES, read_table, write_table
 from pipeline.data.tasks import find_task

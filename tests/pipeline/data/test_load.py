@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from pipeline.data import load
-from pipeline.data.load import canonical_rows, fingerprint, load_split, read_test_texts
+from pipeline.data.canonical import canonical_rows, fingerprint
+from pipeline.data.load import load_split, read_test_texts
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
 from tests.loading import LIKENESS, MOOD, load_task_data

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.data.load import Added
+from pipeline.data.task_data import Added
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

@@ -7,8 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.data.load import TaskData, fingerprint, load_all_rows
+from pipeline.data.canonical import fingerprint
+from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import overlapping_rows
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

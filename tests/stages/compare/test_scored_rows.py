@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.data.load import TaskData
+from pipeline.data.task_data import TaskData
 from pipeline.records.ensembles import EnsembleRecord
 from pipeline.records.ledger import RunRecord
 from pipeline.reporting.entries import Entry

@@ -1,0 +1,226 @@
+"""Canonical, checked rows of a task: what every table, file and data set is brought to before it is used.
+
+Canonical columns: ``id`` (str), ``text_a`` (str), ``text_b`` (str, pairs only), ``label`` (int64 class or float64
+score; absent in unlabelled rows).
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.tables import other_delimiter
+from pipeline.data.tasks import Files, Hub, Source, Task
+from pipeline.system.errors import PipelineError, raise_all, shortened
+
+_BROKEN = "half a surrogate pair, which no encoding can write"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
+_PART = 2**14  # values that are Python objects at once
+
+
+def canonical_rows(
+    task: Task,
+    table: pd.DataFrame,
+    where: str,
+    *,
+    source: Source = Files(),
+    labelled: bool = True,
+    leave_out_blank: bool = False,
+) -> pd.DataFrame:
+    """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
+
+    ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
+    with a blank text is no mistake but left out: the others keep their numbers in the index.
+    """
+    text_columns = source.text if isinstance(source, Hub) else task.text
+    label_column = source.label if isinstance(source, Hub) else task.label
+    needed = [*text_columns, *([label_column] if labelled else [])]
+    missing = [column for column in needed if column not in table.columns]
+    if missing:
+        delimiter = other_delimiter(table.columns)
+        raise PipelineError(
+            f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
+            f" {', '.join(map(repr, table.columns))}{f': {delimiter}' if delimiter else ''}"
+        )
+    if source.drop_blank:
+        kept = [not any(map(is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
+        table = table[kept].reset_index(drop=True)
+    if source.drop_labels and labelled:
+        kept = [label_key(value) not in source.drop_labels for value in table[label_column]]
+        table = table[kept].reset_index(drop=True)
+    if table.empty:
+        raise PipelineError(f"{where}: no rows")
+    problems: list[str] = []
+    rows = pd.DataFrame({"id": _ids(table, problems)})
+    for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
+        values, before = table[column], len(problems)
+        if not leave_out_blank:
+            _report(problems, f"column '{column}': empty or null text", *_checked(values, is_blank))
+        _report(problems, f"column '{column}': not text", *_checked(values, is_no_text))
+        _report(problems, f"column '{column}': {_BROKEN}", *_checked(values, is_broken))
+        if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not leave_out_blank:
+            rows[target] = values.array
+        else:  # replace what was reported: pandas cannot hold half a surrogate pair
+            rows[target] = _texts(
+                value if isinstance(value, str) and not is_broken(value) else "" for value in _values(values)
+            )
+    if labelled:
+        rows["label"] = _labels(task, table[label_column], label_column, source, problems)
+        if not problems and rows["label"].nunique() < 2:
+            only = rows["label"].iloc[0]
+            problems.append(f"column '{label_column}': a single class: all {len(rows)} rows have label {only}")
+    raise_all(where, problems)
+    if leave_out_blank:
+        texts = rows.columns.intersection(["text_a", "text_b"])
+        rows = rows[[not any(map(is_blank, row)) for row in rows[texts].itertuples(index=False)]]
+    return rows
+
+
+def fingerprint(rows: pd.DataFrame) -> str:
+    """sha256 over the canonical rows in order: ids, texts and labels."""
+    digest = hashlib.sha256()
+    for column in sorted(rows.columns):
+        digest.update(f"\0{column}\0".encode())
+        for value in _values(rows[column]):
+            encoded = str(value).encode()
+            # The length makes ("ab", "c") and ("a", "bc") differ.
+            digest.update(b"%d:%b" % (len(encoded), encoded))
+    return digest.hexdigest()
+
+
+def is_blank(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and np.isnan(value))
+
+
+def is_broken(value: Any) -> bool:
+    """Whether a text holds a lone surrogate, as JSON can spell them."""
+    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
+
+
+def is_no_text(value: Any) -> bool:
+    return not isinstance(value, str) and not is_blank(value)
+
+
+def _values(column: pd.Series) -> Iterator[Any]:
+    """Its values as Python's own, a part at a time: as many objects at once would take ten times its memory."""
+    for first in range(0, len(column), _PART):
+        yield from column.iloc[first : first + _PART].tolist()
+
+
+def _checked(column: pd.Series, is_bad: Callable[[Any], bool]) -> tuple[Iterator[Any], Iterator[bool]]:
+    """The values, and which of them are bad, as :func:`_report` takes them."""
+    return _values(column), map(is_bad, _values(column))
+
+
+def _texts(values: Iterable[str]) -> pd.Series:
+    """The same as ``pd.Series(list(values))``, made a part at a time."""
+    each = iter(values)
+    parts = iter(lambda: list(islice(each, _PART)), [])
+    return pd.concat([pd.Series(part) for part in parts], ignore_index=True)
+
+
+def _report(problems: list[str], what: str, values: Iterable[Any], bad: Iterable[bool]) -> None:
+    """Add a line to ``problems``: how many values are bad, and the first three with their rows, counted from 1."""
+    found = [(row, value) for row, (value, is_bad) in enumerate(zip(values, bad, strict=True), start=1) if is_bad]
+    if found:
+        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in found[:3])
+        problems.append(f"{what} ({len(found)} in all): {shown}")
+
+
+def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
+    if "id" not in table.columns:
+        return _texts(map(str, range(len(table))))
+    values = table["id"]
+    _report(problems, "column 'id': empty", *_checked(values, is_blank))
+    _report(problems, f"column 'id': {_BROKEN}", *_checked(values, is_broken))
+    _report(problems, "column 'id': neither text nor a number", *_checked(values, _is_nested))
+    ids = _texts(shortened(value) if _is_nested(value) or is_broken(value) else str(value) for value in _values(values))
+    if ids.nunique() < len(ids):
+        _report(problems, "column 'id': duplicate ids", ids, ids.duplicated())
+    return ids
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (list, dict, np.ndarray))
+
+
+def _labels(task: Task, values: pd.Series, column: str, source: Source, problems: list[str]) -> np.ndarray:
+    mapping = {label_key(raw): label for raw, label in source.labels.items()} or _classes_by_name(task)
+    read_number = as_number if task.kind == "score" else _number_of_class
+    if source.labels:
+        read = (mapping.get(label_key(value), np.nan) for value in _values(values))
+        what = f"label not in {list(mapping)}"
+    else:
+        read = (
+            read_number(value) if (label := mapping.get(label_key(value))) is None else label
+            for value in _values(values)
+        )
+        what = (
+            f"label is neither a number nor in {shortened(list(mapping), 300)}" if mapping else "label is not a number"
+        )
+    numbers = np.fromiter(read, float, len(values))
+    if source.scale is not None:
+        with np.errstate(over="ignore"):  # infinite is out of range
+            numbers = source.scale[0] * numbers + source.scale[1]
+    unread = np.isnan(numbers)
+    _report(problems, f"column '{column}': {what}", _values(values), unread)
+    labels, outside = as_labels(task, numbers)
+    if task.range is None:
+        allowed = f"label out of range 0..{task.outputs - 1} or not whole"
+    else:
+        allowed = "score out of range {:g}..{:g}".format(*task.range)
+    _report(problems, f"column '{column}': {allowed}", map(float, numbers), outside & ~unread)
+    return labels
+
+
+def _classes_by_name(task: Task) -> dict[str, float]:
+    """The numbers of the classes by name, but for names that are numbers themselves, which could mean either."""
+    return {name: number for number, name in enumerate(task.classes) if np.isnan(_number_of_class(name))}
+
+
+def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``numbers`` as labels of ``task``, int64 classes or float64 scores, and which of them cannot be (bool)."""
+    if task.range is None:
+        outside = ~((numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < task.outputs))
+        return np.where(outside, 0, numbers).astype("int64"), outside
+    low, high = task.range
+    # A score rescaled in floating point may overshoot its end by rounding.
+    slack = 1e-9 * (high - low)
+    return numbers.clip(low, high), ~((numbers >= low - slack) & (numbers <= high + slack))
+
+
+def label_key(value: Any) -> str:
+    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same; a code such as "007" is a name."""
+    number = _number_of_class(value)
+    if not np.isnan(number) and number == int(number):
+        return str(int(number))
+    return value if isinstance(value, str) else shortened(value)
+
+
+def is_code(value: Any) -> bool:
+    """Whether ``value`` is a text such as 007, 1_0 or 1E5, which ``float`` reads as a number and its author does not.
+
+    As a number it would be another code too: 007 and 07 are both 7.
+    """
+    return isinstance(value, str) and _CODE.match(value) is not None and not np.isnan(as_number(value))
+
+
+def _number_of_class(value: Any) -> float:
+    """The number that ``value`` is or spells as a label, else NaN; a code is a name."""
+    return float("nan") if is_code(value) else as_number(value)
+
+
+def as_number(value: Any) -> float:
+    """The finite number that ``value`` is or spells, else NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+    return number if np.isfinite(number) else float("nan")

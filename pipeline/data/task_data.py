@@ -1,0 +1,170 @@
+"""The rows of a run: those it trains on, those it chooses by and those it is scored on, and how they are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.canonical import fingerprint
+from pipeline.data.cut import cut
+from pipeline.data.overlap import first_overlap, overlapping_rows
+from pipeline.data.sample import stratified
+from pipeline.data.tasks import Task
+from pipeline.system.errors import PipelineError
+
+DEV_SEED = 20240101
+"""Holds out and samples dev rows, so that they are the same for every run, whatever its seed."""
+
+
+@dataclass(frozen=True)
+class Added:
+    """How many rows a source of extra data added, and how many were left out because their text is scored."""
+
+    rows: int  # added to the training rows
+    in_dev: int = 0  # left out: in the target's dev split
+    in_test: int = 0  # left out: in the target's test texts, if these can be read
+    in_other_dev: int = 0  # left out: in the dev split of another task that is scored
+    in_train: int = 0  # of those added: also in the target's own training rows
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The labelled rows of a run: it trains on some, chooses by others, and is scored on rows of a third kind."""
+
+    train: pd.DataFrame
+    dev: pd.DataFrame
+    """Validation rows, which choose an epoch, an anchor, an adapter."""
+    test: pd.DataFrame | None = None
+    """Test rows; None where dev is scored itself."""
+    # How many training rows are left out because their text is in a dev split, by that split's task.
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    # Training rows of other tasks, which follow the task's own, by task.
+    added: Mapping[str, Added] = field(default_factory=dict)
+    whole: TaskData | None = field(default=None, repr=False)  # what this is a sample of
+
+    @property
+    def scored(self) -> pd.DataFrame:
+        """The rows that a table scores."""
+        return self.dev if self.test is None else self.test
+
+    @property
+    def held_out(self) -> pd.DataFrame:
+        """All validation and test rows."""
+        return self.dev if self.test is None else pd.concat([self.dev, self.test], ignore_index=True)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """By kind of rows; ``test`` only where there are such rows."""
+        return {"train": fingerprint(self.train), **self._held_out_fingerprint}
+
+    @property
+    def scored_fingerprint(self) -> str:
+        return self._held_out_fingerprint["dev" if self.test is None else "test"]
+
+    @cached_property
+    def _held_out_fingerprint(self) -> dict[str, str]:
+        # Samples for many seeds share these rows.
+        if self.whole is not None and self.whole.dev is self.dev and self.whole.test is self.test:
+            return self.whole._held_out_fingerprint
+        found = {"dev": fingerprint(self.dev)}
+        return found if self.test is None else {**found, "test": fingerprint(self.test)}
+
+    @cached_property
+    def dev_in_train(self) -> int:
+        """Dev rows whose text is also in these training rows."""
+        return int(overlapping_rows(self.train, self.dev)[1].sum())
+
+    @cached_property
+    def test_in_train(self) -> int:
+        """Test rows whose text is also in these training rows."""
+        return 0 if self.test is None else int(overlapping_rows(self.train, self.test)[1].sum())
+
+    def without(self, held_out: Mapping[str, pd.DataFrame]) -> TaskData:
+        """Drop the training rows whose text is in ``held_out``: by task, the validation and test rows there.
+
+        A row that stands in several counts for the first in :attr:`dropped`.
+
+        Raises:
+            PipelineError: less than two classes stay.
+        """
+        found = first_overlap(self.train, list(held_out.values()))
+        if (found < 0).all():
+            return self
+        counts = np.bincount(found[found >= 0], minlength=len(held_out))
+        dropped = {name: int(count) for name, count in zip(held_out, counts, strict=True) if count}
+        train = self.train[found < 0].reset_index(drop=True)
+        if train["label"].nunique() < 2:
+            names = ", ".join(f"'{name}'" for name in dropped)
+            raise PipelineError(
+                f"without the rows that stand in dev or test of {names}, {len(train)} training rows are left, too few"
+                " to train on: give rows that these do not have"
+            )
+        return replace(self, train=train, dropped={**self.dropped, **dropped})
+
+    def sample(
+        self, task: Task, limit: int | None, seed: int, dev_limit: int | None, test_limit: int | None = None
+    ) -> TaskData:
+        """A stratified sample: ``limit`` rows of train drawn by ``seed``; ``dev_limit`` of dev and ``test_limit`` of
+        test, always the same."""
+
+        def part(rows: pd.DataFrame, size: int | None, seed: int, option: str) -> pd.DataFrame:
+            if size is None or size >= len(rows):
+                return rows
+            chosen = rows.iloc[stratified(rows["label"], size, seed)].reset_index(drop=True)
+            if chosen["label"].nunique() < 2:
+                raise PipelineError(f"{option} {size} leaves a single class of task '{task.name}': raise it")
+            return chosen
+
+        train, dev = part(self.train, limit, seed, "--limit"), part(self.dev, dev_limit, DEV_SEED, "--dev-limit")
+        test = None if self.test is None else part(self.test, test_limit, DEV_SEED, "--dev-limit")
+        return replace(self, train=train, dev=dev, test=test, whole=self)
+
+    def permuted(self, seed: int) -> TaskData:
+        """The same with the labels of the training rows in random order: nothing to learn but how often each occurs.
+
+        What is trained on them is a control for what real labels teach (Zhang et al. 2017; Hewitt & Liang 2019).
+        """
+        order = np.random.default_rng(seed).permutation(len(self.train))
+        train = self.train.assign(label=self.train["label"].to_numpy()[order])
+        return replace(self, train=train, whole=self)
+
+    def halved(self, task: Task, seed: int) -> TaskData:
+        """One half of dev chooses and the other scores; see :func:`pipeline.data.cut.cut`."""
+        dev, test = _parts(self.dev, 0.5, seed, f"dev of task '{task.name}'")
+        return replace(self, dev=dev, test=test)
+
+    def holding_out(self, task: Task, size: int, seed: int) -> TaskData:
+        """About ``size`` training rows, at most half of them, score instead of being trained on; all of dev chooses.
+
+        They share no text with the rows that stay. Those that stand in dev too are left out.
+
+        Raises:
+            PipelineError: too few rows can be held out.
+        """
+        share = min(size / len(self.train), 0.5)
+        held_out, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
+        in_dev, _ = overlapping_rows(held_out, self.dev)
+        test = held_out[~in_dev].reset_index(drop=True)
+        if len(test) < len(held_out) / 2 or test["label"].nunique() < 2:
+            raise PipelineError(
+                f"task '{task.name}': {in_dev.sum()} of {len(held_out)} training rows to be held out stand in dev too,"
+                " and those that are left cannot score a run: say otherwise for this task under scoring.tasks"
+            )
+        return replace(self, train=train, test=test)
+
+    def choosing_in_train(self, task: Task, share: float, seed: int) -> TaskData:
+        """A ``share`` of these training rows chooses instead of being trained on, and all of dev scores.
+
+        What a person with few labelled rows can do: true few-shot learning (Perez et al. 2021).
+        """
+        dev, train = _parts(self.train, share, seed, f"training rows of task '{task.name}'")
+        return replace(self, train=train, dev=dev, test=self.dev)
+
+
+def _parts(rows: pd.DataFrame, share: float, seed: int, what: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    chosen = cut(rows, share, seed, what)
+    return rows[chosen].reset_index(drop=True), rows[~chosen].reset_index(drop=True)
