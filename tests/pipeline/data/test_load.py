@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.data import load
+from pipeline.data import canonical
 from pipeline.data.canonical import canonical_rows, fingerprint
 from pipeline.data.load import load_split, read_test_texts
 from pipeline.data.tasks import Task
@@ -77,7 +77,7 @@ def test_rows_are_the_same_read_part_by_part(
 
     whole = found()
     assert isinstance(whole, str) == bool(changed)
-    monkeypatch.setattr(load, "_PART", part)
+    monkeypatch.setattr(canonical, "_PART", part)
     assert found() == whole
 
 

@@ -221,7 +221,7 @@ def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> N
     with pytest.raises(PipelineError) as caught:
         read_study(str(file), STUDIES, {"seeds": [1, 1]})
     message = str(caught.value)
-    assert message.startswith(f"{file}: 2 mistakes")
+    assert message.startswith(f"{file} with --seeds: 2 mistakes")
     assert "colour: unknown key" in message
     assert "seeds: a value stands twice (got [1, 1])" in message
 
