@@ -196,6 +196,8 @@ def test_the_lists_show_what_there_is(run: Command) -> None:
         (["extract", "--task", "sst", "--seed", "-1"], 2),
         (["fuse", "--target", "sst", "--limit", "0"], 2),
         (["fuse", "--target", "sst", "--cache-gb", "-1"], 2),
+        (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], 2),
+        (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], 2),
     ],
 )
 def test_help_and_slips_of_the_pen_need_no_heavy_import(arguments: list[str], status: int, tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_help_and_slips_of_the_pen_need_no_heavy_import(arguments: list[str], st
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == status, done.stderr
-    named = ("tickts", "nowhere", "learning_rate", "seed -1", "--limit 0", "--cache-gb -1")
+    named = ("tickts", "nowhere", "learning_rate", "seed -1", "--dev-limit 0", "--limit 0", "--cache-gb -1")
     assert status == 0 or any(each in done.stderr for each in named)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -226,19 +226,15 @@ def _dev_rows(record: RunRecord) -> str:
 
 def _differences(records: Sequence[RunRecord]) -> list[str]:
     """Of each run the settings, none at its default, that not all listed runs of its kind and task have."""
-    groups = defaultdict[tuple[str, str], list[dict[str, str]]](list)
-    for record in records:
-        groups[record.kind, record.task].append(_settings(record))
-
-    def differing(record: RunRecord) -> str:
-        group = groups[record.kind, record.task]
-        return ", ".join(
-            f"{key} {value}"
-            for key, value in _settings(record).items()
-            if any(settings.get(key) != value for settings in group)
-        )
-
-    return [differing(record) for record in records]
+    settings = [_settings(record) for record in records]
+    groups = [(record.kind, record.task) for record in records]
+    sizes, known = Counter(groups), Counter[tuple[Any, ...]]()
+    for group, own in zip(groups, settings, strict=True):
+        known.update((group, setting) for setting in own.items())
+    return [
+        ", ".join(f"{key} {value}" for key, value in own.items() if known[group, (key, value)] < sizes[group])
+        for group, own in zip(groups, settings, strict=True)
+    ]
 
 
 def _settings(record: RunRecord) -> dict[str, str]:

@@ -169,11 +169,13 @@ def prune(
         dev_limit: Choose by only N rows of dev and score on as many, the same for every run (all).
         force: Prune again even if the ledger has this run.
     """
+    running = Running(dev_limit=dev_limit)
+    running.check()
     places.check(target)
     announce(LIBRARIES)
     from stages import prune as stage
 
-    workspace, begun = places.workspace(Running(dev_limit=dev_limit), usual=""), time.time()
+    workspace, begun = places.workspace(running, usual=""), time.time()
     record = stage.prune(target, workspace, keep=keep, using=using, force=force)
     print_run(record, json, is_new=_is_since(record, begun), shares=stage.shares_of(record, workspace))
 
@@ -198,6 +200,7 @@ def pretrain(
         seed: Determines the order of texts, which words are masked, and dropout.
     """
     recipe, names = training.parse("full"), names_in(tasks) or []
+    running.check()
     places.check(*names)
     announce(LIBRARIES)
     from stages import pretrain as stage
