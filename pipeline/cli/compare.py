@@ -98,10 +98,10 @@ def compare(
         print_plan(stage.dry_run(chosen, workspace), running.json)
         return 0
     result, folder = stage.compare(chosen, workspace, keep_weights=keep_weights, executor=executor)
-    return _print_tables(chosen.name, result, folder, running.json) if is_main_process() else 0
+    return _print_outcome(chosen.name, result, folder, running.json) if is_main_process() else 0
 
 
-def _print_tables(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
+def _print_outcome(study: str, result: StudyResult, folder: Path, as_json: bool) -> int:
     """Print what a study found, and where its tables are.
 
     The exit status is 2 if some of its cells have no run, and 1 if by a bug.

@@ -238,6 +238,7 @@ def _differences(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _settings(record: RunRecord) -> dict[str, str]:
+    """What was chosen for a run: its limit, what it is built on, and what of its recipe is not at its default."""
     task = record.trained_on[0]
     recipe = record.described(task).get("recipe", {})
     limit, sources = record.score(task).limit, "+".join(source.task for source in record.sources)

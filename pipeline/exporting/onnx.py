@@ -7,6 +7,8 @@ they come.
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -48,8 +50,7 @@ def quantise(folder: Path) -> None:
 
 def _write_graph(trained: Trained, file: Path) -> None:
     module, example = Answering(trained).eval(), example_of(trained)
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of torchvision, which no model here needs
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), _without_hints(), torch.no_grad():
         warnings.simplefilter("ignore")  # of torch and transformers about their own code
         module(*example)  # joins the adapters of a fusion
         # An interrupt in the middle of tracing ends in an assertion of torch's.
@@ -67,6 +68,18 @@ def _write_graph(trained: Trained, file: Path) -> None:
     parameters = sum(tensor.numel() for tensor in trained.model.state_dict().values())
     program.save(file, external_data=4 * parameters > _LARGEST_FILE)
     _strip(file)
+
+
+@contextmanager
+def _without_hints() -> Iterator[None]:
+    """Without torch's warnings that torchvision is not installed, which no model here needs."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _strip(file: Path) -> None:
