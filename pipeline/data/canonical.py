@@ -60,9 +60,9 @@ def canonical_rows(
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         values, before = table[column], len(problems)
         if not leave_out_blank:
-            _report(problems, f"column '{column}': empty or null text", *_checked(values, is_blank))
-        _report(problems, f"column '{column}': not text", *_checked(values, is_no_text))
-        _report(problems, f"column '{column}': {_BROKEN}", *_checked(values, is_broken))
+            _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
+        _report(problems, f"column '{column}': not text", values, _which(values, is_no_text))
+        _report(problems, f"column '{column}': {_BROKEN}", values, _which(values, is_broken))
         if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not leave_out_blank:
             rows[target] = values.array
         else:  # replace what was reported: pandas cannot hold half a surrogate pair
@@ -114,9 +114,9 @@ def _values(column: pd.Series) -> Iterator[Any]:
         yield from column.iloc[first : first + _PART].tolist()
 
 
-def _checked(column: pd.Series, is_bad: Callable[[Any], bool]) -> tuple[Iterator[Any], Iterator[bool]]:
-    """The values, and which of them are bad, as :func:`_report` takes them."""
-    return _values(column), map(is_bad, _values(column))
+def _which(column: pd.Series, is_bad: Callable[[Any], bool]) -> np.ndarray:
+    """Which of its values are bad: (n,), bool."""
+    return np.fromiter(map(is_bad, _values(column)), bool, len(column))
 
 
 def _texts(values: Iterable[str]) -> pd.Series:
@@ -126,24 +126,25 @@ def _texts(values: Iterable[str]) -> pd.Series:
     return pd.concat([pd.Series(part) for part in parts], ignore_index=True)
 
 
-def _report(problems: list[str], what: str, values: Iterable[Any], bad: Iterable[bool]) -> None:
-    """Add a line to ``problems``: how many values are bad, and the first three with their rows, counted from 1."""
-    found = [(row, value) for row, (value, is_bad) in enumerate(zip(values, bad, strict=True), start=1) if is_bad]
-    if found:
-        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in found[:3])
-        problems.append(f"{what} ({len(found)} in all): {shown}")
+def _report(problems: list[str], what: str, values: pd.Series, bad: np.ndarray) -> None:
+    """Add a line to ``problems``: how many values are ``bad`` (n,), and the first three with their rows from 1."""
+    places = np.flatnonzero(bad)
+    if len(places):
+        first = zip(places[:3] + 1, values.iloc[places[:3]].tolist(), strict=True)
+        shown = ", ".join(f"row {row}: {shortened(value)}" for row, value in first)
+        problems.append(f"{what} ({len(places)} in all): {shown}")
 
 
 def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
     if "id" not in table.columns:
         return _texts(map(str, range(len(table))))
     values = table["id"]
-    _report(problems, "column 'id': empty", *_checked(values, is_blank))
-    _report(problems, f"column 'id': {_BROKEN}", *_checked(values, is_broken))
-    _report(problems, "column 'id': neither text nor a number", *_checked(values, _is_nested))
+    _report(problems, "column 'id': empty", values, _which(values, is_blank))
+    _report(problems, f"column 'id': {_BROKEN}", values, _which(values, is_broken))
+    _report(problems, "column 'id': neither text nor a number", values, _which(values, _is_nested))
     ids = _texts(shortened(value) if _is_nested(value) or is_broken(value) else str(value) for value in _values(values))
     if ids.nunique() < len(ids):
-        _report(problems, "column 'id': duplicate ids", ids, ids.duplicated())
+        _report(problems, "column 'id': duplicate ids", ids, ids.duplicated().to_numpy())
     return ids
 
 
@@ -170,13 +171,13 @@ def _labels(task: Task, values: pd.Series, column: str, source: Source, problems
         with np.errstate(over="ignore"):  # infinite is out of range
             numbers = source.scale[0] * numbers + source.scale[1]
     unread = np.isnan(numbers)
-    _report(problems, f"column '{column}': {what}", _values(values), unread)
+    _report(problems, f"column '{column}': {what}", values, unread)
     labels, outside = as_labels(task, numbers)
     if task.range is None:
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:
         allowed = "score out of range {:g}..{:g}".format(*task.range)
-    _report(problems, f"column '{column}': {allowed}", map(float, numbers), outside & ~unread)
+    _report(problems, f"column '{column}': {allowed}", pd.Series(numbers), outside & ~unread)
     return labels
 
 

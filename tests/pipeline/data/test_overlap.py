@@ -5,6 +5,8 @@ import string
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.data.overlap import first_overlap, overlapping_rows, row_keys, text_key
 
@@ -26,6 +28,12 @@ from pipeline.data.overlap import first_overlap, overlapping_rows, row_keys, tex
 )
 def test_case_punctuation_and_blanks_do_not_tell_texts_apart(first: str, second: str, same: bool) -> None:
     assert (text_key(first) == text_key(second)) is same
+
+
+@given(st.text(st.characters(max_codepoint=127)))
+def test_ascii_and_other_texts_have_their_keys_by_the_same_rule(ascii_text: str) -> None:
+    letters = [char for char in ascii_text.lower() if char.isalnum()]
+    assert text_key(ascii_text + "é") == text_key("a" + ascii_text).removeprefix("a") + "é" == "".join(letters) + "é"
 
 
 def test_a_pair_is_the_same_in_either_order_and_its_sentences_do_not_run_together() -> None:
