@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipeline.cli.app import app
+from pipeline.data.tasks import Files, Hub, Task
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.settings.resources import Resources
 from pipeline.settings.rows import Curve, Published, Row, Scoring
@@ -33,7 +34,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md")), ROOT / "adapters_store/README.md"]
 _HEAD = """# Settings
 
-Every key of a recipe, then those of a study. "Not set" means: from the task, from the method, or off. A key of a part
+Every key of a recipe, then those of a study and of a task. "Not set" means: from the task, from the method, or off. A key of a part
 is written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to
 use for what.
 """
@@ -69,7 +70,7 @@ def _rows(fields: dict[str, FieldInfo], flat: dict[str, str]) -> Iterator[str]:
         yield f"| {names} | {_default(field)} | {_about(field)} |"
 
 
-_STUDY: dict[type[BaseModel], tuple[str, str]] = {
+_TABLES: dict[type[BaseModel], tuple[str, str]] = {
     Study: ("Of a study", "The keys of a study's file ([Studies](studies.md) has examples)."),
     Row: ("Of a row", "The table `[rows.ROW]`."),
     Scoring: ("Of scoring", 'The table `[scoring]`; `scoring = "half"` is short for its `rows`.'),
@@ -78,6 +79,9 @@ _STUDY: dict[type[BaseModel], tuple[str, str]] = {
         "Of published numbers",
         "The table `[published]`; `curves` has a `row` and a `task` for each table of epochs.",
     ),
+    Task: ("Of a task", "The keys of a task's file ([Your own data](data.md#a-task-by-hand) has an example)."),
+    Files: ("Of files", "The table `[files]`, for tables in a folder."),
+    Hub: ("Of the Hub", "The table `[hub]`, for a data set of the Hugging Face Hub."),
 }
 
 
@@ -95,9 +99,9 @@ def reference() -> str:
             "| --- | --- | --- | --- |",
         ]
         text += _rows(part.model_fields, flat)
-    for model, (title, about) in _STUDY.items():
+    for model, (title, about) in _TABLES.items():
         text += ["", f"## {title}", "", about, "", "| key | default | |", "| --- | --- | --- |"]
-        text += _rows({key: field for key, field in model.model_fields.items() if key != "name"}, {})
+        text += _rows({key: field for key, field in model.model_fields.items() if model is Task or key != "name"}, {})
     text += ["", "## Metrics", "", "What the `metric` of a task may be:", "", "| kind | metrics |", "| --- | --- |"]
     text += [f"| {kind} | {', '.join(f'`{name}`' for name in names)} |" for kind, names in METRICS_OF.items()]
     return "\n".join(text) + "\n"

@@ -42,7 +42,7 @@ class Source(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    labels: dict[str, float] = Field({}, description="raw label -> label; every raw label must be listed")
+    labels: dict[str, float] = Field({}, description="raw label -> label; every raw label must be there")
     scale: tuple[float, float] | None = Field(None, description="label = scale[0] * raw + scale[1]")
     dev_fraction: float | None = Field(
         None, gt=0, lt=1, description="no dev split is published: hold out this share of train"
@@ -54,20 +54,20 @@ class Source(BaseModel):
 class Files(Source):
     """Files of ``--data DIR``: ``DIR/<task>/<stem>.{parquet,csv,tsv,jsonl}``; values are stems."""
 
-    train: str = "train"
-    dev: str = "dev"
-    test: str = "test"
+    train: str = Field("train", description="the file of the training rows, without its suffix")
+    dev: str = Field("dev", description="of the validation rows")
+    test: str = Field("test", description="of the test rows, if there are any")
 
 
 class Hub(Source):
     """A data set of the Hugging Face Hub."""
 
-    dataset: str
-    config: str | None = None
-    revision: str | None = None
-    text: tuple[str, ...] = Field(min_length=1, max_length=2)
-    label: str
-    splits: dict[Split, str] = Field(min_length=1)
+    dataset: str = Field(description="its id, such as nyu-mll/glue")
+    config: str | None = Field(None, description="its configuration, such as rte")
+    revision: str | None = Field(None, description="a commit, branch or tag; not set: the newest")
+    text: tuple[str, ...] = Field(min_length=1, max_length=2, description="its columns of texts")
+    label: str = Field(description="its column of the label")
+    splits: dict[Split, str] = Field(min_length=1, description="its splits that are `train`, `dev` and `test`")
 
 
 class Task(BaseModel):
@@ -75,23 +75,23 @@ class Task(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: Name
-    description: str = ""
-    aliases: tuple[Name, ...] = ()
+    name: Name = Field(description="the folder's name: at most 32 lower-case letters, digits, `_` and `-`")
+    description: str = Field("", description="one line for `tasks list`")
+    aliases: tuple[Name, ...] = Field((), description="other names for it on the command line")
     terms: str = Field("", description="licence of the data, or on what terms it was released")
     shares_text: dict[Name, str] = Field({}, description="tasks with some of the same text, and how much of it")
-    kind: Kind
+    kind: Kind = Field(description="what is predicted")
     text: tuple[str, ...] = Field(min_length=1, max_length=2, description="one column, or two for a pair")
     label: str = Field(description="column of the label")
     classes: tuple[str, ...] = Field((), description="names of the classes 0, 1, ...")
     range: tuple[Bound, Bound] | None = Field(None, description="lowest and highest score")
-    metric: Metric
-    encoding: Encoding = "cross"
-    pooling: Pooling = "mean"
-    head: HeadKind = "linear"
-    max_length: int = Field(128, ge=4, le=8192)
+    metric: Metric = Field(description="what scores it, and what chooses epochs on dev: see below")
+    encoding: Encoding = Field("cross", description="how recipes that set none read a pair: as one input or as two")
+    pooling: Pooling = Field("mean", description="what stands for a text, likewise: first token, mean, or BERT's pooler")
+    head: HeadKind = Field("linear", description="the head, likewise")
+    max_length: int = Field(128, ge=4, le=8192, description="tokens of an input, likewise; longer ones are cut")
     files: Files = Files()
-    hub: Hub | None = None
+    hub: Hub | None = Field(None, description="where it is downloaded from if no folder has it")
 
     @property
     def is_pair(self) -> bool:
