@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from itertools import groupby
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -34,9 +35,9 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [*PAGES, *sorted(ROOT.glob("*.md")), ROOT / "adapters_store/README.md"]
 _HEAD = """# Settings
 
-Every key of a recipe, then those of a study and of a task. "Not set" means: from the task, from the method, or off. A key of a part
-is written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md) says which to
-use for what.
+Every key of a recipe, then those of a study and of a task. "Not set" means: from the task, from the method, or off. A
+key of a part is written in its table or under its flat name; the first keys belong to no part. [Recipes](recipes.md)
+says which to use for what.
 """
 
 
@@ -139,7 +140,7 @@ def commands() -> str:
     text, first = [_COMMANDS], dict[tuple[str, ...], str]()
     for verb, sub in _verbs(app):
         about = " ".join(sub.help.partition("Args:")[0].split()).replace("<", "&lt;")
-        text += [f"{'#' * (2 + verb.count(' '))} {verb}", "", about, ""]
+        text += [f"{'#' * (2 + verb.count(' '))} {verb}", "", fill(about, 120, break_on_hyphens=False), ""]
         shown = (
             []
             if sub.default_command is None
@@ -242,6 +243,12 @@ def test_every_link_leads_somewhere(text: Path) -> None:
         if not target.exists() or (anchor and anchor not in _anchors(target)):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *ROOT.glob("reports/reference/*/README.md")], ids=_name)
+def test_no_line_of_prose_is_wider_than_one_of_code(text: Path) -> None:
+    lines = text.read_text(encoding="utf-8").splitlines()
+    assert not [line for line in lines if len(line) > 120 and " " in line and not line.startswith(("|", "    ", "!["))]
 
 
 def test_the_navigation_names_every_page_once() -> None:

@@ -90,7 +90,7 @@ class Task(BaseModel):
     pooling: Pooling = Field("mean", description="what stands for a text, likewise: first token, mean, or BERT's pooler")
     head: HeadKind = Field("linear", description="the head, likewise")
     max_length: int = Field(128, ge=4, le=8192, description="tokens of an input, likewise; longer ones are cut")
-    files: Files = Files()
+    files: Files = Field(Files(), description="names of files and labels, where they are not the usual ones")
     hub: Hub | None = Field(None, description="where it is downloaded from if no folder has it")
 
     @property
