@@ -87,7 +87,7 @@ class Task(BaseModel):
     range: tuple[Bound, Bound] | None = Field(None, description="lowest and highest score")
     metric: Metric = Field(description="what scores it, and what chooses epochs on dev: see below")
     encoding: Encoding = Field("cross", description="how recipes that set none read a pair: as one input or as two")
-    pooling: Pooling = Field("mean", description="what stands for a text, likewise: first token, mean, or BERT's pooler")
+    pooling: Pooling = Field("mean", description="what stands for a text, likewise: first token, mean, or pooler")
     head: HeadKind = Field("linear", description="the head, likewise")
     max_length: int = Field(128, ge=4, le=8192, description="tokens of an input, likewise; longer ones are cut")
     files: Files = Field(Files(), description="names of files and labels, where they are not the usual ones")
