@@ -32,7 +32,8 @@ from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present
-from pipeline.training.devices import OneDevice, full_memory_explained, on_gpu, resolve_precision
+from pipeline.training.devices import OneDevice, on_gpu, resolve_precision
+from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.kept_models import Target, as_target, best_model, best_of, find_run, usable_artifacts
 from stages.predict import head_outputs

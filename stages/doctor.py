@@ -27,7 +27,8 @@ from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
-from pipeline.training.devices import available_bytes, hardware, on_gpu, resolve_precision
+from pipeline.training.devices import hardware, on_gpu, resolve_precision
+from pipeline.training.memory import free_bytes, free_host_bytes
 
 State = Literal["ok", "note", "problem"]
 
@@ -111,7 +112,7 @@ def _cores() -> Finding:
 
 
 def _memory() -> Finding:
-    free = psutil.virtual_memory().available if on_gpu() else available_bytes()
+    free = free_host_bytes()
     text = f"{free / _GIB:.1f} GiB free of {psutil.virtual_memory().total / _GIB:.1f}"
     if free < _LITTLE_MEMORY:
         return Finding(
@@ -131,14 +132,15 @@ def _allocator() -> Iterator[Finding]:
 
 
 def _device() -> Finding:
+    name = hardware(torch.cuda.device_count())
     if on_gpu():
-        return Finding("ok", "device", f"{hardware()}, {available_bytes() / _GIB:.1f} GiB free")
+        return Finding("ok", "device", f"{name}, {free_bytes() / _GIB:.1f} GiB free")
     if torch.cuda.is_available():
-        return Finding("note", "device", f"{hardware()}: ACCELERATE_USE_CPU forbids the GPU", "unset it to use the GPU")
+        return Finding("note", "device", f"{name}: ACCELERATE_USE_CPU forbids the GPU", "unset it to use the GPU")
     if Path("/proc/driver/nvidia/version").exists():
         remedy = "install the torch that fits the driver: https://pytorch.org/get-started/locally"
-        return Finding("note", "device", f"{hardware()}: torch {torch.__version__} does not see the NVIDIA GPU", remedy)
-    return Finding("ok", "device", hardware())
+        return Finding("note", "device", f"{name}: torch {torch.__version__} does not see the NVIDIA GPU", remedy)
+    return Finding("ok", "device", name)
 
 
 def _precision() -> Finding:

@@ -18,7 +18,8 @@ from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
 from pipeline.stats.paired import score_interval
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import full_memory_explained, make_accelerator, resolve_precision
+from pipeline.training.devices import make_accelerator, resolve_precision
+from pipeline.training.memory import full_memory_explained
 from stages.kept_models import target_of
 from stages.predict import predictions_of
 

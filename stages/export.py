@@ -22,7 +22,8 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import read_json
-from pipeline.training.devices import OneDevice, full_memory_explained
+from pipeline.training.devices import OneDevice
+from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from stages.kept_models import Target, target_of
 from stages.predict import ENSEMBLE, head_outputs

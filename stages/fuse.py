@@ -9,7 +9,8 @@ from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.training.devices import is_main_process, on_main_process
+from pipeline.system.process import is_main_process
+from pipeline.training.process_group import on_main_process
 from stages.extract import extract
 
 

@@ -28,9 +28,11 @@ from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError, make_all, writing
-from pipeline.training.devices import full_memory_explained, make_accelerator, on_main_process, resolve_precision
+from pipeline.training.devices import make_accelerator, resolve_precision
+from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Compute, mean_outputs
+from pipeline.training.process_group import on_main_process
 from stages.kept_models import Target, target_of
 
 ENSEMBLE = "ensemble:"

@@ -14,7 +14,9 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import make_accelerator, peak_memory_mb, process_count, reset_peak_memory
+from pipeline.training.devices import make_accelerator
+from pipeline.training.memory import peak_memory_mb, reset_peak_memory
+from pipeline.training.process_group import process_count
 
 
 def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False) -> RunRecord:

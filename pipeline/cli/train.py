@@ -136,7 +136,7 @@ def _is_since(record: RunRecord, begun: float) -> bool:
 def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> None:
     """Say on stderr where the backbone's own cosine beats what was just trained, unless the user chose the reading."""
     from pipeline.runs.untrained import untrained_cosine
-    from pipeline.training.devices import process_count
+    from pipeline.training.process_group import process_count
 
     if recipe.encoding or recipe.head or process_count() > 1:
         return

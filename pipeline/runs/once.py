@@ -4,7 +4,8 @@ from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from pipeline.runs.workspace import Workspace
-from pipeline.training.devices import full_memory_explained, on_main_process
+from pipeline.training.memory import full_memory_explained
+from pipeline.training.process_group import on_main_process
 
 Record = TypeVar("Record", covariant=True)
 

@@ -11,7 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError, raise_all
-from pipeline.training.devices import process_count
+from pipeline.training.process_group import process_count
 
 Key = TypeVar("Key", str, Task)
 

@@ -25,8 +25,8 @@ from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST, explained_rows, most_explaining
-from pipeline.training.devices import on_main_process
 from pipeline.training.predict import mean_outputs
+from pipeline.training.process_group import on_main_process
 
 ROWS = 2000
 """Training rows that a probe reads; of more, a sample."""

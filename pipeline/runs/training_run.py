@@ -30,9 +30,11 @@ from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction, load_metric
 from pipeline.system.atomic import check_writable
+from pipeline.system.process import is_main_process
 from pipeline.training.checkpoint import Progress
-from pipeline.training.devices import check_memory, is_main_process, make_accelerator
+from pipeline.training.devices import make_accelerator
 from pipeline.training.fit import Loss, TrainingData, fit
+from pipeline.training.memory import check_memory
 from pipeline.training.mixing import mixed
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
 from pipeline.training.predict import Extend

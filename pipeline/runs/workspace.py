@@ -33,7 +33,8 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import announce
 from pipeline.system.version import VERSION
-from pipeline.training.devices import hardware, process_count, processor, resolve_precision
+from pipeline.training.devices import hardware, processor, resolve_precision
+from pipeline.training.process_group import process_count
 
 T = TypeVar("T")
 
@@ -301,7 +302,7 @@ def provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "transformers", "adapters")},
         "platform": platform.platform(),
-        "hardware": hardware(),
+        "hardware": hardware(process_count()),
         "processor": processor(),
         "processes": process_count(),
     }

@@ -19,7 +19,7 @@ from torch.optim import AdamW
 from pipeline.models.backbone import hash_tensors
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import same_in_all_processes
+from pipeline.training.process_group import same_in_all_processes
 from pipeline.training.sharding import shared_as, whole
 
 _FORMAT = 2

@@ -24,8 +24,9 @@ from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import DeferredInterrupts
 from pipeline.training.checkpoint import Companion, Progress, Resumption, Scores, trainable
-from pipeline.training.devices import in_any_process, peak_memory_mb, reset_peak_memory
+from pipeline.training.memory import peak_memory_mb, reset_peak_memory
 from pipeline.training.optim import OPTIMIZERS, SCHEDULES, parameter_groups, peak_rates
+from pipeline.training.process_group import in_any_process
 from pipeline.training.progress import TrainingProgress
 from pipeline.training.sharding import copy_to_shard, whole
 from pipeline.training.surgery import Surgery

@@ -15,7 +15,8 @@ from pipeline.settings.study import Study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
-from pipeline.training.devices import is_main_process, process_count
+from pipeline.system.process import is_main_process
+from pipeline.training.process_group import process_count
 from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import Cosines, score_across
 from stages.compare.estimate import Duration, Estimate

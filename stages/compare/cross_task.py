@@ -22,8 +22,10 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import METHODS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import is_main_process, make_accelerator, on_main_process, wait_for_everyone
+from pipeline.system.process import is_main_process
+from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import objective_of
+from pipeline.training.process_group import on_main_process, wait_for_everyone
 
 Cosines = Mapping[str, Recipe]
 """The resolved recipes of the targets that a row scores by a cosine."""

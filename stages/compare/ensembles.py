@@ -19,7 +19,7 @@ from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.ensembling import BEST, choose, combine, value_of
 from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import on_main_process
+from pipeline.training.process_group import on_main_process
 from stages.ensemble import part_of, saved_predictions
 
 

@@ -24,7 +24,9 @@ from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
-from pipeline.training.devices import available_bytes, is_main_process, on_main_process
+from pipeline.system.process import is_main_process
+from pipeline.training.memory import free_host_bytes
+from pipeline.training.process_group import on_main_process
 from pipeline.training.progress import console
 from stages.compare.ensembles import EnsembleRun
 from stages.compare.estimate import Estimate
@@ -220,7 +222,7 @@ class Jobs:
         numbers = {job: number for number, job in enumerate(self.jobs)}
         workspace = self.workspace
         if pool.shares_memory:  # half of what is free is for caches; the rest for models and their training
-            share = available_bytes() / 2**31 / pool.at_once
+            share = free_host_bytes() / 2**31 / pool.at_once
             workspace = replace(workspace, cache_gb=min(workspace.cache_gb, share))
         running: dict[int, Job] = {}
         elsewhere: dict[Job, Ended] = {}

@@ -236,7 +236,7 @@ def test_the_hub_answers_fails_or_is_not_there(
 @pytest.mark.parametrize("topic", ["cores", "memory", "device", "precision"])
 def test_the_machine_itself_is_described(topic: str, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1000.0, 0.0, 0.0))
-    monkeypatch.setattr(doctor, "available_bytes", lambda: 2**20)
+    monkeypatch.setattr(doctor, "free_host_bytes", lambda: 2**20)
     seconds = {"torch.float32": 2.0, "torch.bfloat16": 0.5}
     monkeypatch.setattr(doctor, "_product_seconds", lambda _device, dtype: seconds[str(dtype)])
     monkeypatch.setattr(doctor.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")

@@ -19,7 +19,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
-from pipeline.training import devices
+from pipeline.training import process_group
 from pipeline.training.devices import make_accelerator
 from stages.compare.check import checked
 from stages.compare.compare import compare
@@ -221,10 +221,10 @@ def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
 
 @pytest.mark.parametrize("is_main", [True, False])
 def test_all_processes_take_what_the_main_one_finds(is_main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "process_count", lambda: 2)
-    monkeypatch.setattr(devices, "is_main_process", lambda: is_main)
-    monkeypatch.setattr(devices, "_group", lambda: None)
-    monkeypatch.setattr(devices, "broadcast_object_list", lambda outcome: outcome if is_main else [np.ones(2)])
+    monkeypatch.setattr(process_group, "process_count", lambda: 2)
+    monkeypatch.setattr(process_group, "is_main_process", lambda: is_main)
+    monkeypatch.setattr(process_group, "process_group", lambda: None)
+    monkeypatch.setattr(process_group, "broadcast_object_list", lambda outcome: outcome if is_main else [np.ones(2)])
     asked: list[str] = []
     features, rows = np.eye(40, 3), pd.DataFrame({"label": [0, 1] * 20})
 

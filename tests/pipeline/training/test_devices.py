@@ -1,12 +1,11 @@
-"""What ``auto`` comes to, and what memory is free."""
+"""What ``auto`` comes to, and what is said to compute."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from pipeline.runs.workspace import provenance
 from pipeline.system.errors import PipelineError
 from pipeline.training import devices
 
@@ -60,41 +59,19 @@ def test_a_gpu_that_is_to_be_left_alone_is(monkeypatch: pytest.MonkeyPatch) -> N
     assert devices.on_gpu()
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     assert not devices.on_gpu()
-    assert devices.hardware().startswith("CPU")
+    assert devices.hardware(1).startswith("CPU")
 
 
-def test_full_memory_is_explained_and_nothing_else() -> None:
-    with (
-        pytest.raises(PipelineError, match="memory is full: rest"),
-        devices.full_memory_explained("adapter sst", "rest"),
-    ):
-        raise torch.OutOfMemoryError("of 80 GB")
-    with pytest.raises(ValueError, match="other"), devices.full_memory_explained("adapter sst", "rest"):
-        raise ValueError("other")
+def test_a_record_names_the_gpus_that_trained_not_those_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "on_gpu", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "H100")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert provenance.__wrapped__()["hardware"] == "1 x H100"
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert provenance.__wrapped__()["hardware"] == "4 x H100"
 
 
 def test_processes_that_would_each_train_alone_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(PipelineError, match="2 processes were launched"):
         devices.make_accelerator("fp32")
-
-
-@pytest.mark.parametrize(
-    ("files", "free"),
-    [
-        ({}, 1000),  # no container
-        ({"memory.max": "max"}, 1000),
-        ({"memory.max": "700", "memory.current": "500", "memory.stat": "anon 300\ninactive_file 180\n"}, 380),
-        ({"memory.max": "700", "memory.current": "500", "memory.stat": "anon 300\n"}, 200),
-        ({"memory.max": "5000", "memory.current": "500", "memory.stat": ""}, 1000),
-    ],
-)
-def test_free_memory_is_what_the_container_has_left(
-    files: dict[str, str], free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(devices, "_CONTAINER", tmp_path)
-    monkeypatch.setattr(devices, "on_gpu", lambda: False)
-    monkeypatch.setattr(devices.psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    assert devices.available_bytes() == free
