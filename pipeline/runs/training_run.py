@@ -28,7 +28,7 @@ from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores,
 from pipeline.runs.seen import overlap_notes, seen_notes
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
-from pipeline.stats.metrics import Prediction, load_metric
+from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.training.checkpoint import Progress
@@ -211,8 +211,6 @@ class TrainingRun:
         fused = [each.manifest.task for each in adapters] if recipe.trainable == "fusion" else []
         frozen = [name for name in fused if not recipe.trains_own or name != self.task.name]
         hashes = adapter_hashes(encoder, frozen)
-        for part in self.parts.values():
-            load_metric(part.task.metric)  # its import takes seconds, which are not the run's
         tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
         starts = {}
         for name, test in tests.items() if recipe.score_start else ():

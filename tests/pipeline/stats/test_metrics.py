@@ -69,6 +69,15 @@ def test_the_metrics_are_evaluate_metrics() -> None:
 METRICS: dict[str, Metric] = {"sst": "accuracy", "quora": "accuracy", "sts": "pearson"}
 
 
+@pytest.mark.parametrize("metric", MEASURES)
+def test_evaluate_gives_the_same_numbers(metric: Metric) -> None:
+    generator = np.random.default_rng(0)
+    predictions, labels = generator.integers(3, size=50), generator.integers(3, size=50)
+    assert load_metric(metric).compute(predictions=predictions, references=labels) == {
+        metric: score(metric, predictions, labels)
+    }
+
+
 def test_both_overall_scores_are_those_that_the_papers_print() -> None:
     # Xu 2024, table 2 (test) prints the normalised one, Liu & Shen 2023, table 5 (dev) the plain one.
     _, normalised = overall({"sst": 0.548, "quora": 0.735, "sts": 0.815}, METRICS)
