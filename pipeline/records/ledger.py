@@ -376,6 +376,9 @@ class Ledger:
     ) -> None:
         """Write everything of a run, ``run.json`` last, and drop its checkpoint; ``predictions`` are by task."""
         folder = make_folder(self.folder(record.run))
+        # Of a run that is trained again: its old record does not go with the files that follow.
+        with writing(folder):
+            (folder / "run.json").unlink(missing_ok=True)
         write_table(pd.DataFrame(curve, dtype=object), folder / "curve.csv")
         for task, table in predictions.items():
             write_table(table, self._predictions_file(record.run, None if task == record.trained_on[0] else task))

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from pipeline.data.tables import write_table
 from pipeline.records.ledger import SCHEMA, Cost, Ledger, RunBusy, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import clear_leftovers
@@ -201,6 +202,24 @@ def test_run_json_is_written_last(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
     assert len(ledger.predictions(RUN)) == 2
     # The run can still be resumed.
     assert ledger.checkpoint_file(RUN).read_bytes() == b"state"
+
+
+@pytest.mark.parametrize("written", range(3))
+def test_a_run_that_is_made_again_is_never_half_the_old_one(
+    written: int, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.finish(record(), CURVE, PREDICTIONS)
+    tables = iter([write_table] * written)
+
+    def interrupted(table: pd.DataFrame, file: Path) -> None:
+        if (write := next(tables, None)) is None:
+            raise KeyboardInterrupt
+        write(table, file)
+
+    monkeypatch.setattr("pipeline.records.ledger.write_table", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ledger.finish(record(), CURVE[:1], {"sst": TABLE[:1]}, pd.DataFrame({"layer": [0], "weight": [1.0]}))
+    assert ledger.find(RUN) is None
 
 
 def test_finishing_drops_the_checkpoint_and_replaces_an_older_result(ledger: Ledger) -> None:
