@@ -1,7 +1,7 @@
 """AdamW's parameter groups, the peak learning rate of each parameter, and schedules."""
 
 import math
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -111,9 +111,9 @@ class StepCorrectedAdamW(torch.optim.AdamW):
         whole, alike = self.param_groups, []
         for group in whole:
             by_step: dict[float, list[Tensor]] = {}
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    by_step.setdefault(self._steps(parameter), []).append(parameter)
+            updated = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for parameter, taken in zip(updated, self._steps(updated), strict=True):
+                by_step.setdefault(taken, []).append(parameter)
             for taken, own in by_step.items():
                 epsilon = self._epsilon / math.sqrt(1 - self._beta2 ** (taken + 1))
                 settings = {"params": own, "eps": epsilon, "weight_decay": 0.0}  # PyTorch would decay before the step
@@ -124,15 +124,17 @@ class StepCorrectedAdamW(torch.optim.AdamW):
         finally:
             self.param_groups = whole
         for taken, group, decay in alike:
-            for parameter in group["params"] if decay else ():
-                if self._steps(parameter) > taken:  # not where fp16 overflowed
+            decayed = group["params"] if decay else []
+            for parameter, now in zip(decayed, self._steps(decayed), strict=True):
+                if now > taken:  # not where fp16 overflowed
                     parameter.mul_(1 - group["lr"] * decay)
         return loss
 
-    def _steps(self, parameter: Tensor) -> float:
-        """The steps that a parameter has taken."""
-        state = self.state.get(parameter)
-        return float(state["step"]) if state else 0.0
+    def _steps(self, parameters: Sequence[Tensor]) -> list[float]:
+        """The steps that each parameter has taken; a GPU is asked, and so waited for, once."""
+        steps = {parameter: state["step"] for parameter in parameters if (state := self.state.get(parameter))}
+        taken = dict(zip(steps, torch.stack([*steps.values()]).tolist(), strict=True)) if steps else {}
+        return [taken.get(parameter, 0.0) for parameter in parameters]
 
 
 OPTIMIZERS: dict[AdamCorrection, type[torch.optim.AdamW]] = {"moments": torch.optim.AdamW, "step": StepCorrectedAdamW}
