@@ -1,30 +1,29 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
-import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
 
-from pipeline.data.batches import Piece, inputs_of, padding_worth_a_pass, training_batches
 from pipeline.data.sample import at_most
 from pipeline.data.task_data import TaskData
-from pipeline.data.tokens import TokenisedSplit, in_random_order, joined
 from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
-from pipeline.models.prefix_cache import PrefixCache
-from pipeline.models.transfer_model import MultitaskModel, TransferModel
+from pipeline.models.transfer_model import MultitaskModel
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.records.store import Artifact, Manifest
+from pipeline.runs.batching import Batching
+from pipeline.runs.build import Built
+from pipeline.runs.identity import identity_of
 from pipeline.runs.initial import Chooser, InitialModel, initial_model
+from pipeline.runs.losses import loss_of
 from pipeline.runs.once import get_or_train
 from pipeline.runs.request import RunRequest, resolve_parts
-from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again, splits_of
+from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again
 from pipeline.runs.seen import overlap_notes, seen_notes
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
 from pipeline.runs.workspace import Workspace, provenance
@@ -33,23 +32,16 @@ from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
-from pipeline.training.fit import Loss, TrainingData, fit
+from pipeline.training.fit import TrainingData, fit
 from pipeline.training.memory import check_memory
-from pipeline.training.mixing import mixed
-from pipeline.training.objectives import Objective, balanced_weights, objective_of
-from pipeline.training.predict import Extend
 from pipeline.training.sharding import check_sharding
 from pipeline.training.surgery import Surgery, weighting_of
-from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS, Terms, loss_with, terms_of
-from pipeline.training.terms.term import Regularised, divergence_of
+from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
 from pipeline.training.tracking import tracking
 
 _KEEPS_WEIGHTS = frozenset({"frozen"})
 """Kinds of runs that keep their weights unasked: those of a head are few. A study makes a whole model for every task
 and seed, and for every ordered pair of tasks; to keep them all would fill disks."""
-
-_POOLED = frozenset({"prefix-tuning", "unipelt"})
-"""Kinds of adapters whose numbers of all layers are in one tensor."""
 
 
 class TrainingRun:
@@ -89,65 +81,10 @@ class TrainingRun:
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        smart = self.recipe.smart
-        in_turn, is_adapter = self.request.in_turn, self.request.kind == "adapter"
-        probed = bool(self.request.adapters) and not in_turn and (is_adapter or self.recipe.probes_sources)
-        return {
-            "kind": self.request.kind,
-            "tasks": {
-                name: {
-                    "meaning": part.task.meaning,
-                    "recipe": part.recipe.identity,
-                    "data": self.data[name].fingerprint,
-                }
-                for name, part in self.parts.items()
-            },
-            "seed": self.request.seed,
-            "backbone": self.backbone.identity,
-            # The digest of a source's contents, not its name: what counts is what was built on.
-            "sources": [
-                {"task": source.task, "digest": source.digest} for source in self.sources(self.request.adapters)
-            ],
-            # A warm-started adapter has the same sources, of which it may start as none.
-            **({"start": "in turn"} if in_turn else {}),
-            # Probes for a head that is a cosine once read what a linear one would.
-            **({"probe": "cosine"} if probed and self.recipe.head == "cosine" else {}),
-            # SMART's direction once got smaller with the number of rows that were computed at once.
-            **({"ascent": "sum"} if smart.weight and smart.direction == "reference" else {}),
-            # The fresh head of a model that starts as another's was once drawn by the seed alone.
-            **({"head": "own draw"} if self._may_start else {}),
-            # Joint training once began with fresh heads for all tasks, those tuned on before too.
-            **({"heads": "kept"} if self.request.kind == "multitask" and self.request.start is not None else {}),
-            # Gates that are vectors once decayed towards zero.
-            **({"gates": "without decay"} if self._has_vector_gates else {}),
-            # AdapterHub's prefixes once kept the layers below the lowest one from being frozen.
-            **({"below": "frozen"} if self._begins_above and self.recipe.adapter.kind in _POOLED else {}),
-            # ModernBERT's last LayerNorm was once taken for one below its layers.
-            **({"norms": "last"} if self._begins_above and self._trains_last_norm else {}),
-        }
-
-    @property
-    def _has_vector_gates(self) -> bool:
-        recipe = self.recipe
-        return recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.gate == "vector"
-
-    @property
-    def _begins_above(self) -> bool:
-        """Whether the lowest layer has no adapter."""
-        return self.recipe.has_modules and 0 in self.recipe.adapter.drop_layers
-
-    @property
-    def _trains_last_norm(self) -> bool:
-        return self.recipe.bottleneck.train_layernorm and self.workspace.family == "modernbert"
-
-    @property
-    def _may_start(self) -> bool:
-        """Whether its model starts as another's, or may do so, with a fresh head."""
-        request, recipe = self.request, self.recipe
-        if request.start is not None:
-            return request.start.kind != "frozen"
-        is_warm = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
-        return bool(request.adapters) and (request.kind == "adapter" or is_warm)
+        request, workspace = self.request, self.workspace
+        return identity_of(
+            request, self.parts, self.data, self.sources(request.adapters), self.backbone, workspace.family
+        )
 
     @cached_property
     def name(self) -> str:
@@ -192,56 +129,28 @@ class TrainingRun:
         return record
 
     def _train(self, accelerator: Accelerator) -> None:
-        recipe, ledger, seed = self.recipe, self.workspace.ledger, self.request.seed
         scorings = {
             name: Scoring(part.task, self.data[name].dev, part.recipe, self.backbone, accelerator, self.data[name].test)
             for name, part in self.parts.items()
         }
-        rows, scoring = self.data[self.task.name].train, scorings[self.task.name]
-        chooser = Chooser(self.request, self.parts, rows, scoring, self.backbone, self.workspace, self.title)
-        start = initial_model(self.request, self.parts, self.backbone, ledger, self.name, chooser.choose)
-        built, adapters = start.built, start.adapters
-        model = built.model
-        if accelerator.is_main_process and self.request.adapters and not self.workspace.held_out:
-            for note in seen_notes(self.task, scoring.rows, self.sources(adapters), self.workspace):
-                self.workspace.tell_once(f"note: {note}")
+        start = self._initial_model(scorings[self.task.name])
+        model = start.built.model
         combine = self._surgery(model)
-        data = self._training_data(model, scorings, accelerator)
+        data = self._batching(accelerator).training_data(model, scorings)
         encoder = model.of(self.task.name).backbone
-        fused = [each.manifest.task for each in adapters] if recipe.trainable == "fusion" else []
-        frozen = [name for name in fused if not recipe.trains_own or name != self.task.name]
-        hashes = adapter_hashes(encoder, frozen)
+        hashes = adapter_hashes(encoder, self._frozen(start.adapters))
         tests = {name: scoring.test for name, scoring in scorings.items() if scoring.test is not None}
         starts = {}
-        for name, test in tests.items() if recipe.score_start else ():
+        for name, test in tests.items() if self.recipe.score_start else ():
             own = model.of(name).to(accelerator.device)
             scorings[name].choose_threshold(own)
             starts[name] = test.value(test.predict(own))
-
-        loss, terms = self._loss(model, accelerator.device)
         evaluations = Evaluations(model, scorings)
-        fitted = fit(
-            model,
-            recipe=recipe,
-            seed=seed,
-            data=mixed(data, {name: len(rows.train) for name, rows in self.data.items()}, recipe, seed),
-            loss=loss,
-            evaluate=evaluations,
-            metric=self.task.metric if len(self.parts) == 1 else "mean",
-            accelerator=accelerator,
-            title=self.title,
-            penalties=(*built.penalties, *terms.of_weights),
-            without_decay=built.without_decay,
-            pretrained=self.backbone.tensor_names,
-            combine=combine,
-            companions=(*terms.of_outputs, *self._train_scores(model, accelerator)),
-            checkpoint_file=ledger.checkpoint_file(self.name),
-            checkpoint_seconds=self.workspace.checkpoint_seconds,
-        )
+        fitted = self._fit(start.built, data, evaluations, combine, accelerator)
         best = evaluations.best(fitted)
         # Once, and after all choices; the model holds the kept weights.
         tested = {name: test.predict(model.of(name)) for name, test in tests.items()}
-        earlier = ledger.lineage(self.request.start) if self.request.kind == "sequential" else []
+        earlier = self.workspace.ledger.lineage(self.request.start) if self.request.kind == "sequential" else []
         scored = {step.task: score_again(encoder, step, self.workspace, accelerator) for step in earlier}
         unchanged = {} if self.request.start else unchanged_parts(encoder, self.backbone, hashes)
         if accelerator.is_main_process:
@@ -251,6 +160,53 @@ class TrainingRun:
             }
             self._finish(start, fitted, scored, scorings[self.task.name], hashes, unchanged)
         accelerator.wait_for_everyone()
+
+    def _initial_model(self, scoring: Scoring) -> InitialModel:
+        """The model before its first step, and a note of what its sources have seen of the rows that choose."""
+        request, workspace, rows = self.request, self.workspace, self.data[self.task.name].train
+        chooser = Chooser(request, self.parts, rows, scoring, self.backbone, workspace, self.title)
+        start = initial_model(request, self.parts, self.backbone, workspace.ledger, self.name, chooser.choose)
+        if is_main_process() and request.adapters and not workspace.held_out:
+            for note in seen_notes(self.task, scoring.rows, self.sources(start.adapters), workspace):
+                workspace.tell_once(f"note: {note}")
+        return start
+
+    def _batching(self, accelerator: Accelerator) -> Batching:
+        tokenizer, cache_bytes = self.backbone.tokenizer, self.workspace.cache_gb * 2**30
+        return Batching(self.parts, self.data, tokenizer, self.request.seed, cache_bytes, accelerator)
+
+    def _frozen(self, adapters: Sequence[Artifact]) -> list[str]:
+        """The adapters of a fusion that stay as they are."""
+        fused = [each.manifest.task for each in adapters] if self.recipe.trainable == "fusion" else []
+        return [name for name in fused if not self.recipe.trains_own or name != self.task.name]
+
+    def _fit(
+        self,
+        built: Built,
+        data: TrainingData,
+        evaluations: Evaluations,
+        combine: Surgery | None,
+        accelerator: Accelerator,
+    ) -> Progress:
+        loss, terms = loss_of(self.parts, self.data, built.model, self.backbone, accelerator.device)
+        return fit(
+            built.model,
+            recipe=self.recipe,
+            seed=self.request.seed,
+            data=data,
+            loss=loss,
+            evaluate=evaluations,
+            metric=self.task.metric if len(self.parts) == 1 else "mean",
+            accelerator=accelerator,
+            title=self.title,
+            penalties=(*built.penalties, *terms.of_weights),
+            without_decay=built.without_decay,
+            pretrained=self.backbone.tensor_names,
+            combine=combine,
+            companions=(*terms.of_outputs, *self._train_scores(built.model, accelerator)),
+            checkpoint_file=self.workspace.ledger.checkpoint_file(self.name),
+            checkpoint_seconds=self.workspace.checkpoint_seconds,
+        )
 
     def _train_scores(self, model: MultitaskModel, accelerator: Accelerator) -> list[TrainScores]:
         """What scores training rows, if that is asked for."""
@@ -262,42 +218,6 @@ class TrainingRun:
             for name, part in self.parts.items()
         }
         return [TrainScores(model, scorings)]
-
-    def _loss(self, model: MultitaskModel, device: torch.device) -> tuple[Loss, Terms]:
-        """The loss of a piece, weighted by its task, and the terms in it."""
-
-        def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
-            return model(piece.task, **inputs_of(piece.batch))
-
-        losses = {name: self._objective(name, device).loss for name in self.parts}
-
-        def objective(outputs: Tensor, piece: Piece) -> Tensor:
-            return losses[piece.task](outputs, piece.batch["labels"])
-
-        terms = terms_of(
-            Regularised(
-                self.recipe,
-                model,
-                forward,
-                lambda name: divergence_of(self.parts[name].task, self.parts[name].recipe),
-                lambda name: model.of(name).backbone,
-                self.backbone.tensor_names,
-            )
-        )
-        regularised = loss_with(forward, objective, terms.of_outputs)
-
-        def loss(model: nn.Module, piece: Piece) -> Tensor:
-            return regularised(model, piece) * self.parts[piece.task].recipe.joint.loss_weight
-
-        return loss, terms
-
-    def _objective(self, name: str, device: torch.device) -> Objective:
-        """The objective of a task, with the class weights of its training rows on ``device``."""
-        part, weights = self.parts[name], None
-        if part.recipe.class_weights == "balanced":
-            labels = self.data[name].train["label"].to_numpy()
-            weights = balanced_weights(labels, part.task.outputs).to(device)
-        return objective_of(part.task, part.recipe, weights)
 
     def _surgery(self, model: MultitaskModel) -> Surgery | None:
         """What combines the tasks' gradients, if there is anything to combine; and whether memory is enough for it."""
@@ -312,66 +232,6 @@ class TrainingRun:
             return None
         check_memory(model, self.title, held=(len(self.parts) - 1) * sum(parameter.nbytes for parameter in shared))
         return Surgery(weighting_of(surgery, len(self.parts)), model.parameters())
-
-    def _training_data(
-        self, model: MultitaskModel, scorings: Mapping[str, Scoring], accelerator: Accelerator
-    ) -> dict[str, TrainingData]:
-        """The training data of each task.
-
-        A single task has a cache of what frozen layers compute: for dev, which is read after every epoch, in its
-        scoring, and with the memory left for train.
-        """
-        tokenizer = self.backbone.tokenizer
-        splits = {
-            name: splits_of(self.data[name].train, part.recipe, tokenizer, part.recipe.pairs.order == "random")
-            for name, part in self.parts.items()
-        }
-        extend = None
-        if len(self.parts) == 1:
-            name, recipe, bound = self.task.name, self.recipe, self.workspace.cache_gb * 2**30
-            cache = partial(
-                PrefixCache,
-                model.of(name),
-                batch_size=2 * recipe.batch_size,
-                pad_token_id=tokenizer.pad_token_id,
-                accelerator=accelerator,
-            )
-            dev = cache(joined(scorings[name].splits), max_bytes=bound)
-            scorings[name].extend = dev.extend
-            # Rows that are read once are not worth caching, and SMART runs all layers, on perturbed embeddings.
-            again = recipe.epochs_over(len(self.data[name].train)) > 1 and not recipe.smart.weight
-            train = cache(joined(splits[name]), max_bytes=bound - dev.bytes if again else 0)
-            extend = train.extend if train.bytes else None
-        return {name: self._batches(model.of(name), name, own, accelerator, extend) for name, own in splits.items()}
-
-    def _batches(
-        self,
-        model: TransferModel,
-        name: str,
-        splits: Sequence[TokenisedSplit],
-        accelerator: Accelerator,
-        extend: Extend | None,
-    ) -> TrainingData:
-        """The batches of one task; ``extend`` adds to each piece what is known of its inputs."""
-        recipe, seed, pad_token_id = self.parts[name].recipe, self.request.seed, self.backbone.tokenizer.pad_token_id
-        pieces, rows = recipe.gradient_accumulation_steps * accelerator.num_processes, len(splits[0])
-        # What a cache extends keeps its padding.
-        worth = model.most_padding if extend is None else padding_worth_a_pass
-        most_padding = worth(accelerator.device, recipe.precision)
-
-        def of_epoch(epoch: int) -> TokenisedSplit:
-            return splits[0] if len(splits) == 1 else in_random_order(splits[0], splits[1], seed, epoch)
-
-        return TrainingData(
-            batches=lambda epoch, first: (
-                [Piece(part if extend is None else extend(part)) for part in batch]
-                for batch in training_batches(
-                    of_epoch(epoch), recipe.batch_size, pieces, seed, epoch, pad_token_id, first, most_padding
-                )
-            ),
-            batches_per_epoch=recipe.steps_over(rows),
-            epochs=recipe.epochs_over(rows),
-        )
 
     def _scored(
         self, scoring: Scoring, prediction: Prediction, tested: Prediction | None, start: float | None

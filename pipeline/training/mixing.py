@@ -111,14 +111,23 @@ RULES: dict[Mixing, Rule] = {
 }
 
 
-def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Recipe, seed: int) -> TrainingData:
-    """Joint training over ``parts``, the data of each task by itself; a step's pieces say whose they are.
+@dataclass(frozen=True)
+class TaskBatches:
+    """The batches of one task: ``of_pass(number, first)`` yields those of a pass over its rows, from ``first`` on."""
+
+    of_pass: Callable[[int, int], Iterator[list[Piece]]]
+    count: int
+    """Batches of a pass."""
+
+
+def mixed(parts: Mapping[str, TaskBatches], rows: Mapping[str, int], recipe: Recipe, seed: int) -> TrainingData:
+    """Joint training over ``parts``, the batches of each task; a step's pieces say whose they are.
 
     Args:
         rows: training rows of each task.
         recipe: resolved; its mixing rule, steps an epoch and epochs hold for all tasks together.
     """
-    each = {task: part.batches_per_epoch for task, part in parts.items()}
+    each = {task: part.count for task, part in parts.items()}
     steps = recipe.joint_steps(each)
     epochs = recipe.epochs_of(steps)
     order = list(RULES[recipe.joint.mixing](Joint(each, rows, steps, epochs, seed, recipe.joint.temperature)))
@@ -132,7 +141,7 @@ def mixed(parts: Mapping[str, TrainingData], rows: Mapping[str, int], recipe: Re
             for task in step:
                 passes, batch = divmod(seen[task], each[task])
                 if task not in running or batch == 0:
-                    running[task] = parts[task].batches(1 + passes, batch)
+                    running[task] = parts[task].of_pass(1 + passes, batch)
                 pieces += [replace(piece, task=task) for piece in next(running[task])]
                 seen[task] += 1
             yield pieces

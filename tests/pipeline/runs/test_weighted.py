@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pipeline.records.ledger import RunRecord
-from pipeline.runs import training_run
+from pipeline.runs import losses
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
@@ -43,14 +43,14 @@ def share_of_the_rare(workspace: Workspace, record: RunRecord) -> float:
 def weights_in(run: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, torch.Tensor | None]:
     """The class weights that a run's loss has, by task."""
     found = {}
-    original = training_run.objective_of
+    original = losses.objective_of
 
     def remember(task: Any, recipe: Recipe, weights: torch.Tensor | None = None) -> Any:
         found[task.name] = weights
         return original(task, recipe, weights)
 
     with monkeypatch.context() as patched:
-        patched.setattr(training_run, "objective_of", remember)
+        patched.setattr(losses, "objective_of", remember)
         run()
     return found
 

@@ -13,7 +13,7 @@ from pipeline.settings.parts import Mixing
 from pipeline.settings.recipe import Recipe
 from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import RULES as BY_NAME
-from pipeline.training.mixing import Joint, annealed_alpha, mixed, probabilities, sampled
+from pipeline.training.mixing import Joint, TaskBatches, annealed_alpha, mixed, probabilities, sampled
 
 COUNTS = {"large": 7, "small": 3, "middle": 4}
 EPOCHS = 6
@@ -24,14 +24,14 @@ ROWS = {"sst": 8544, "quora": 141498, "sts": 6040}
 Step = list[tuple[str, list[int]]]
 
 
-def numbered(count: int) -> TrainingData:
+def numbered(count: int) -> TaskBatches:
     """Batches that say which they are: pass and number, in two pieces."""
 
     def batches(epoch: int, first: int) -> Iterator[list[Piece]]:
         for number in range(first, count):
             yield [Piece({"rows": torch.tensor([epoch, number, piece])}) for piece in range(2)]
 
-    return TrainingData(batches, count, epochs=1)
+    return TaskBatches(batches, count)
 
 
 def joint(
@@ -100,7 +100,7 @@ def test_one_task_alone_is_that_task(rule: str) -> None:
     assert alone.batches_per_epoch == 7
     for epoch in range(1, EPOCHS + 1):
         rows = [[rows for _, rows in step] for step in steps(alone, epoch)]
-        assert rows == [[piece.batch["rows"].tolist() for piece in step] for step in plain.batches(epoch, 0)]
+        assert rows == [[piece.batch["rows"].tolist() for piece in step] for step in plain.of_pass(epoch, 0)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""What identifies a training run: everything that its numbers depend on. Its name is a hash of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pipeline.data.task_data import TaskData
+from pipeline.data.tasks import Task
+from pipeline.models.backbone import Backbone
+from pipeline.records.ledger import SourceRun
+from pipeline.runs.request import Part, RunRequest
+from pipeline.settings.recipe import Recipe
+
+
+class Facts(NamedTuple):
+    """What a correction may depend on."""
+
+    request: RunRequest
+    recipe: Recipe
+    family: str
+    """Of the backbone."""
+
+
+class Correction(NamedTuple):
+    """A change of the code that changed numbers. The runs that it concerns got new names, all others kept theirs."""
+
+    key: str
+    value: str
+    concerns: Callable[[Facts], bool]
+    before: str
+    """What was wrong."""
+
+
+def identity_of(
+    request: RunRequest,
+    parts: Mapping[str, Part[Task]],
+    data: Mapping[str, TaskData],
+    sources: Sequence[SourceRun],
+    backbone: Backbone,
+    family: str,
+) -> dict[str, Any]:
+    """The identity of the run that ``request`` asks for.
+
+    Args:
+        parts: its parts, resolved, by task.
+        data: the rows of each task.
+        sources: what the run builds on. The digest of a source's contents identifies it, not its name.
+    """
+    recipe = next(iter(parts.values())).recipe
+    facts = Facts(request, recipe, family)
+    return {
+        "kind": request.kind,
+        "tasks": {
+            name: {"meaning": part.task.meaning, "recipe": part.recipe.identity, "data": data[name].fingerprint}
+            for name, part in parts.items()
+        },
+        "seed": request.seed,
+        "backbone": backbone.identity,
+        "sources": [{"task": source.task, "digest": source.digest} for source in sources],
+        # A warm-started adapter has the same sources, and may start from none of them.
+        **({"start": "in turn"} if request.in_turn else {}),
+        **{each.key: each.value for each in _CORRECTIONS if each.concerns(facts)},
+    }
+
+
+def _probes_cosine(facts: Facts) -> bool:
+    request, recipe = facts.request, facts.recipe
+    probed = bool(request.adapters) and not request.in_turn and (request.kind == "adapter" or recipe.probes_sources)
+    return probed and recipe.head == "cosine"
+
+
+def _may_start_as_another(facts: Facts) -> bool:
+    """Whether the model starts as another's, or may do so, with a fresh head."""
+    request, recipe = facts.request, facts.recipe
+    if request.start is not None:
+        return request.start.kind != "frozen"
+    is_warm = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
+    return bool(request.adapters) and (request.kind == "adapter" or is_warm)
+
+
+def _has_vector_gates(facts: Facts) -> bool:
+    recipe = facts.recipe
+    return recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.gate == "vector"
+
+
+def _begins_above(facts: Facts) -> bool:
+    """Whether the lowest layer has no adapter."""
+    return facts.recipe.has_modules and 0 in facts.recipe.adapter.drop_layers
+
+
+_CORRECTIONS = (
+    Correction("probe", "cosine", _probes_cosine, "Probes read what a linear head would, for a cosine too."),
+    Correction(
+        "ascent",
+        "sum",
+        lambda facts: bool(facts.recipe.smart.weight) and facts.recipe.smart.direction == "reference",
+        "SMART's direction got smaller with the number of rows that were computed at once.",
+    ),
+    Correction(
+        "head",
+        "own draw",
+        _may_start_as_another,
+        "The fresh head of a model that starts as another's was drawn from the seed alone.",
+    ),
+    Correction(
+        "heads",
+        "kept",
+        lambda facts: facts.request.kind == "multitask" and facts.request.start is not None,
+        "Joint training drew fresh heads for all tasks, those that the model had been tuned on too.",
+    ),
+    Correction("gates", "without decay", _has_vector_gates, "Gates that are vectors decayed towards zero."),
+    Correction(
+        "below",
+        "frozen",
+        # Whose numbers of all layers are in one tensor.
+        lambda facts: _begins_above(facts) and facts.recipe.adapter.kind in ("prefix-tuning", "unipelt"),
+        "AdapterHub's prefixes kept the layers below the lowest one from being frozen.",
+    ),
+    Correction(
+        "norms",
+        "last",
+        lambda facts: _begins_above(facts) and facts.recipe.bottleneck.train_layernorm and facts.family == "modernbert",
+        "ModernBERT's last LayerNorm was taken for one below its layers.",
+    ),
+)
+"""To be emptied with the next ``SCHEMA`` of the ledger, which renames all runs."""

@@ -1,0 +1,60 @@
+"""The loss of a run: each task's objective, and the regularisers in it."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.data.batches import Piece, inputs_of
+from pipeline.data.task_data import TaskData
+from pipeline.data.tasks import Task
+from pipeline.models.backbone import Backbone
+from pipeline.models.transfer_model import MultitaskModel
+from pipeline.runs.request import Part
+from pipeline.training.fit import Loss
+from pipeline.training.objectives import Objective, balanced_weights, objective_of
+from pipeline.training.terms import Terms, loss_with, terms_of
+from pipeline.training.terms.term import Regularised, divergence_of
+
+
+def loss_of(
+    parts: Mapping[str, Part[Task]],
+    data: Mapping[str, TaskData],
+    model: MultitaskModel,
+    backbone: Backbone,
+    device: torch.device,
+) -> tuple[Loss, Terms]:
+    """The loss of a piece of a batch, times the weight of its task, and the regularising terms in it."""
+
+    def forward(model: Callable[..., Tensor], piece: Piece) -> Tensor:
+        return model(piece.task, **inputs_of(piece.batch))
+
+    losses = {name: _objective(part, data[name], device).loss for name, part in parts.items()}
+
+    def objective(outputs: Tensor, piece: Piece) -> Tensor:
+        return losses[piece.task](outputs, piece.batch["labels"])
+
+    terms = terms_of(
+        Regularised(
+            next(iter(parts.values())).recipe,  # in what regularises, the recipes agree
+            model,
+            forward,
+            lambda name: divergence_of(parts[name].task, parts[name].recipe),
+            lambda name: model.of(name).backbone,
+            backbone.tensor_names,
+        )
+    )
+    regularised = loss_with(forward, objective, terms.of_outputs)
+
+    def loss(model: nn.Module, piece: Piece) -> Tensor:
+        return regularised(model, piece) * parts[piece.task].recipe.joint.loss_weight
+
+    return loss, terms
+
+
+def _objective(part: Part[Task], data: TaskData, device: torch.device) -> Objective:
+    """The objective of a task, with the class weights of its training rows on ``device``."""
+    weights = None
+    if part.recipe.class_weights == "balanced":
+        weights = balanced_weights(data.train["label"].to_numpy(), part.task.outputs).to(device)
+    return objective_of(part.task, part.recipe, weights)
