@@ -73,13 +73,11 @@ def _may_start_as_another(facts: Facts) -> bool:
     request, recipe = facts.request, facts.recipe
     if request.start is not None:
         return request.start.kind != "frozen"
-    is_warm = recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
-    return bool(request.adapters) and (request.kind == "adapter" or is_warm)
+    return bool(request.adapters) and (request.kind == "adapter" or recipe.warm_starts_own)
 
 
 def _has_vector_gates(facts: Facts) -> bool:
-    recipe = facts.recipe
-    return recipe.trainable == "fusion" and recipe.fusion.form == "gated" and recipe.gated.gate == "vector"
+    return facts.recipe.fuses_as == "gated" and facts.recipe.gated.gate == "vector"
 
 
 def _begins_above(facts: Facts) -> bool:

@@ -127,10 +127,6 @@ class Chooser:
     def recipe(self) -> Recipe:
         return next(iter(self.parts.values())).recipe
 
-    @property
-    def _fuses(self) -> bool:
-        return self.recipe.trainable == "fusion"
-
     def choose(self) -> Choice:
         started = time.perf_counter()
         initial, scores = self._start()
@@ -156,17 +152,16 @@ class Chooser:
     @property
     def _is_probed(self) -> bool:
         """Whether linear probes choose the gates, and with them the sources."""
-        return self._fuses and self.recipe.fusion.form == "gated" and self.recipe.gated.start == "probe"
+        return self.recipe.fuses_as == "gated" and self.recipe.gated.start == "probe"
 
     def _start(self) -> tuple[Artifact | None, dict[str, dict[str, float]]]:
         """The adapter to start as, if any, and what :func:`choose_anchor` scored."""
         request, recipe = self.request, self.recipe
         if request.in_turn:
             return request.adapters[0], {}
-        if self._fuses and recipe.fusion.form == "anchored":
+        if recipe.fuses_as == "anchored":
             return choose_anchor(request.adapters, recipe, self.scoring, self.workspace)
-        is_warm = self._fuses and recipe.fusion.form == "gated" and recipe.gated.own == "warm"
-        if request.adapters and (request.kind == "adapter" or is_warm):
+        if request.adapters and (request.kind == "adapter" or recipe.warm_starts_own):
             start = choose_start(request.adapters, recipe, self.scoring, self.rows, self.backbone, self.title)
             return start, {}
         return None, {}
@@ -175,7 +170,7 @@ class Chooser:
         """The adapters that the model is built on, before probes choose among them: of a fusion the target's own, if it
         is there, and the best of the others."""
         adapters, recipe = self.request.adapters, self.recipe
-        if not self._fuses:
+        if recipe.fuses_as is None:
             return adapters
         others, most = [each for each in adapters if not self._is_own(each)], recipe.fusion.best
         if self._is_probed and len(self.rows) >= LEAST:

@@ -22,7 +22,7 @@ from pydantic import (
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
 from pipeline.settings import parts
-from pipeline.settings.parts import Count, Number, Part, Tokens
+from pipeline.settings.parts import Count, FusionForm, Number, Part, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
@@ -172,10 +172,19 @@ class Recipe(Part):
         return self.trainable == "adapter" and self.merge.rule != "none" and not self.merge.train
 
     @property
+    def fuses_as(self) -> FusionForm | None:
+        """The form of the fusion that it trains; None: it trains none."""
+        return self.fusion.form if self.trainable == "fusion" else None
+
+    @property
     def trains_own(self) -> bool:
         """Whether a fusion trains an adapter of the target's with it."""
-        gated = self.trainable == "fusion" and self.fusion.form == "gated"
-        return gated and self.gated.own in ("fresh", "warm", "trained")
+        return self.fuses_as == "gated" and self.gated.own in ("fresh", "warm", "trained")
+
+    @property
+    def warm_starts_own(self) -> bool:
+        """Whether that adapter is warm-started from another task's."""
+        return self.fuses_as == "gated" and self.gated.own == "warm"
 
     @property
     def fuses_own(self) -> bool:
@@ -185,8 +194,8 @@ class Recipe(Part):
     @property
     def probes_sources(self) -> bool:
         """Whether probes choose what a fusion starts with."""
-        gated = self.fusion.form == "gated" and (self.gated.start == "probe" or self.gated.own == "warm")
-        return self.trainable == "fusion" and (gated or self.fusion.best is not None)
+        chooses_gates = self.fuses_as == "gated" and self.gated.start == "probe"
+        return chooses_gates or self.warm_starts_own or (self.fuses_as is not None and self.fusion.best is not None)
 
     def changed(self, values: Mapping[str, Any]) -> Self:
         """The same recipe with ``values``, flat or in their parts, in place of its own."""
@@ -213,13 +222,13 @@ class Recipe(Part):
 
     @property
     def usual_epochs(self) -> int:
-        """What ``epochs`` of None means."""
+        """The number of epochs where ``epochs`` is not set."""
         return STANDARD_FUSION_EPOCHS if self.is_standard_fusion else EPOCHS[self.trainable]
 
     @property
     def is_standard_fusion(self) -> bool:
         """Whether it trains a fusion as published (Pfeiffer et al. 2021)."""
-        return self.trainable == "fusion" and self.fusion.form == "standard"
+        return self.fuses_as == "standard"
 
     def epochs_over(self, rows: int) -> int:
         """Passes over ``rows`` training rows: ``epochs``, or more where those are fewer than ``min_steps`` steps."""
@@ -232,7 +241,7 @@ class Recipe(Part):
 
     @property
     def least_steps(self) -> int:
-        """What ``min_steps`` of None means: whoever says how many epochs has said how long to train."""
+        """``min_steps``; where it is not set, the default, or none if ``epochs`` is given."""
         if self.min_steps is not None:
             return self.min_steps
         return MIN_STEPS if self.epochs is None else 0

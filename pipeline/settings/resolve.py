@@ -118,10 +118,10 @@ def _on_any_task(recipe: Recipe) -> dict[str, bool]:
         "ties_scale": recipe.merge.rule == "ties",
         "train_merged": recipe.merge.rule != "none",
         "fusion": fuses,
-        "gated": fuses and recipe.fusion.form == "gated",
+        "gated": recipe.fuses_as == "gated",
         "gate_rank": recipe.gated.gate == "matrix",
         "head_start": recipe.fuses_own,
-        "anchor": fuses and recipe.fusion.form == "anchored",
+        "anchor": recipe.fuses_as == "anchored",
         "standard": recipe.is_standard_fusion,
         "pretrained": full or recipe.trainable == "full+adapter",
         "second_encoder": full,
@@ -191,7 +191,7 @@ def _by_method(recipe: Recipe, has_weights: bool) -> dict[str, Any]:
         embeddings = None
     own_backbone = backbone if "full" in recipe.trainable and backbone != modules else None
     rates = {"learning_rate": own_backbone, "embedding_learning_rate": embeddings}
-    anchored = recipe.trainable == "fusion" and recipe.fusion.form == "anchored"
+    anchored = recipe.fuses_as == "anchored"
     merges = recipe.trainable == "adapter" and recipe.merge.rule != "none"
     # Where nothing trains, the start is all there is to score.
     usual_start = anchored or merges or (recipe.trainable == "head" and not has_weights)
