@@ -1,5 +1,6 @@
 """Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,6 +30,8 @@ from pipeline.system.reading import present, read_toml
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 _FOLDERS = ("runs", "ensembles")
 """What else stands in ``--reports``, beside a folder for each study."""
+_NAMED = 4
+"""Most rows with an equal number of trials that a sentence names one by one."""
 
 
 class Study(BaseModel):
@@ -221,13 +224,18 @@ class Study(BaseModel):
     @property
     def unequal_trials(self) -> str:
         """A sentence, if the rows do not have as many trials each; else empty."""
-        trials = {self.title(name): self.trials_on_target(name) for name in self.methods}
-        if len({*trials.values()}) < 2:
+        titles = defaultdict[int, list[str]](list)
+        for name in self.methods:
+            titles[self.trials_on_target(name)].append(self.title(name))
+        if len(titles) < 2:
             return ""
-        return (
-            f"Rows were not tuned alike (trials: {', '.join(f'{title} {count}' for title, count in trials.items())}):"
-            " the best of more trials scores higher by chance alone."
-        )
+        groups = [(", ".join(own), count) for count, own in sorted(titles.items())]
+        most = max(titles, key=lambda count: len(titles[count]))
+        if len(titles[most]) > _NAMED:
+            others = f"the {len(titles[most])} others", most
+            groups = [*(group for group in groups if group[1] != most), others]
+        trials = "; ".join(f"{rows} {count}" for rows, count in groups)
+        return f"Rows were not tuned alike (trials: {trials}): the best of more trials scores higher by chance alone."
 
     def trials_on_target(self, name: str) -> int:
         """Runs on a target that a row is chosen from: its trials, and those of what it starts from or fuses there.
