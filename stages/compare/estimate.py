@@ -69,9 +69,11 @@ class Estimate:
         weights = record.identity.get("backbone", {}).get("weights")
         if weights is None or record.run in self._runs or METHODS[record.kind].is_ensemble:
             return
+        train = {task: record.scores[task].train_rows for task in record.trained_on}
+        if min(train.values()) <= 0:  # nothing was trained, as in a pruned fusion
+            return
         self._runs[record.run] = weights
         scores, cost = [record.scores[task] for task in record.trained_on], record.cost
-        train = {task: record.scores[task].train_rows for task in record.trained_on}
         work = _work(record.recipe, train, [score.rows for score in scores])
         training = min(work.trained / cost.examples_per_second, cost.seconds) if cost.examples_per_second else 0.0
         spent = [[work.training, work.scored], [training, cost.seconds - training]]

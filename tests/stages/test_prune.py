@@ -11,10 +11,12 @@ from pipeline.cli.printing import print_run
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
+from stages.compare.compare import dry_run
 from stages.extract import extract
 from stages.fuse import fuse
 from stages.predict import predict
 from stages.prune import prune, shares_of
+from tests.stages.compare.small import study
 
 
 @pytest.fixture
@@ -81,3 +83,10 @@ def test_what_cannot_be_pruned_is_refused(fused, workspace) -> None:  # type: ig
     adapter = fused.sources[0].run
     with pytest.raises(PipelineError, match=f"no fusion {adapter} of 'films'"):
         prune("films", workspace, keep=1, using=adapter)
+
+
+def test_a_pruned_fusion_says_nothing_of_how_long_a_study_takes(fused: RunRecord, workspace: Workspace) -> None:
+    asked = study(methods=["adapter", "fusion"], sources=["meals", "pairs"])
+    before = dry_run(asked, dataclasses.replace(workspace))
+    prune("films", workspace, keep=2)
+    assert dry_run(asked, dataclasses.replace(workspace)) == before
