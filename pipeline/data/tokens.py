@@ -42,9 +42,14 @@ class Tokenizer:
     def hash(self) -> str:
         """Of the whole content: vocabulary, normaliser, special tokens. A cased and an uncased BERT share a class."""
         content = json.loads(self.fast.backend_tokenizer.to_str())
-        # Truncation and padding are set at each call; they are no part of the tokenizer.
+        # Set at each call, so what stands here is of the last one.
         content.pop("truncation", None)
         content.pop("padding", None)
+        # Only transformers knows these. Left out at their defaults, so that runs keep their names.
+        if self.fast.truncation_side != "right":
+            content["truncation_side"] = self.fast.truncation_side
+        if self.fast.split_special_tokens:
+            content["split_special_tokens"] = True
         return sha256_text(canonical_json(content))
 
     @property
@@ -135,7 +140,8 @@ def tokenise(
 
     A pair longer than ``max_length`` loses tokens of its longer sentence first, so that both stay. Of a single text,
     ``head`` keeps the beginning; ``head-and-tail`` keeps a quarter from the beginning and the rest from the end, where
-    reviews often state their opinion (Sun et al. 2019, section 5.3.1).
+    reviews often state their opinion (Sun et al. 2019, section 5.3.1). A tokenizer whose ``truncation_side`` is left
+    cuts pairs, and texts under ``head``, at their beginning instead.
     """
     columns = ["text_a", "text_b"] if "text_b" in rows else ["text_a"]
     siamese = encoding == "siamese" and len(columns) == 2

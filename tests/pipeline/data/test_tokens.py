@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pipeline.data.batches import training_batches
 from pipeline.data.tokens import Picked, TokenisedSplit, Tokenizer, tokenise
 from pipeline.models.backbone import open_backbone
 from pipeline.system import streams
+from pipeline.system.atomic import canonical_json, sha256_text
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "good", "bad", "film", "Film", "is", "it", "Good"]
 CLS, SEP, UNK = WORDS.index("[CLS]"), WORDS.index("[SEP]"), WORDS.index("[UNK]")
@@ -35,10 +37,12 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Tokenizer]:
-    def tokenizer(words: list[str] = WORDS, lower: bool = False, token_types: bool = True) -> Tokenizer:
+    def tokenizer(
+        words: list[str] = WORDS, lower: bool = False, token_types: bool = True, **settings: Any
+    ) -> Tokenizer:
         file = tmp_path_factory.mktemp("vocabulary") / "vocab.txt"
         file.write_text("\n".join(words) + "\n")
-        return Tokenizer(BertTokenizerFast(vocab_file=str(file), do_lower_case=lower), token_types)
+        return Tokenizer(BertTokenizerFast(vocab_file=str(file), do_lower_case=lower, **settings), token_types)
 
     return tokenizer
 
@@ -53,7 +57,9 @@ class Counting:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.fast, self.calls = tokenizer.fast, 0
-        self.backend_tokenizer = tokenizer.fast.backend_tokenizer
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.fast, name)
 
     def __call__(self, *texts: list[str], **settings: object) -> object:
         self.calls += 1
@@ -147,6 +153,56 @@ def test_the_same_tokenizer_has_the_same_hash_and_a_cased_one_another(tmp_path: 
     # Truncating leaves its mark on a fast tokenizer, but not on what it is.
     before = arrays(tokenise(ROWS, cased, "cross", 4))
     assert before == arrays(tokenise(ROWS, again, "cross", 4)) != arrays(tokenise(ROWS, uncased, "cross", 4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "are_equal"),
+    [
+        ({"truncation_side": "left"}, False),
+        ({"split_special_tokens": True}, False),
+        ({"lower": True}, False),
+        ({"truncation_side": "right", "split_special_tokens": False}, True),
+        ({"padding_side": "left"}, True),
+        ({"model_max_length": 4}, True),
+        ({"clean_up_tokenization_spaces": True}, True),
+        ({"model_input_names": ["input_ids"]}, True),
+    ],
+    ids=str,
+)
+def test_tokenizers_that_give_other_tokens_have_other_hashes_and_cache_files(
+    settings: dict[str, Any], are_equal: bool, make: Callable[..., Tokenizer], cache: Path
+) -> None:
+    texts = pd.DataFrame({"id": ["1"], "text_a": ["the Film is [SEP] good it is bad a good film"]})
+    plain, other = make(), make(**settings)
+    for rows, encoding in ((texts, "cross"), (texts.assign(text_b="it is a bad bad film"), "siamese")):
+        one, two = (arrays(tokenise(rows, tokenizer, encoding, 8)) for tokenizer in (plain, other))
+        assert (one == two) == are_equal
+        assert two == arrays(tokenise(rows, other, encoding, 8, cached=False))
+    assert (plain.hash == other.hash) == are_equal
+    assert len(keys(cache)) == (2 if are_equal else 4)
+
+
+def test_at_its_defaults_a_tokenizer_has_the_hash_of_what_the_backend_holds(tokenizer: Tokenizer) -> None:
+    """Existing runs and cache files are named by it."""
+    content = json.loads(tokenizer.fast.backend_tokenizer.to_str())
+    del content["truncation"], content["padding"]
+    tokenise(ROWS, tokenizer, "cross", 4)
+    assert tokenizer.hash == sha256_text(canonical_json(content))
+
+
+def test_a_tokenizer_that_truncates_on_the_left_keeps_the_end(make: Callable[..., Tokenizer]) -> None:
+    left, right = make(truncation_side="left"), make()
+    of = {word: WORDS.index(word) for word in WORDS}
+    text = ROWS.head(1).assign(text_a="the a good bad film is it")
+    assert tokenise(text, left, "cross", 5).a[0].tolist() == [CLS, of["film"], of["is"], of["it"], SEP]
+    pair = text.assign(text_b="is it the good film")
+    first, second = [of["is"], of["it"]], [of["good"], of["film"]]
+    assert tokenise(pair, left, "cross", 7).a[0].tolist() == [CLS, *first, SEP, *second, SEP]
+    apart = tokenise(pair, left, "siamese", 4)
+    assert apart.b is not None
+    assert [apart.a[0].tolist(), apart.b[0].tolist()] == [[CLS, *first, SEP], [CLS, *second, SEP]]
+    both_ends = [arrays(tokenise(text, tokenizer, "cross", 6, "head-and-tail")) for tokenizer in (left, right)]
+    assert both_ends[0] == both_ends[1]
 
 
 def test_both_sentences_survive_truncation(tokenizer: Tokenizer) -> None:

@@ -64,6 +64,14 @@ def test_the_hash_is_of_the_weights_whatever_the_file(backbone_folder: Path, tmp
     assert one.weights_hash != open_backbone(str(save_backbone(tmp_path / "other", seed=1))).weights_hash
 
 
+def test_a_tokenizer_that_truncates_on_the_left_makes_another_backbone(backbone: Backbone, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(backbone.name, tmp_path / "left"))
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"truncation_side": "left"}))
+    left = open_backbone(str(folder)).identity
+    assert {name for name in left if left[name] != backbone.identity[name]} == {"tokenizer"}
+
+
 def test_a_half_precision_file_is_loaded_as_fp32(backbone_folder: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(backbone_folder, tmp_path / "half")
     halves = {name: tensor.half() for name, tensor in load_file(folder / "model.safetensors").items()}
