@@ -16,6 +16,7 @@ def write_tokenizer(trained: Trained, folder: Path) -> None:
     """
     fast = copy.deepcopy(trained.tokenizer.fast)
     fast.model_max_length = trained.recipe.max_length
+    fast.padding_side = "right"  # as in training
     # A tokenizer may give token types that this family of encoders does not take.
     fast.model_input_names = list(BACKBONE_INPUTS if trained.tokenizer.token_types else BACKBONE_INPUTS[:2])
     fast.init_kwargs["model_input_names"] = fast.model_input_names  # else it is not written
@@ -24,6 +25,6 @@ def write_tokenizer(trained: Trained, folder: Path) -> None:
     if trained.cuts_middle:
         alone.no_truncation()
     else:
-        alone.enable_truncation(trained.recipe.max_length, strategy="longest_first")
+        alone.enable_truncation(trained.recipe.max_length, strategy="longest_first", direction=fast.truncation_side)
     alone.enable_padding(pad_id=fast.pad_token_id, pad_token=fast.pad_token)
     alone.save(str(folder / "tokenizer.json"))

@@ -75,6 +75,7 @@ class Trained:
             "head": self.recipe.head,
             "max_length": self.recipe.max_length,
             "truncation": self.recipe.truncation,
+            "split_special_tokens": self.tokenizer.fast.split_special_tokens,
             "inputs": self.inputs,
             "run": self.run,
             "trained": self.kind,

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 FOLDER = Path(__file__).resolve().parent
 TASK = json.loads((FOLDER / "task.json").read_text(encoding="utf-8"))
 TOKENIZER = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))  # it cuts and pads as the model needs
+TOKENIZER.encode_special_tokens = TASK["split_special_tokens"]  # which its file cannot hold
 MODEL = onnxruntime.InferenceSession(str(FOLDER / "model.onnx"), providers=["CPUExecutionProvider"])
 
 

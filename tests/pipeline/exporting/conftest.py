@@ -1,3 +1,5 @@
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,3 +25,13 @@ def shallow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backbon
         return opened[family]
 
     return of
+
+
+@pytest.fixture(scope="session")
+def unusual(shallow: Callable[[str], Backbone], tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    """A backbone whose tokenizer cuts and pads on the left, and reads "[SEP]" in a text as other words."""
+    folder = Path(shutil.copytree(shallow("bert").name, tmp_path_factory.mktemp("unusual") / "backbone"))
+    file = folder / "tokenizer_config.json"
+    settings = {"truncation_side": "left", "padding_side": "left", "split_special_tokens": True}
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return open_backbone(str(folder))

@@ -26,7 +26,7 @@ def written(trained: Trained, folder: Path) -> bool:
     """Write the folder and compare its answers; returns whether the head is in the libraries' own files."""
     folder.mkdir()
     found = adapterhub.write(trained, folder)
-    texts = texts_for(trained)
+    texts = [*texts_for(trained), ("the film [SEP] is good", "[MASK]")[: len(trained.task.text)]]
     answer, expected = script_of(folder), answers_of(trained, texts)
     assert_equal_answers(dict(answer(texts)), expected, [trained.answer])
     for number in (0, 1):  # alone, without padding
@@ -74,6 +74,11 @@ def test_the_folder_answers_as_the_model(
 ) -> None:
     trained = random_model(shallow(family), task_of(task), tmp_path / "store", **settings)
     assert written(trained, tmp_path / "out") == has_head
+
+
+def test_the_folder_reads_texts_as_an_unusual_tokenizer_does(unusual: Backbone, tmp_path: Path) -> None:
+    trained = random_model(unusual, task_of("pairs"), tmp_path / "store", **ADAPTER, **CLS)
+    assert written(trained, tmp_path / "out")
 
 
 @pytest.mark.parametrize("form", [{"fusion": "standard"}, {"gate": "scalar"}], ids=str)

@@ -82,6 +82,13 @@ def test_what_is_traced_answers_as_torch_does(
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+def test_the_script_reads_texts_as_an_unusual_tokenizer_does(unusual: Backbone, tmp_path: Path) -> None:
+    trained = random_model(unusual, task_of("films"), tmp_path / "store", **ADAPTER, pooling="cls")
+    texts = [*texts_for(trained), ("the film [SEP] is good",)]
+    onnx_format.write(trained, tmp_path)
+    assert_equal_answers(dict(script_of(tmp_path)(texts)), answers_of(trained, texts), ["outputs", "probabilities"])
+
+
 def _inputs(trained: Trained, rows: int, length: int) -> Iterator[torch.Tensor]:
     generator = torch.Generator().manual_seed(rows)
     kinds = len(example_of(trained)) // len(trained.inputs)
