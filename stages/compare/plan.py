@@ -31,7 +31,7 @@ class Job:
     """Of a fusion several may be of its target: it takes the one that is best on dev."""
     backbone: str | None = None
     """Another than the study's."""
-    trials: tuple[Job, ...] = ()
+    trials: tuple[Job, ...] = field(default=(), repr=False)
     """Of which the best on dev gives this job its recipes, those of ``parts`` standing in until that is known."""
     rule: str = ""
     """Of an ensemble, how it joins what it needs."""
@@ -43,14 +43,21 @@ class Job:
     tuned: str = field(default="", compare=False)
     """Of a trial, its values of what the row tunes."""
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and _are_equal(self, other, set())
+
     def __hash__(self) -> int:
         return self._hash
 
     @cached_property
     def _hash(self) -> int:
         # Jobs are looked up over and over, and a recipe has dozens of settings.
-        own = (self.rule, self.most, self.in_turn)
-        return hash((self.kind, self.parts, self.seed, self.needs, self.backbone, self.trials, *own))
+        return hash((*self.own, self.needs, self.trials))
+
+    @property
+    def own(self) -> tuple[Any, ...]:
+        """What tells it apart, besides other jobs."""
+        return (self.kind, self.parts, self.seed, self.backbone, self.rule, self.most, self.in_turn)
 
     def __getstate__(self) -> dict[str, Any]:
         # Texts have another hash in another process.
@@ -88,6 +95,25 @@ class Job:
         first."""
         best = max((trial for trial in self.trials if trial in dev), key=dev.__getitem__)
         return replace(best, seed=self.seed, needs=self.needs)
+
+
+def _are_equal(one: Job, other: Job, compared: set[tuple[int, int]]) -> bool:
+    """Whether two jobs are one run. ``compared`` holds the pairs that are equal, or are being compared, by id.
+
+    A job and all its trials need the same jobs. To compare these for each would take time exponential in the number of
+    tuned jobs that build on each other.
+    """
+    pair = (id(one), id(other))
+    if one is other or pair in compared:
+        return True
+    compared.add(pair)
+    if hash(one) != hash(other) or one.own != other.own:
+        return False
+    others = ((one.needs, other.needs), (one.trials, other.trials))
+    return all(
+        len(mine) == len(theirs) and all(_are_equal(*each, compared) for each in zip(mine, theirs, strict=True))
+        for mine, theirs in others
+    )
 
 
 def plan(study: Study, sizes: Mapping[str, int] | None = None) -> list[Entry]:
@@ -258,4 +284,15 @@ class _Planner:
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
     """Each job once, after its trials and those it needs."""
-    return list(dict.fromkeys(each for job in jobs for each in (*in_order((*job.needs, *job.trials)), job)))
+    ordered: dict[Job, None] = {}
+
+    def add(job: Job) -> None:
+        # A job and its trials need the same jobs, which are walked through once.
+        if job not in ordered:
+            for other in (*job.needs, *job.trials):
+                add(other)
+            ordered[job] = None
+
+    for job in jobs:
+        add(job)
+    return list(ordered)

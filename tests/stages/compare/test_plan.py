@@ -4,7 +4,8 @@ import os
 import pickle
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from stages.compare.compare import dry_run
 from stages.compare.plan import Job, in_order, job_of, jobs_of, plan
+from stages.studies import STUDIES, find_study
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -299,11 +301,89 @@ def test_equal_jobs_of_a_study_are_one_object() -> None:
     assert len({id(job) for job in found}) == len({*found}) < len(found)
 
 
-def test_the_hash_of_a_job_is_that_of_what_it_is_compared_by() -> None:
-    job = job_of(study(), cell("fusion", "sst"))
-    assert hash(job) == hash(replace(job, row="another"))
-    for change in ({"seed": 2}, {"kind": "adapter"}, {"parts": ()}, {"needs": ()}, {"backbone": "other"}):
-        assert hash(job) != hash(replace(job, **change))
+TASKS = ["sst", "sts", "imdb", "quora", "mr", "rte", "mrpc", "cola"]
+
+
+def tuned_chain(tasks: int, trials: int) -> Study:
+    """A model that goes through tasks in turn, each tuned in so many trials, alone and in an ensemble."""
+    tune = {"learning_rate": [1e-5 * trial for trial in range(1, trials + 1)]}
+    return study(
+        methods=["full", "in-turn", "joined"],
+        sources=TASKS[2:tasks],
+        seeds=[1],
+        rows={
+            "full": {"tune": tune},
+            "in-turn": {"method": "sequential", "order": TASKS[:tasks], "tune": tune},
+            "joined": {"method": "ensemble", "of": ["in-turn", "full"]},
+        },
+        scoring="half",
+    )
+
+
+@pytest.mark.parametrize(
+    "of",
+    [*map(find_study, sorted(file.stem for file in STUDIES.glob("*.toml"))), study(**EVERY_ROW), tuned_chain(4, 3)],
+    ids=lambda of: of.name,
+)
+def test_jobs_have_the_order_of_a_walk_through_all_that_each_needs(of: Study) -> None:
+    def walked(jobs: Iterable[Job]) -> list[Job]:
+        return list(dict.fromkeys(each for job in jobs for each in (*walked((*job.needs, *job.trials)), job)))
+
+    roots = jobs_of(of, plan(of)).values()
+    assert [*map(id, in_order(roots))] == [*map(id, walked(roots))]
+
+
+def test_tuned_jobs_that_build_on_each_other_are_planned_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job and all its trials need the same jobs: walking through them for each would take 13**7 steps."""
+    calls = 0
+
+    def counted(name: str) -> None:
+        original = getattr(Job, name)
+
+        def count(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            assert calls < 20_000
+            return original(*arguments)
+
+        monkeypatch.setattr(Job, name, count)
+
+    counted("__hash__")
+    counted("__eq__")
+    of = tuned_chain(tasks=8, trials=12)
+    jobs = jobs_of(of, plan(of))
+    # Eight tasks in turn, the other target by row full, and two ensembles.
+    assert len(in_order(jobs.values())) == (8 + 1) * (12 + 1) + 2
+    last, other = (job_of(of, cell("in-turn", target)) for target in of.targets)
+    assert last == other
+    assert last is not other
+
+
+CHANGES: dict[str, Any] = {
+    "kind": "adapter",
+    "parts": (),
+    "seed": 2,
+    "needs": (),
+    "backbone": "other",
+    "trials": (),
+    "rule": "mean",
+    "most": 3,
+    "in_turn": True,
+}
+
+
+def test_a_job_is_compared_and_hashed_by_all_that_makes_it_another_run() -> None:
+    job = replace(job_of(study(), cell("fusion", "sst")), trials=(job_of(study(), cell("full", "sst")),))
+    assert {field.name for field in fields(Job) if field.compare} == CHANGES.keys()
+    for name, value in CHANGES.items():
+        other = replace(job, **{name: value})
+        assert job != other
+        assert hash(job) != hash(other)
+    alike = replace(job, row="another", needs=tuple(map(replace, job.needs)))
+    assert job == alike
+    assert hash(job) == hash(alike)
+    assert job != replace(job, needs=(*job.needs[:-1], replace(job.needs[-1], seed=2)))
+    assert job != "another thing"
 
 
 def test_a_job_is_the_same_job_in_another_process() -> None:
