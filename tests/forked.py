@@ -118,7 +118,8 @@ def _run(
     sys.argv = ["pipeline", *arguments]
     # As a command of a shell in the foreground has them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     import torch
 
     from pipeline.__main__ import main

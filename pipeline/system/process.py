@@ -1,6 +1,7 @@
 """The process itself: its threads and memory, whether it speaks for those that train with it, and how signals end it.
 
-After Ctrl-C or SIGTERM one line says what is kept, and the exit status is what a shell expects, 128 + the signal.
+After Ctrl-C, SIGTERM or SIGHUP (a terminal or connection that is gone) one line says what is kept, and the exit status
+is what a shell expects, 128 + the signal.
 """
 
 import ctypes
@@ -15,7 +16,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Those that ask the process to end."""
 _RESUMABLE = ("extract", "fuse", "compare", "pretrain", "demo")
 _received: list[int] = []  # the signal that asked the process to end
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
@@ -100,22 +102,22 @@ class Interrupted(KeyboardInterrupt):
 
 
 def handle_signals() -> None:
-    """Raise :class:`Interrupted` at the first SIGINT or SIGTERM; the second one kills."""
-    for number in _SIGNALS:
-        # Ctrl-C is not meant for a script's background jobs.
+    """Raise :class:`Interrupted` at the first signal that asks the process to end; a second SIGINT or SIGTERM kills."""
+    for number in SIGNALS:
+        # Ctrl-C is not meant for a script's background jobs, nor SIGHUP for a command under nohup.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
 
 def end_at_signals() -> None:
-    """Let SIGINT and SIGTERM end the process at once: its work is done, and nothing that runs at exit handles them."""
-    for number in _SIGNALS:
+    """Let signals end the process at once: its work is done, and nothing that runs at exit handles them."""
+    for number in SIGNALS:
         if signal.getsignal(number) is _interrupt:
             signal.signal(number, signal.SIG_DFL)
 
 
 class DeferredInterrupts:
-    """While its block runs, SIGINT and SIGTERM wait for :meth:`raise_held`, or for the end; a second one kills.
+    """While its block runs, signals wait for :meth:`raise_held`, or for the end; a second SIGINT or SIGTERM kills.
 
     What a handler of Python's would raise between two lines, it raises where the caller's state is consistent. Signals
     without such a handler stay as they are, and so do all of them outside the main thread, which alone gets them.
@@ -127,7 +129,7 @@ class DeferredInterrupts:
 
     def __enter__(self) -> "DeferredInterrupts":
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in SIGNALS:
                 handler = signal.getsignal(number)
                 if callable(handler):
                     self._handlers[number] = handler
@@ -150,8 +152,8 @@ class DeferredInterrupts:
     def end(self) -> None:
         """:meth:`raise_held`; without a held signal, as if SIGTERM were held: another process of the group has one.
 
-        It may have been meant for all, and reach this process later: the next signal does nothing, and the one after it
-        kills.
+        It may have been meant for all, and reach this process later: the next signal does nothing, and a SIGINT or
+        SIGTERM after it kills.
         """
         if self.held is not None:
             self.raise_held()
@@ -172,8 +174,9 @@ class DeferredInterrupts:
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         if self.held is not None:
-            signal.signal(number, signal.SIG_DFL)
+            _let_the_next_kill()
             signal.raise_signal(number)
+            return
         self.held = number, frame
 
     def _restore(self) -> None:
@@ -197,14 +200,18 @@ def interrupt_status(interrupt: KeyboardInterrupt) -> int:
     return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
 
 
+def _let_the_next_kill() -> None:
+    for number in SIGNALS:
+        # Both the shell and the kernel send SIGHUP when a connection is lost: that must not end the checkpoint.
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
+
+
 def _kill_next_time(_number: int, _frame: FrameType | None) -> None:
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
+    _let_the_next_kill()
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    for each in _SIGNALS:
-        signal.signal(each, signal.SIG_DFL)
+    _let_the_next_kill()
     _received.append(number)
     sys.unraisablehook = _end
     raise Interrupted(number)

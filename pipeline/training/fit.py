@@ -83,7 +83,8 @@ def fit(
 
     Raises:
         PipelineError: nothing is trainable, or the loss is no longer a finite number; the checkpoint before that stays.
-        KeyboardInterrupt: SIGINT, or SIGTERM in a command: after the step that is under way, or out of an evaluation.
+        KeyboardInterrupt: SIGINT, in a command SIGTERM or SIGHUP: after the step that is under way, or out of an
+            evaluation.
     """
     reset_peak_memory()
     interrupts = DeferredInterrupts()

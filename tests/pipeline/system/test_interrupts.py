@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a command with one line and 128 + the signal, whatever it is doing."""
+"""Ctrl-C, SIGTERM and SIGHUP end a command with one line and 128 + the signal, whatever it is doing."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.system.process import SIGNALS
 from tests.forked import Forked
 
 ROOT = Path(__file__).parents[3]
@@ -54,9 +55,15 @@ finally:
 """
 
 
-def start(arguments: Sequence[str], modules: Path | None = None, ignored: bool = False) -> subprocess.Popen[str]:
-    """``python -m pipeline``, with the stand-ins in ``modules``; Ctrl-C reaches it even where it does not reach us."""
-    handler = signal.SIG_IGN if ignored else signal.SIG_DFL
+def start(
+    arguments: Sequence[str], modules: Path | None = None, ignored: signal.Signals | None = None
+) -> subprocess.Popen[str]:
+    """``python -m pipeline``, with the stand-ins in ``modules``; signals reach it even where they do not reach us."""
+
+    def prepare() -> None:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN if number == ignored else signal.SIG_DFL)
+
     paths = [str(modules)] if modules is not None else []
     return subprocess.Popen(
         [sys.executable, "-m", "pipeline", *arguments],
@@ -65,7 +72,7 @@ def start(arguments: Sequence[str], modules: Path | None = None, ignored: bool =
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+        preexec_fn=prepare,
     )
 
 
@@ -93,7 +100,7 @@ def stand_in(folder: Path, module: str, source: str) -> Path:
     ],
     ids=["before main", "extract", "compare", "predict"],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_an_import_is_interrupted_in_one_line(
     number: signal.Signals, module: str, arguments: list[str], line: str, tmp_path: Path
 ) -> None:
@@ -127,6 +134,20 @@ def test_a_second_interrupt_kills_without_a_traceback(tmp_path: Path) -> None:
     assert process.returncode == -signal.SIGINT
 
 
+def test_a_second_hangup_does_not_kill(tmp_path: Path) -> None:
+    mark = stand_in(tmp_path, "torch", SLEEPS_TWICE)
+    process = start(["extract", "--task", "sst"], tmp_path)
+    wait_for(mark.exists, process)
+    process.send_signal(signal.SIGHUP)
+    wait_for((tmp_path / "again").exists, process)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.terminate()
+    assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_a_process_that_ends_with_another_survives_the_signal_that_comes_late(tmp_path: Path) -> None:
     mark = stand_in(tmp_path, "torch", ENDS_WITH_ANOTHER)
     process = start(["extract", "--task", "sst"], tmp_path)
@@ -139,11 +160,12 @@ def test_a_process_that_ends_with_another_survives_the_signal_that_comes_late(tm
     assert process.returncode == -signal.SIGTERM
 
 
-def test_an_interrupt_that_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["in the background", "under nohup"])
+def test_a_signal_that_the_parent_ignores_stays_ignored(number: signal.Signals, tmp_path: Path) -> None:
     mark = stand_in(tmp_path, "torch", SLEEPS)
-    process = start(["extract", "--task", "sst"], tmp_path, ignored=True)
+    process = start(["extract", "--task", "sst"], tmp_path, ignored=number)
     wait_for(mark.exists, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
     process.terminate()

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from pipeline.data.batches import Piece
 from pipeline.settings.recipe import FLAGS, Recipe
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import handle_signals
+from pipeline.system.process import SIGNALS, handle_signals
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Progress
 from pipeline.training.fit import TrainingData, _seed, _step_seed, fit
@@ -818,7 +818,7 @@ def test_a_longest_time_between_checkpoints_can_be_set(tmp_path: Path, monkeypat
     assert steps == [*range(1, 15), 14]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("stop_at", [1, 7, 8, 20])
 def test_an_interrupt_keeps_the_step_that_is_under_way(
     stop_at: int, number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -885,7 +885,7 @@ def test_an_interrupt_ends_an_evaluation_and_keeps_all_steps_before_it(stop_at: 
 @contextmanager
 def command_handlers() -> Iterator[None]:
     """Signals as a command handles them."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     handle_signals()
     try:
         yield
