@@ -34,7 +34,7 @@ def serve(
     limits: Limits,
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until SIGINT or SIGTERM; then answer the requests that have arrived, and return.
+    """Serve until SIGINT, SIGTERM or SIGHUP; then answer the requests that have arrived, and return.
 
     Args:
         target: what ``POST /predict`` asks, a task or TASK@RUN; None: the only task, if there is one.

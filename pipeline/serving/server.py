@@ -13,6 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.system.errors import PipelineError
+from pipeline.system.process import SIGNALS, let_the_next_kill
 
 _STOP_SECONDS = 60
 HEADER_SECONDS = 20.0
@@ -53,7 +54,7 @@ def is_loopback(bound: socket.socket) -> bool:
 
 
 def run(app: Any, bound: socket.socket, started: Callable[[], None]) -> None:
-    """Serve ``app`` until SIGINT or SIGTERM; then answer what has arrived and return. The second signal kills.
+    """Serve ``app`` until a signal; then answer what has arrived and return. The second SIGINT or SIGTERM kills.
 
     Args:
         started: called once requests are answered.
@@ -128,12 +129,13 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        def stop(number: int, _frame: object) -> None:
+        def stop(_number: int, _frame: object) -> None:
             self.should_exit = True
-            signal.signal(number, signal.SIG_DFL)
+            let_the_next_kill()
             print("stopping: no new requests; those that arrived are answered", file=sys.stderr)
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, stop) for number in handled}
         try:
             yield
         finally:

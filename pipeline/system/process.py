@@ -174,7 +174,7 @@ class DeferredInterrupts:
 
     def _hold(self, number: int, frame: FrameType | None) -> None:
         if self.held is not None:
-            _let_the_next_kill()
+            let_the_next_kill()
             signal.raise_signal(number)
             return
         self.held = number, frame
@@ -200,18 +200,19 @@ def interrupt_status(interrupt: KeyboardInterrupt) -> int:
     return 128 + (interrupt.args[0] if interrupt.args else _received[-1] if _received else signal.SIGINT)
 
 
-def _let_the_next_kill() -> None:
+def let_the_next_kill() -> None:
+    """Let the next SIGINT or SIGTERM end the process at once."""
     for number in SIGNALS:
         # Both the shell and the kernel send SIGHUP when a connection is lost: that must not end the checkpoint.
         signal.signal(number, signal.SIG_IGN if number == signal.SIGHUP else signal.SIG_DFL)
 
 
 def _kill_next_time(_number: int, _frame: FrameType | None) -> None:
-    _let_the_next_kill()
+    let_the_next_kill()
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    _let_the_next_kill()
+    let_the_next_kill()
     _received.append(number)
     sys.unraisablehook = _end
     raise Interrupted(number)

@@ -22,6 +22,7 @@ import httpx
 from pipeline import load
 from pipeline.cli.app import main
 from pipeline.serving.app import Limits, make_app
+from pipeline.system.process import SIGNALS
 from stages.explain import answer_of
 from stages.extract import extract
 from stages.serve import StoreShelf
@@ -299,7 +300,7 @@ def test_what_cannot_be_served_is_one_message(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_the_server_once_it_has_answered(number: signal.Signals, shop: Shop) -> None:
     """The real process: requests that arrived before the signal get their answers, and the status is 0."""
     line = ["serve", "--store", str(shop.store), "--port", "0", "--max-wait", "1500", "--precision", "fp32"]
