@@ -14,7 +14,7 @@ from pipeline.data.foreign import read_foreign
 from pipeline.data.propose import FEW, Proposal, name_of, propose
 from pipeline.data.split import split_rows
 from pipeline.data.tables import SUFFIXES, write_table
-from pipeline.data.tasks import Split, Task, built_in_tasks, is_name
+from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder
 from pipeline.system.errors import PipelineError, printable, shortened
@@ -140,6 +140,8 @@ def _checked_name(name: str | None, file: Path) -> str:
         raise PipelineError(f"{what}: give up to 32 of a-z, 0-9, _ and -, a letter first")
     if any(given in (task.name, *task.aliases) for task in built_in_tasks().values()):
         raise PipelineError(f"'{given}' is a built-in task: give another name with --name")
+    if given == BEST:
+        raise PipelineError(f"'{given}' chooses among tasks (--sources, --start-from): give another name with --name")
     return given
 
 

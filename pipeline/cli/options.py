@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from pipeline.data.limits import check_limit
-from pipeline.data.tasks import Encoding, HeadKind, Pooling, check_folder, find_task
+from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, check_folder, find_task
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, check_seed, layered
 from pipeline.system.backbone_name import is_folder
@@ -217,7 +217,7 @@ def names_in(text: str | None) -> list[str] | None:
 def tasks_in(text: str | None) -> list[str]:
     """The tasks of ``a,b@RUN,c``; none of ``best`` and ``best:8``, which name none."""
     names = [name.partition("@")[0] for name in names_in(text) or ()]
-    return [name for name in names if name.partition(":")[0] != "best"]
+    return [name for name in names if name.partition(":")[0] != BEST]
 
 
 def numbers_in(text: str | None, option: str) -> list[int] | None:

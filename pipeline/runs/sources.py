@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.data.tasks import Task
+from pipeline.data.tasks import BEST, Task
 from pipeline.records.store import DEFAULT_STORE, Artifact, Manifest
 from pipeline.runs.request import RunRequest
 from pipeline.runs.workspace import Workspace
@@ -13,8 +13,6 @@ from pipeline.settings.layers import layers_text
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError, few, raise_all
-
-BEST = "best"
 
 # How the target's predictions are made, and from which rows: not carried over to adapters of other tasks.
 _TARGETS = OF_PREDICTION.union(("extra", "permute_labels"))

@@ -244,6 +244,7 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
     "a folder that exists": ("text,label\n", ["--name", "old"], "exists already and stays as it is: move it away"),
     "a built-in task's name": ("text,label\n", ["--name", "sst"], "'sst' is a built-in task"),
     "a built-in task's alias": ("text,label\n", ["--name", "qqp"], "'qqp' is a built-in task"),
+    "a word that chooses among tasks": ("text,label\n", ["--name", "best"], "'best' chooses among tasks"),
     "a bad name": ("text,label\n", ["--name", "Mine!"], "--name 'Mine!': give up to 32 of a-z"),
     "no rows": ("text,label\n", [], "mine.csv: no rows"),
     "an empty file": ("", [], "no rows: the file is empty"),

@@ -25,6 +25,8 @@ PAIR_HEADS: frozenset[HeadKind] = frozenset({"cosine", "difference", "difference
 """The heads that compare two sentence vectors; they need siamese encoding."""
 
 BUILT_IN = Path(__file__).parent
+BEST = "best"
+"""What options that name tasks take for a choice among them (``--sources best:8``): no new task's name."""
 
 # No comma (AdapterHub joins adapter names with commas), no dot or slash (names become folders and module names).
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*$", max_length=32)]
