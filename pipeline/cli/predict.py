@@ -75,7 +75,7 @@ def evaluate(
     target: str,
     using: str = "auto",
     input: FileOrFolder | None = None,
-    split: Literal["dev", "test"] = "dev",
+    split: Literal["dev", "test"] | None = None,
     passes: Passes = Passes(),
     json: Json = False,
     places: Places = Places(),
@@ -87,10 +87,12 @@ def evaluate(
         using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
         input: Table with texts and labels of the task, as predict reads it, or - for csv from standard input (a split
             of the task).
-        split: The split that is scored where there is no --input.
+        split: The split that is scored where there is no --input (dev).
     """
     places.check(target)
     if input is not None:
+        if split is not None:
+            raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
     announce(LIBRARIES)
     from stages import evaluate as stage
@@ -100,7 +102,7 @@ def evaluate(
         places.workspace(usual=""),
         using=using,
         input_file=input,
-        split=split,
+        split=split or "dev",
         batch_size=passes.batch_size,
         precision=passes.precision,
     )
