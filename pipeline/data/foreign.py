@@ -19,6 +19,7 @@ from pipeline.data.tables import (
     header_line,
     parse_delimited,
     parse_jsonl,
+    read_parquet,
     read_table,
 )
 from pipeline.system.errors import PipelineError, shortened
@@ -65,10 +66,9 @@ def read_foreign(file: Path) -> ForeignTable:
         known = ", ".join((*SUFFIXES, _SPREADSHEET))
         raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {known}")
     if suffix == ".parquet":
-        # read_table knows the suffix in lower case alone.
         with reading(file, "write it again as parquet", missing=""):
             check_regular(file)
-            table = read_table(file) if file.suffix == suffix else pd.read_parquet(file)
+            table = read_parquet(file)
         return _named(table, file, "parquet")
     with reading(file, f"write it again as {suffix[1:]}", missing=""):
         check_regular(file)

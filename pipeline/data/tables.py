@@ -67,9 +67,16 @@ def check_columns(table: pd.DataFrame, file: Path) -> pd.DataFrame:
 def _read_file(file: Path) -> pd.DataFrame:
     check_regular(file)
     if file.suffix == ".parquet":
-        return pd.read_parquet(file)
+        return read_parquet(file)
     text = _decode(file.read_bytes(), str(file))
     return parse_jsonl(text, file) if file.suffix == ".jsonl" else parse_delimited(text, file)
+
+
+def read_parquet(file: Path) -> pd.DataFrame:
+    """The table of a parquet file. What pandas saved as a named index, such as ids, is a column again."""
+    table = pd.read_parquet(file)
+    named = [name for name in table.index.names if name is not None and name not in table]
+    return table.reset_index(named).reset_index(drop=True)
 
 
 def check_writable(table: pd.DataFrame, file: Path) -> None:

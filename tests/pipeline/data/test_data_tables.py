@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.data.foreign import read_foreign
 from pipeline.data.tables import SUFFIXES, read_table, write_table
 from pipeline.system.errors import PipelineError
 
@@ -188,6 +189,30 @@ def test_line_breaks_in_a_cell_are_text_where_they_hold_no_row(content: str, tmp
     file = tmp_path / "table.tsv"
     file.write_text(content)
     assert read_table(file).equals(pd.read_csv(file, sep="\t", dtype=object))
+
+
+@pytest.mark.parametrize(
+    ("index", "columns"),
+    [
+        (["id"], {"id": ["b", "a"], "text": ["x", "y"]}),
+        (["id", "part"], {"id": ["b", "a"], "part": [1, 2], "text": ["x", "y"]}),
+        (["text"], {"text": ["x", "y"]}),
+        ([None], {"text": ["x", "y"]}),
+        ([None, "id"], {"id": ["b", "a"], "text": ["x", "y"]}),
+    ],
+    ids=["ids", "two levels", "as a column is called", "without a name", "a level without a name"],
+)
+@pytest.mark.parametrize("suffix", [".parquet", ".PARQUET"])
+def test_a_named_index_of_parquet_is_a_column(
+    suffix: str, index: list[str | None], columns: dict[str, list[object]], tmp_path: Path
+) -> None:
+    levels: dict[str | None, list[object]] = {"id": ["b", "a"], "part": [1, 2], "text": ["p", "q"], None: [7, 8]}
+    rows = pd.MultiIndex.from_arrays([levels[name] for name in index], names=index)
+    file = tmp_path / f"table{suffix}"
+    pd.DataFrame({"text": ["x", "y"]}, index=rows if len(index) > 1 else rows.get_level_values(0)).to_parquet(file)
+    table = read_foreign(file).rows
+    assert table.to_dict("list") == columns
+    assert table.index.tolist() == [0, 1]
 
 
 def test_damaged_parquet_is_told_in_one_line_or_read(tmp_path: Path) -> None:
