@@ -29,6 +29,7 @@ from pipeline.system.process import c_library, cores
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, on_gpu, resolve_precision
 from pipeline.training.memory import free_bytes, free_host_bytes
+from stages.runs import Runs
 
 State = Literal["ok", "note", "problem"]
 
@@ -258,12 +259,11 @@ def ledger_findings(reports: Path, store: Path) -> Iterator[Finding]:
     """What is damaged, unfinished or lost of the runs in ``reports``, and half-written in either folder."""
     ledger = Ledger(reports)
     try:
-        records, problems = ledger.records()
-        began = [name for name in ledger.names() if ledger.began(name)]
+        runs = Runs(reports, store)
+        records, problems, unfinished = runs.records, runs.problems, runs.unfinished
     except OSError as error:
         yield Finding("problem", "ledger", f"{ledger.root}: {error.strerror}", "make it readable, or give --reports")
         return
-    unfinished = [name for name in began if not (ledger.folder(name) / "run.json").exists()]
     busy = [name for name in unfinished if ledger.is_busy(name)]
     stopped = len(unfinished) - len(busy)
     yield Finding("ok", "ledger", f"{ledger.root}: {len(records)} finished runs, {len(busy)} in training")

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -19,7 +20,7 @@ from pipeline.reporting.runs import difference_of_tables
 from pipeline.stats.paired import Comparison
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import PipelineError, few, noted
-from pipeline.system.reading import read_model
+from pipeline.system.reading import present, read_model
 
 Sort = Literal["date", "task", "score", "size", "seconds"]
 FEW_POINTS = 6
@@ -39,10 +40,12 @@ class Runs:
     @cached_property
     def unfinished(self) -> list[str]:
         """Folders without a record, such as that of a run that is being trained."""
-        names = self.ledger.names()
-        return [
-            name for name in names if self.ledger.began(name) and not (self.ledger.folder(name) / "run.json").exists()
-        ]
+        names = list[str]()
+        for name in self.ledger.names():
+            with suppress(PipelineError):  # one that cannot be read, as `problems` says
+                if not present(self.ledger.folder(name) / "run.json") and self.ledger.began(name):
+                    names.append(name)
+        return names
 
     @cached_property
     def uses(self) -> dict[str, list["Use"]]:

@@ -16,6 +16,7 @@ from pipeline.cli.app import main
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import HEAD, Store
 from stages import doctor
+from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import SST, save_fusion
 from tests.pipeline.records.test_ledger import CURVE, PREDICTIONS, RUN, record
 
@@ -101,6 +102,23 @@ def test_what_is_wrong_is_named_with_what_to_mend(
     status, findings = diagnosis()
     assert status == (1 if state == "problem" else 0)
     assert any(each == state and text in found for each, found in lines_of(topic, findings)), findings
+
+
+@pytest.mark.parametrize(
+    ("folder", "topic", "text"),
+    [
+        ("reports/runs", "ledger", "reports/runs: Permission denied make it readable"),
+        (f"reports/runs/{RUN}", "ledger", f"{RUN}/run.json: permission denied: make it readable"),
+        ("store", "store", "store: permission denied: make it readable"),
+    ],
+)
+def test_what_may_not_be_read_is_a_finding(
+    folder: str, topic: str, text: str, diagnosis: Diagnosis, place: Path
+) -> None:
+    with unreadable(place / folder):
+        status, findings = diagnosis()
+    assert status == 1
+    assert any(state == "problem" and text in found for state, found in lines_of(topic, findings)), findings
 
 
 def test_the_backbone_and_the_data_that_a_settings_file_names_are_looked_at(

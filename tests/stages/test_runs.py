@@ -22,6 +22,7 @@ from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json
 from stages.runs import Runs, Sort, few_points
+from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save
 from tests.pipeline.records.test_ledger import CURVE, OWN, record
 
@@ -210,6 +211,16 @@ def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_
     assert (status, json.loads(out[-1])["bytes"], error.count("warning: broken: ")) == (0, size, 3)
     assert not ledger.folder(SECOND).exists()
     assert Store(tmp_path / "store").verify() == 1
+
+
+@pytest.mark.parametrize("arguments", [["runs", "list"], ["du"]])
+def test_a_run_that_may_not_be_read_is_named_and_the_rest_is_shown(
+    arguments: list[str], verb: Run, ledger: Ledger
+) -> None:
+    with unreadable(ledger.folder(SECOND)):
+        status, out, error = verb(*arguments)
+    assert (status, bool(out)) == (0, True)
+    assert error == f"warning: {ledger.folder(SECOND)}/run.json: permission denied: make it readable\n"
 
 
 def test_many_needs_are_not_all_listed(verb: Run, ledger: Ledger) -> None:
