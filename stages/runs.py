@@ -1,6 +1,7 @@
 """The runs of a reports folder: what each is, what needs it, how two differ."""
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from pipeline.reporting.runs import difference_of_tables
 from pipeline.stats.paired import Comparison
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import PipelineError, few, noted
-from pipeline.system.reading import present, read_model
+from pipeline.system.reading import present, read_model, reading
 
 Sort = Literal["date", "task", "score", "size", "seconds"]
 FEW_POINTS = 6
@@ -56,22 +57,24 @@ class Runs:
         for record in self.records.values():
             for source in self.built_on(record):
                 uses[source].append(Use("run", record.run, f"{record.kind} of {record.task}"))
-        for file in sorted(self.reports.glob("*/study.json")):
+        for folder in self._inside(self.reports):
             with noted(self.problems):
-                cells: dict[str, list[str]] = {}
-                for entry in read_model(StudyResult, file, "run compare again").entries:
-                    filling = () if entry.run is None else (entry.run,)
-                    for run in dict.fromkeys((*filling, *entry.trials)):
-                        cells.setdefault(run, []).append(f"{entry.method} on {entry.target}, seed {entry.seed}")
-                for run, where in cells.items():
-                    more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-                    uses[run].append(Use("study", file.parent.name, f"{where[0]}{more}"))
+                for run, cells in _cells_in(folder / "study.json").items():
+                    more = f" and {len(cells) - 1} more" if len(cells) > 1 else ""
+                    uses[run].append(Use("study", folder.name, f"{cells[0]}{more}"))
         ensembles = Ensembles(self.reports)
-        for name in ensembles.names():
+        for folder in self._inside(ensembles.root):
             with noted(self.problems):
-                for member in ensembles.named(name).members:
-                    uses[member.run].append(Use("ensemble", name, f"weight {member.weight:.3f}"))
+                ensemble = ensembles.find(folder.name)
+                for member in ensemble.members if ensemble is not None else ():
+                    uses[member.run].append(Use("ensemble", folder.name, f"weight {member.weight:.3f}"))
         return uses
+
+    def _inside(self, folder: Path) -> list[Path]:
+        """What stands in a folder; nothing if it cannot be read, as `problems` then says. A glob would say nothing."""
+        with noted(self.problems), reading(folder):
+            return sorted(folder.iterdir()) if folder.is_dir() else []
+        return []
 
     def built_on(self, record: RunRecord) -> list[str]:
         """The runs that a run was built on, or chose its sources from: its name depends on all of them."""
@@ -206,7 +209,8 @@ class Runs:
             force: delete them all the same; the result says what breaks.
 
         Raises:
-            PipelineError: there is no such run, another process trains it, or something needs it. Nothing is deleted.
+            PipelineError: there is no such run, another process trains it, something needs it, or a file that may name
+                it cannot be read. Nothing is deleted.
         """
         for run in runs:
             if not self.ledger.began(run):
@@ -219,9 +223,11 @@ class Runs:
             for use in self.uses.get(run, ())
             if not (use.kind == "run" and use.name in runs)
         ]
-        if broken and not force:
-            lines = "\n".join(f"  {line}" for line in few(broken))
-            raise PipelineError(f"still needed; --force removes all the same, and then\n{lines}")
+        own = tuple(f"{self.ledger.folder(run)}{os.sep}" for run in runs)
+        unread = [problem for problem in self.problems if not problem.startswith(own)]
+        if not force:
+            _refuse_if(broken, "still needed; --force removes all the same, and then")
+            _refuse_if(unread, "cannot tell whether something needs it; --force removes all the same")
         freed = 0
         for run in dict.fromkeys(runs):
             size = size_of(self.ledger.folder(run))
@@ -313,6 +319,21 @@ class Removal:
     removed: tuple[str, ...]
     bytes: int
     broken: tuple[str, ...]
+
+
+def _cells_in(study: Path) -> dict[str, list[str]]:
+    """The cells of a study by the runs that fill them or were tried for them; none if there is no such file."""
+    cells: dict[str, list[str]] = {}
+    for entry in read_model(StudyResult, study, "run compare again").entries if present(study) else ():
+        filling = () if entry.run is None else (entry.run,)
+        for run in dict.fromkeys((*filling, *entry.trials)):
+            cells.setdefault(run, []).append(f"{entry.method} on {entry.target}, seed {entry.seed}")
+    return cells
+
+
+def _refuse_if(lines: Sequence[str], heading: str) -> None:
+    if lines:
+        raise PipelineError("\n  ".join([heading, *few(lines)]))
 
 
 def few_points(curve: Sequence[dict[str, Any]], best: int) -> Iterator[dict[str, Any]]:

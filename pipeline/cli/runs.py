@@ -98,7 +98,8 @@ def runs_remove(
     """Delete runs from the ledger, finished or not, without asking. Artifacts in the store stay.
 
     Args:
-        force: Delete runs that the store, another run, a study or an ensemble needs; what breaks is printed.
+        force: Delete runs that the store, another run, a study or an ensemble needs, or may need if its file cannot be
+            read; what breaks is printed.
     """
     from stages.runs import Runs
 

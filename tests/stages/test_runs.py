@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -211,6 +212,55 @@ def test_what_is_needed_is_removed_only_by_force(verb: Run, ledger: Ledger, tmp_
     assert (status, json.loads(out[-1])["bytes"], error.count("warning: broken: ")) == (0, size, 3)
     assert not ledger.folder(SECOND).exists()
     assert Store(tmp_path / "store").verify() == 1
+
+
+Harm = Callable[[Path], AbstractContextManager[None] | None]
+HARMS: dict[str, tuple[Harm, str]] = {
+    "a study cut off": (
+        lambda reports: cut_off(reports / "few/study.json"), "few/study.json: cannot be read"),
+    "a study of something else": (
+        lambda reports: write_json(reports / "few/study.json", {}), "few/study.json: cannot be read"),
+    "a study that may not be read": (
+        lambda reports: unreadable(reports / "few/study.json"), "few/study.json: permission denied"),
+    "the folder of a study that may not be read": (
+        lambda reports: unreadable(reports / "few"), "few/study.json: permission denied"),
+    "an ensemble cut off": (
+        lambda reports: cut_off(reports / "ensembles/both/ensemble.json"), "ensemble.json: cannot be read"),
+    "an ensemble that may not be read": (
+        lambda reports: unreadable(reports / "ensembles/both"), "both/ensemble.json: permission denied"),
+    "ensembles that may not be read": (
+        lambda reports: unreadable(reports / "ensembles"), "ensembles: permission denied"),
+    "the record of another run": (
+        lambda reports: cut_off(reports / f"runs/{LATER}/run.json"), f"{LATER}/run.json: cannot be read"),
+    "another run that may not be read": (
+        lambda reports: unreadable(reports / f"runs/{LATER}"), f"{LATER}/run.json: permission denied"),
+}  # fmt: skip
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_what_may_be_needed_is_removed_only_by_force(name: str, verb: Run, ledger: Ledger, tmp_path: Path) -> None:
+    """A file that cannot be read may be the one that names the run."""
+    need_all(tmp_path)
+    harm, reason = HARMS[name]
+    with harm(tmp_path / "reports") or nullcontext():
+        status, out, error = verb("runs", "remove", ALONE)
+        assert (status, out) == (2, [])
+        assert error.startswith("error: cannot tell whether something needs it; --force removes all the same\n  ")
+        assert reason in error
+        assert ledger.began(ALONE)
+        status, _, error = verb("runs", "remove", ALONE, "--force")
+        assert (status, "warning: " in error, reason in error) == (0, True, True)
+    assert not ledger.began(ALONE)
+
+
+def test_a_damaged_run_can_itself_be_removed(verb: Run, ledger: Ledger) -> None:
+    cut_off(ledger.folder(ALONE) / "run.json")
+    assert verb("runs", "remove", ALONE)[0] == 0
+    assert not ledger.began(ALONE)
 
 
 @pytest.mark.parametrize("arguments", [["runs", "list"], ["du"]])
