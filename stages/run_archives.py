@@ -8,10 +8,11 @@ lean, without the predictions of trials that no cell kept.
 from collections import defaultdict
 from collections.abc import Set
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.records.archives import Archive, new_archive
+from pipeline.records.archives import Archive, Source, write_archive
 from pipeline.records.ledger import RECORD_FILE, RUN_NAME, SCHEMA, Ledger, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.reporting.entries import StudyResult
@@ -76,14 +77,16 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
     whole = {run: own for run, own in files.items() if {*_needed(run, spare)} <= {file.name for file in own}}
     if not whole:
         raise PipelineError(f"{runs.ledger.root}: no finished runs to export: see runs list")
-    with new_archive(file) as add:
-        for run, own in whole.items():
-            for each in own:
-                if lean and run in spare and each.name not in _SPARE:
-                    continue
-                add(_as_elsewhere(each) if each.name == _RECORD else each, f"{run}/{each.name}")
-        if document is not None:
-            add(document, _STUDY)
+    sources: dict[str, Source] = {
+        f"{run}/{each.name}": partial(_as_elsewhere, each) if each.name == _RECORD else each
+        for run, own in whole.items()
+        for each in own
+        if not (lean and run in spare and each.name not in _SPARE)
+    }
+    if document is not None:
+        sources[_STUDY] = document
+    way_out = "" if lean else "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
+    write_archive(file, sources, f"{way_out}copy the folder {runs.reports} instead")
     return ExportedRuns(tuple(whole), tuple(sorted(missing | files.keys() - whole.keys())))
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import shutil
 import stat
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,32 +21,40 @@ _ENTRY = 80
 """Bytes of a file in the directory, besides its name, at most."""
 
 
-@contextmanager
-def new_archive(file: Path) -> Iterator[Callable[[Path | bytes, str], None]]:
-    """Yield a function that adds a file, or its contents, under a name. The archive appears complete or not at all.
+Source = Path | Callable[[], bytes]
+"""A file, or what makes the contents of one."""
+
+
+def write_archive(file: Path, sources: Mapping[str, Source], if_too_many: str) -> None:
+    """Write ``sources``, by the names that they get, into one zip file, which appears complete or not at all.
 
     Equal files give equal bytes: times and permissions are left out.
 
+    Args:
+        if_too_many: what the user should do where there are more files than can be read again.
+
     Raises:
-        PipelineError: more files than can be read again.
+        PipelineError: there are, or a file cannot be read.
     """
-    names = 0
-
-    def add(source: Path | bytes, name: str) -> None:
-        nonlocal names
-        names += _ENTRY + len(name.encode())
-        if names > _LARGEST_DIRECTORY:
-            raise PipelineError(f"{file}: too many files for one archive: export less at once")
-        member = zipfile.ZipInfo(name)
-        if isinstance(source, bytes):
-            archive.writestr(member, source)
-            return
-        member.file_size = source.stat().st_size  # so that a file of many gigabytes is announced as one
-        with source.open("rb") as content, archive.open(member, "w") as target:
-            shutil.copyfileobj(content, target, _CHUNK)
-
+    if sum(_ENTRY + len(name.encode()) for name in sources) > _LARGEST_DIRECTORY:
+        raise PipelineError(f"{file}: {len(sources):,} files are too many for one archive: {if_too_many}")
     with new_file(file) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
-        yield add
+        for name, source in sources.items():
+            member = zipfile.ZipInfo(name)
+            if callable(source):
+                archive.writestr(member, source())
+                continue
+            with reading(source):
+                member.file_size = source.stat().st_size  # so that a file of many gigabytes is announced as one
+            with archive.open(member, "w") as target:
+                for chunk in _chunks(source):
+                    target.write(chunk)
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    with reading(file), file.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            yield chunk
 
 
 class Archive:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.records.archives import Archive, new_archive
+from pipeline.records.archives import Archive, Source, write_archive
 from pipeline.records.store import MANIFEST, Artifact, Manifest, Store, delete
 from pipeline.system.atomic import clear_leftovers, make_folder, new_folder
 from pipeline.system.errors import PipelineError, shortened
@@ -29,11 +29,11 @@ def export_artifact(store: Store, run: str, file: Path) -> list[Artifact]:
     if artifact is None:
         raise store.missing(run)
     packed = [*store.adapters_of(artifact.manifest), artifact]
-    with new_archive(file) as add:
-        for each in packed:
-            each.verify()
-            for name in _names(each.manifest):
-                add(each.folder / name, f"{each.manifest.place}/{name}")
+    files: dict[str, Source] = {}
+    for each in packed:
+        each.verify()
+        files |= {f"{each.manifest.place}/{name}": each.folder / name for name in _names(each.manifest)}
+    write_archive(file, files, f"copy the folder {store.root} instead")
     return packed
 
 

@@ -17,6 +17,7 @@ from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from stages.run_archives import KeptRun, export_runs, import_runs
 from stages.runs import Runs
+from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import contents
 from tests.pipeline.records.test_ledger import CURVE, OWN, TABLE, record
 
@@ -157,6 +158,35 @@ def test_a_run_that_is_not_whole_is_left_out(reports: Path, tmp_path: Path) -> N
     exported = export_runs(Runs(reports, tmp_path / "store"), tmp_path / "runs.zip")
     assert (exported.runs, exported.missing) == ((whole,), (without_curve,))
     assert import_runs(tmp_path / "other", tmp_path / "runs.zip").added == (whole,)
+
+
+def test_a_file_that_may_not_be_read_is_named(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+    curve = Ledger(reports).folder(finish(reports, 1)) / "curve.csv"
+    with unreadable(curve), pytest.raises(PipelineError, match=f"^{curve}: permission denied: make it readable$"):
+        export()
+    assert [*tmp_path.iterdir()] == [reports]
+
+
+@pytest.mark.parametrize(
+    ("study", "lean", "way_out"),
+    [
+        (None, False, "name a study (--study NAME), or copy the folder {reports} instead"),
+        ("few", False, "leave out some (--lean), or copy the folder {reports} instead"),
+        ("few", True, "copy the folder {reports} instead"),
+    ],
+)
+def test_too_many_runs_are_told_before_anything_is_packed(
+    study: str | None, lean: bool, way_out: str, reports: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.records.archives._LARGEST_DIRECTORY", 400)
+    monkeypatch.setattr("pipeline.records.archives.new_file", lambda _: pytest.fail("packed"))
+    write_study(reports, *(finish(reports, seed) for seed in (1, 2)))
+    runs = Runs(reports, tmp_path / "store")
+    with pytest.raises(PipelineError) as refused:
+        export_runs(runs, tmp_path / "runs.zip", study, lean=lean)
+    files = 8 if study is None else 9
+    told = f"{tmp_path / 'runs.zip'}: {files} files are too many for one archive: {way_out.format(reports=reports)}"
+    assert str(refused.value) == told
 
 
 def test_what_is_here_stays_and_a_begun_run_is_finished(
