@@ -12,12 +12,12 @@ from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.tables import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.runs.seen import sources_of, sources_seen
+from pipeline.runs.seen import fingerprints_of, sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
 from pipeline.stats.paired import score_interval
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, noted
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from stages.kept_models import target_of
@@ -42,6 +42,8 @@ class Evaluation:
     """Rows whose text is in those that chose its epoch; None where it cannot be known."""
     sources_trained_on: dict[str, int | None]
     """Rows whose text is in the training rows of a task that the model builds on, by task; None as above."""
+    problems: tuple[str, ...]
+    """What could not be read, so that something cannot be known."""
 
     def summary(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,8 +79,11 @@ def evaluate(
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
         (prediction,) = predictions_of([model], rows, (), batch_size, accelerator)
-    labels = rows["label"].to_numpy()
-    trained, chosen = _seen(rows, model.run, task, workspace)
+    labels, problems = rows["label"].to_numpy(), list[str]()
+    trained = chosen = None
+    with noted(problems):
+        trained, chosen = _seen(rows, model.run, task, workspace)
+    sources = sources_seen(rows, sources_of(model.run, workspace, problems), workspace, task, problems)
     return Evaluation(
         run=model.run,
         kind=model.kind,
@@ -89,10 +94,8 @@ def evaluate(
         interval=score_interval(task.metric, prediction.values, labels),
         trained_on=trained,
         chosen_on=chosen,
-        sources_trained_on={
-            source: None if seen is None else int(seen.sum())
-            for source, seen in sources_seen(rows, sources_of(model.run, workspace), workspace, task).items()
-        },
+        sources_trained_on={source: None if seen is None else int(seen.sum()) for source, seen in sources.items()},
+        problems=tuple(dict.fromkeys(problems)),
     )
 
 
@@ -106,8 +109,9 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
     record = workspace.ledger.find(run)
     if record is None or task.name not in record.trained_on or (folder := workspace.data_of(task)) is None:
         return None, None
-    data, then = load_all_rows(task, folder), record.described(task.name)["data"]
-    score = record.score(task.name)
+    if not (then := fingerprints_of(record, task.name)):
+        return None, None
+    data, score = load_all_rows(task, folder), record.score(task.name)
 
     def shared(part: pd.DataFrame) -> int:
         return int(overlapping_rows(part, rows)[1].sum())

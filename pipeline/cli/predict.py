@@ -8,7 +8,7 @@ from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passe
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
 from pipeline.data.tasks import find_task
 from pipeline.stats.names import EnsembleRule
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, few, printable
 from pipeline.system.process import is_main_process
 from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce
@@ -106,6 +106,8 @@ def evaluate(
         batch_size=passes.batch_size,
         precision=passes.precision,
     )
+    for problem in few(found.problems) if is_main_process() else ():
+        print(f"warning: {printable(problem)}", file=sys.stderr)
     print_evaluation(found, json)
 
 

@@ -17,9 +17,9 @@ from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import RunRecord, SourceRun
-from pipeline.records.store import Manifest
+from pipeline.records.store import Artifact, Manifest
 from pipeline.runs.workspace import Workspace
-from pipeline.system.errors import PipelineError
+from pipeline.system.errors import PipelineError, noted
 
 
 class Lesson(NamedTuple):
@@ -29,29 +29,34 @@ class Lesson(NamedTuple):
     task: str
     seed: int
     limit: int | None
-    train: str
-    """Fingerprint of the training rows."""
+    train: str | None
+    """Fingerprint of the training rows; None where nothing that can be read tells it."""
 
 
-def sources_of(run: str, workspace: Workspace) -> Sequence[SourceRun]:
-    """What ``run`` was built on, as its record or else its artifact says."""
-    if (record := workspace.ledger.find(run)) is not None:
-        return record.sources
-    artifact = workspace.store.find(run)
-    return () if artifact is None else artifact.manifest.sources
+def fingerprints_of(record: RunRecord, task: str) -> dict[str, str]:
+    """Those of the rows of a task that the run trained on, by split; none where its record has none."""
+    data = record.described(task).get("data")
+    return data if isinstance(data, dict) else {}
+
+
+def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[SourceRun]:
+    """What ``run`` was built on, as its record or else its artifact says; ``problems`` as for :func:`sources_seen`."""
+    kept = _kept(run, workspace, problems)
+    return () if kept is None else kept.sources if isinstance(kept, RunRecord) else kept.manifest.sources
 
 
 def sources_seen(
-    rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task
+    rows: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace, target: Task, problems: list[str]
 ) -> dict[str, np.ndarray | None]:
     """Which ``rows`` (n,) have a text that a task of the sources was trained on, by task.
 
     The training rows are drawn again from the task's data, and known by their fingerprint. None where they are others
-    and some of the task's training rows have such a text, or where its data are not at hand.
+    and some of the task's training rows have such a text, or where its data or the source's record are not at hand.
 
     Args:
         sources: what a model builds on; what these build on counts too.
         target: the task of ``rows``; itself no source.
+        problems: gets what cannot be read of the sources, which then counts as not at hand.
     """
     found = dict[str, np.ndarray | None]()
     # A task reads the same rows in both but for those that are held out of its training.
@@ -59,7 +64,7 @@ def sources_seen(
         workspace if workspace.held_out == names else replace(workspace, held_out=names)
         for names in ((), (target.name,))
     ]
-    for lesson in _lessons(sources, workspace):
+    for lesson in _lessons(sources, workspace, problems):
         if lesson.task != target.name:
             seen, before = _seen(rows, lesson, places), found.get(lesson.task, np.zeros(len(rows), bool))
             found[lesson.task] = None if seen is None or before is None else seen | before
@@ -71,7 +76,8 @@ def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], wo
     test = read_test_texts(target, workspace.data_of(target))
     parts = {"dev": dev} if test is None else {"dev": dev, "test": test}
     kinds = np.repeat([*parts], [len(rows) for rows in parts.values()])
-    for task, seen in sources_seen(pd.concat(parts.values()), sources, workspace, target).items():
+    problems: list[str] = []
+    for task, seen in sources_seen(pd.concat(parts.values()), sources, workspace, target, problems).items():
         if seen is not None and seen.any():
             counts = (f"{seen[kinds == kind].sum()} of {len(rows)} rows of {kind}" for kind, rows in parts.items())
             yield (
@@ -79,9 +85,10 @@ def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], wo
                 f" score there says less about new texts: extract --task {task} --without-rows-of {target.name} trains"
                 " an adapter without them"
             )
+    yield from problems
 
 
-def _lessons(sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[Lesson]:
+def _lessons(sources: Sequence[SourceRun], workspace: Workspace, problems: list[str]) -> Iterator[Lesson]:
     """What ``sources`` were trained on, and what they build on."""
     waiting, visited = list(sources), set[str]()
     while waiting:
@@ -89,17 +96,31 @@ def _lessons(sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[Les
         if source.run in visited:
             continue
         visited.add(source.run)
-        waiting += sources_of(source.run, workspace)
-        if (record := workspace.ledger.find(source.run)) is not None:
-            yield from _of_record(record)
-        elif (artifact := workspace.store.find(source.run)) is not None:
-            yield _of_manifest(artifact.manifest)
+        match _kept(source.run, workspace, problems):
+            case RunRecord() as record:
+                waiting += record.sources
+                yield from _of_record(record)
+            case Artifact() as artifact:
+                waiting += artifact.manifest.sources
+                yield _of_manifest(artifact.manifest)
+            case None:
+                yield Lesson(source.run, source.task, seed=0, limit=None, train=None)
+
+
+def _kept(run: str, workspace: Workspace, problems: list[str]) -> RunRecord | Artifact | None:
+    """What is left of ``run``: its record, or else its artifact; ``problems`` gets what of it cannot be read."""
+    with noted(problems):
+        if (record := workspace.ledger.find(run)) is not None:
+            return record
+    with noted(problems):
+        return workspace.store.find(run)
+    return None
 
 
 def _of_record(record: RunRecord) -> Iterator[Lesson]:
     for task in record.trained_on:
         score = record.score(task)
-        yield Lesson(record.run, task, record.seed, score.limit, record.described(task)["data"]["train"])
+        yield Lesson(record.run, task, record.seed, score.limit, fingerprints_of(record, task).get("train"))
 
 
 def _of_manifest(manifest: Manifest) -> Lesson:
@@ -108,6 +129,8 @@ def _of_manifest(manifest: Manifest) -> Lesson:
 
 def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np.ndarray | None:
     """Which of ``rows`` (n,) the lesson had, if it is drawn again in one of ``places``, the first with all rows."""
+    if lesson.train is None:
+        return None
     workspace = places[0]
     with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
         task = workspace.task(lesson.task)

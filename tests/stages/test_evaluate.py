@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -64,6 +66,40 @@ def test_what_cannot_be_known_is_not_said(workspace, quick, data_folder) -> None
     (workspace.ledger.folder(record.run) / "run.json").unlink()
     found = evaluate("films", dataclasses.replace(workspace), using="adapter")
     assert (found.trained_on, found.chosen_on) == (None, None)
+
+
+def change_data(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    record = json.loads(file.read_text())
+    change(record["identity"]["tasks"]["films"])
+    file.write_text(json.dumps(record))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "problem"),
+    [
+        ("run.json", lambda file: file.write_text("{"), "run.json: cannot be read"),
+        ("predictions.parquet", Path.unlink, "predictions.parquet: no such file"),
+        ("predictions.parquet", lambda file: file.write_text("x"), "predictions.parquet: cannot be read"),
+        ("run.json", lambda file: change_data(file, lambda task: task.pop("data")), None),
+        ("run.json", lambda file: change_data(file, lambda task: task.update(data=None)), None),
+    ],
+    ids=["a damaged record", "no predictions", "damaged predictions", "no fingerprints", "null for fingerprints"],
+)
+def test_what_cannot_be_read_beside_the_model_costs_no_score(  # type: ignore[no-untyped-def]
+    name, harm, problem, workspace, quick, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    harm(workspace.ledger.folder(record.run) / name)
+    found = evaluate("films", dataclasses.replace(workspace), using="adapter")
+    assert found.score == pytest.approx(record.dev)
+    assert (found.trained_on, found.chosen_on) == (None, None)
+    assert len(found.problems) == (problem is not None)
+    places = [f"--data={workspace.data}", f"--store={workspace.store_root}", f"--reports={workspace.reports}"]
+    capsys.readouterr()
+    assert main(["evaluate", "--target=films", *places]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("how many cannot be known") == 2
+    assert problem is None or (printed.err.startswith("warning: ") and problem in printed.err)
 
 
 def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]

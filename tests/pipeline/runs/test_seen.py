@@ -11,7 +11,7 @@ import pytest
 from pipeline.cli.printing import print_evaluation
 from pipeline.data.load import load_all_rows
 from pipeline.records.ledger import RunRecord, SourceRun
-from pipeline.runs.seen import sources_seen
+from pipeline.runs.seen import seen_notes, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.evaluate import evaluate
@@ -57,7 +57,7 @@ def place(workspace: Workspace, tmp_path: Path) -> Workspace:
 def seen_by(record: RunRecord, place: Workspace, split: str) -> np.ndarray | None:
     assert place.data is not None
     rows = pd.read_csv(place.data / "target" / f"{split}.csv").rename(columns={"sentence": "text_a"})
-    (seen,) = sources_seen(rows, record.sources, place, place.task("target")).values()
+    (seen,) = sources_seen(rows, record.sources, place, place.task("target"), []).values()
     return seen
 
 
@@ -143,6 +143,25 @@ def test_of_other_data_only_what_is_sure_is_said(
     assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": known}
 
 
+@pytest.mark.parametrize(("store", "known"), [("store", 12), ("other", None)], ids=["in the store", "nowhere else"])
+def test_a_damaged_record_of_a_source_is_named_and_the_store_asked(
+    store: str, known: int | None, place: Workspace, quick: Quick
+) -> None:
+    source = extract("source", quick("adapter", epochs=1), place, seed=0)
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    damaged = place.ledger.folder(source.run) / "run.json"
+    damaged.write_text("{")
+    there = dataclasses.replace(place, store_root=place.store_root.with_name(store))
+    dev, problems = place.held_out_rows(place.task("target")).head(20), list[str]()
+    seen = sources_seen(dev, record.sources, there, there.task("target"), problems)["source"]
+    assert (None if seen is None else seen.sum()) == known
+    assert [problem.partition(": ")[0] for problem in problems] == [str(damaged)]
+    assert problems[0] in seen_notes(there.task("target"), dev, record.sources, there)
+    if known is not None:
+        found = evaluate("target", there, using=record.run)
+        assert (found.score, found.problems) == (pytest.approx(record.dev), tuple(problems))
+
+
 def test_however_many_adapters_there_are_a_task_is_read_once_with_and_once_without_the_targets_rows(
     place: Workspace, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +177,6 @@ def test_however_many_adapters_there_are_a_task_is_read_once_with_and_once_witho
     dev = place.held_out_rows(place.task("target"))
     read.clear()
     for again in (dataclasses.replace(place), dataclasses.replace(place, held_out=("other",))):
-        assert sources_seen(dev, sources, again, again.task("target"))["source"] is not None
+        assert sources_seen(dev, sources, again, again.task("target"), [])["source"] is not None
         assert read.count("source") <= 2 and read.count("target") <= 1
         read.clear()
