@@ -2,22 +2,26 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from pipeline.data.tasks import Task, is_name
 from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.runs.scoring import prediction_table
+from pipeline.runs.seen import fingerprints_of
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, choose, combine, first_half, value_of
 from pipeline.stats.metrics import Prediction
 from pipeline.stats.names import EnsembleRule
-from pipeline.system.errors import PipelineError, raise_all
+from pipeline.system.errors import PipelineError, few, noted, printable, raise_all
+
+_AGAIN = "train it again with --force"
 
 
 def ensemble(
@@ -35,7 +39,7 @@ def ensemble(
 
     Args:
         runs: what to choose from; None is every finished run that trained on the task, whatever its backbone, of
-            those with different dev rows the largest group.
+            those with different dev rows the largest group. Those that cannot be read are named and left out.
         chosen_on: ``half`` chooses members and weights on one half of dev and scores on the other, on which only the
             members' own runs chose, their epochs for one; ``all`` chooses on all of it. Of runs that are scored on rows
             apart from dev, members are chosen on all of dev and the ensemble is scored on those rows (``dev``).
@@ -43,13 +47,18 @@ def ensemble(
         seed: of the halves.
 
     Raises:
-        PipelineError: a run is unfinished or of another task, runs saw different dev rows, or the rule does not fit.
+        PipelineError: a run is unfinished, damaged or of another task, runs saw different dev rows, or the rule does
+            not fit.
     """
     check_seed(seed)
     raise_all(f"ensemble '{name}'", _mistakes(task, name, rule, best, Ensembles(reports)))
     ledger = Ledger(reports)
-    records = _named(runs, task, ledger) if runs is not None else _finished(task, ledger)
-    rows, predictions, is_dev = saved_predictions(records, task, ledger)
+    if runs is not None:
+        records = _named(runs, task, ledger)
+        rows, predictions, is_dev = saved_predictions(records, task, ledger)
+    else:
+        records, tables = _usable(task, ledger)
+        rows, predictions, is_dev = _joined(tables, task)
     labels = rows["label"].to_numpy()
     chosen_on = chosen_on if is_dev.all() else "dev"
     choosing = is_dev if chosen_on == "dev" else _rows_to_choose_on(labels, task, chosen_on, seed)
@@ -111,13 +120,14 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
         problems.append("--runs names no run: leave it out for all finished ones")
     records: dict[str, RunRecord] = {}
     for run in dict.fromkeys(runs):
-        if (record := ledger.find(run)) is not None:
-            records[run] = record
-            problems += _misfits(record, task)
-        elif ledger.began(run):
-            problems.append(f"run {run} is not finished: run the command that began it again")
-        else:
-            problems.append(f"no run {run} in {ledger.root}")
+        with noted(problems):
+            if (record := ledger.find(run)) is not None:
+                records[run] = record
+                problems += _misfits(record, task)
+            elif ledger.began(run):
+                problems.append(f"run {run} is not finished: run the command that began it again")
+            else:
+                problems.append(f"no run {run} in {ledger.root}")
     raise_all("--runs", problems)
     usual = max(_by_dev_rows(records, task).values(), key=len)
     problems = [
@@ -129,10 +139,21 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
     return records
 
 
-def _finished(task: Task, ledger: Ledger) -> dict[str, RunRecord]:
-    """Every finished run that trained on the task and was scored on the same dev rows as most."""
-    found = filter(None, map(ledger.find, ledger.names()))
-    records = {record.run: record for record in found if not _misfits(record, task)}
+def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], dict[str, pd.DataFrame]]:
+    """Every run of :func:`_finished` with its saved predictions; what cannot be read is named and left out."""
+    finished, damaged = ledger.records()
+    records = _finished(finished.values(), task, ledger)
+    tables, unread = _tables(records, task, ledger)
+    for problem in few([*damaged, *unread]):
+        print(f"warning: left out: {printable(problem)}", file=sys.stderr)
+    if not tables:
+        raise PipelineError(f"no run of '{task.name}' in {ledger.root} has predictions that can be read: train one")
+    return {run: records[run] for run in tables}, tables
+
+
+def _finished(finished: Iterable[RunRecord], task: Task, ledger: Ledger) -> dict[str, RunRecord]:
+    """Those that trained on the task and were scored on the same dev rows as most."""
+    records = {record.run: record for record in finished if not _misfits(record, task)}
     groups = _by_dev_rows(records, task)
     if not groups:
         raise PipelineError(f"no finished run of '{task.name}' in {ledger.root}: train some first")
@@ -153,8 +174,7 @@ def _misfits(record: RunRecord, task: Task) -> list[str]:
         return [f"run {record.run} is an ensemble itself"]
     if task.name not in record.trained_on:
         return [f"run {record.run} was trained for '{record.task}', not '{task.name}'"]
-    data = record.described(task.name).get("data")
-    if not isinstance(data, dict) or "dev" not in data:
+    if "dev" not in fingerprints_of(record, task.name):
         return [f"run {record.run} does not say which dev rows it was scored on: train it again"]
     if record.described(task.name)["meaning"] != task.meaning:
         return [f"run {record.run} was trained when task '{task.name}' had other classes or range"]
@@ -170,8 +190,8 @@ def _by_dev_rows(records: dict[str, RunRecord], task: Task) -> dict[str, dict[st
 
 def _rows_of(record: RunRecord, task: Task) -> str:
     """The fingerprint of the rows of ``task`` that a run chose by, and of the others that it was scored on."""
-    data = record.described(task.name)["data"]
-    return "+".join(data[kind] for kind in ("dev", "test") if kind in data)
+    data = fingerprints_of(record, task.name)
+    return "+".join(str(data[kind]) for kind in ("dev", "test") if kind in data)
 
 
 def saved_predictions(
@@ -179,22 +199,59 @@ def saved_predictions(
 ) -> tuple[pd.DataFrame, list[Prediction], np.ndarray]:
     """``id`` and ``label`` of the rows (n,) that the runs share, each run's saved predictions for them, and which of
     them are dev; the others are scored."""
-    parts = {run: [ledger.predictions(run, task.name, split) for split in ("dev", "test")] for run in records}
-    tables = {run: pd.concat([each for each in own if len(each)], ignore_index=True) for run, own in parts.items()}
-    rows = next(iter(tables.values()))[["id", "label"]]
-    problems = [
-        f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: train it again with --force"
-        for run, table in tables.items()
-        if any(table[name].tolist() != rows[name].tolist() for name in rows)
-    ]
+    tables, problems = _tables(records, task, ledger)
     raise_all("saved predictions", problems)
-    is_dev = np.arange(len(rows)) < len(next(iter(parts.values()))[0])
-    return rows, [_prediction(table) for table in tables.values()], is_dev
+    return _joined(tables, task)
 
 
-def _prediction(table: pd.DataFrame) -> Prediction:
+def _tables(runs: Iterable[str], task: Task, ledger: Ledger) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The saved predictions of runs for the same rows, and why there are none of others."""
+    tables: dict[str, pd.DataFrame] = {}
+    problems: list[str] = []
+    for run in runs:
+        with noted(problems):
+            tables[run] = _table_of(run, task, ledger)
+    alike = ["id", "label", "is_dev"]
+    rows = {run: tuple(table[alike].itertuples(index=False, name=None)) for run, table in tables.items()}
+    usual = Counter(rows.values()).most_common(1)[0][0] if rows else ()
+    problems += [
+        f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: {_AGAIN}"
+        for run in tables
+        if rows[run] != usual
+    ]
+    return {run: table for run, table in tables.items() if rows[run] == usual}, problems
+
+
+def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
+    """The saved predictions of a run, with ``is_dev``; a :class:`PipelineError` if they are none of such a task."""
+    parts = {split: ledger.predictions(run, task.name, split) for split in ("dev", "test")}
+    marked = [table.assign(is_dev=split == "dev") for split, table in parts.items() if len(table)]
+    if not marked:
+        raise PipelineError(f"{ledger.folder(run)}: its predictions have no rows: {_AGAIN}")
+    table = pd.concat(marked, ignore_index=True)
     probabilities = table.filter(regex="^probability_")
-    return Prediction(table["prediction"].to_numpy(), None if probabilities.columns.empty else probabilities.to_numpy())
+    is_numeric = all(map(is_numeric_dtype, probabilities.dtypes)) and np.isfinite(probabilities.to_numpy(float)).all()
+    if [*probabilities] != _probabilities_of(task) or not is_numeric:
+        raise PipelineError(
+            f"{ledger.folder(run)}: its probabilities are not those of the {len(task.classes)} classes of"
+            f" '{task.name}': {_AGAIN}"
+        )
+    return table
+
+
+def _probabilities_of(task: Task) -> list[str]:
+    """The columns with the probabilities of the classes; none of a task of scores."""
+    return [f"probability_{number}" for number in range(len(task.classes))]
+
+
+def _joined(tables: dict[str, pd.DataFrame], task: Task) -> tuple[pd.DataFrame, list[Prediction], np.ndarray]:
+    """As :func:`saved_predictions`, of tables with the same rows."""
+    columns, first = _probabilities_of(task), next(iter(tables.values()))
+    predictions = [
+        Prediction(table["prediction"].to_numpy(), table[columns].to_numpy() if columns else None)
+        for table in tables.values()
+    ]
+    return first[["id", "label"]], predictions, first["is_dev"].to_numpy()
 
 
 def part_of(prediction: Prediction, rows: np.ndarray) -> Prediction:

@@ -221,6 +221,65 @@ def test_what_cannot_be_is_told_at_once(settings, messages, ledger, reports) -> 
     assert not (reports / "ensembles").exists()
 
 
+def changed(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        file = folder / "predictions.parquet"
+        change(pd.read_parquet(file)).to_parquet(file, index=False)
+
+    return write
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a record": (lambda folder: (folder / "run.json").write_text("{"), "run.json: cannot be read"),
+    "no predictions, as of a lean trial": (
+        lambda folder: (folder / "predictions.parquet").unlink(), "predictions.parquet: no such file"),
+    "predictions": (
+        lambda folder: (folder / "predictions.parquet").write_text("x"), "predictions.parquet: cannot be read"),
+    "predictions without rows": (changed(lambda table: table.head(0)), "its predictions have no rows"),
+    "predictions without probabilities": (
+        changed(lambda table: table[["id", "label", "prediction"]]), "not those of the 5 classes of 'sst'"),
+    "a probability too few": (
+        changed(lambda table: table.drop(columns="probability_4")), "not those of the 5 classes of 'sst'"),
+    "a probability too many": (
+        changed(lambda table: table.assign(probability_5=0.0)), "not those of the 5 classes of 'sst'"),
+    "probabilities that are words": (
+        changed(lambda table: table.assign(probability_1="x")), "not those of the 5 classes of 'sst'"),
+    "probabilities that are no numbers": (
+        changed(lambda table: table.assign(probability_1=np.nan)), "not those of the 5 classes of 'sst'"),
+    "predictions of other rows": (changed(lambda table: table.head(50)), "are not of the rows it was scored on"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_what_is_damaged_is_left_out_unless_it_is_named(  # type: ignore[no-untyped-def]
+    name: str, ledger: Ledger, reports: Path, capsys
+) -> None:
+    damage, reason = DAMAGES[name]
+    runs = [f"{number:012x}" for number in range(5)]
+    damage(ledger.folder(runs[0]))
+    assert [*ensemble(SST, "mine", reports).considered] == runs[1:]
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"warning: left out: {ledger.folder(runs[0])}")
+    assert reason in warning
+    with pytest.raises(PipelineError, match="1 mistake") as refused:
+        ensemble(SST, "named", reports, runs=runs)
+    assert str(ledger.folder(runs[0])) in str(refused.value) and reason in str(refused.value)
+
+
+def test_damaged_runs_alone_make_no_ensemble(ledger: Ledger, reports: Path) -> None:
+    for number in range(10, 13):
+        (ledger.folder(f"{number:012x}") / "predictions.parquet").unlink()
+    with pytest.raises(PipelineError, match="no run of 'sts' in .* has predictions that can be read: train one"):
+        ensemble(STS, "mine", reports)
+
+
+def test_scores_with_probabilities_are_refused(ledger: Ledger, reports: Path) -> None:
+    run = f"{10:012x}"
+    changed(lambda table: table.assign(probability_0=0.5))(ledger.folder(run))
+    with pytest.raises(PipelineError, match=f"{run}: its probabilities are not those"):
+        ensemble(STS, "mine", reports, runs=[run, f"{11:012x}"])
+
+
 def test_an_unfinished_run_is_named(ledger: Ledger, reports: Path) -> None:
     ledger.checkpoint_file("abc").parent.mkdir(parents=True)
     with pytest.raises(PipelineError, match="run abc is not finished"):
