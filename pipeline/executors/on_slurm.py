@@ -3,11 +3,12 @@
 A job that is preempted or reaches its time limit is requeued, and its cell resumes from its checkpoint.
 """
 
+import io
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,12 @@ from pipeline.executors.pool import Outcome, Pool, lost
 from pipeline.settings.resources import Resources
 from pipeline.system.atomic import make_folder
 from pipeline.system.errors import PipelineError
+from pipeline.training.progress import console
 
 _MOST_AT_ONCE = 1000
 """Cells of an array: what Slurm allows where its administrator did not say otherwise (MaxArraySize)."""
+_RETRY_SECONDS = 60.0
+"""Between two submissions where the first was refused, unless a job ends meanwhile: there may be a limit of jobs."""
 
 
 @contextmanager
@@ -93,27 +97,43 @@ class _Slurm:
         self._executor.update_parameters(**slurm_parameters(resources, jobs))
         self._ready: list[tuple[int, bytes]] = []
         self._running: dict[int, submitit.Job[Outcome]] = {}
+        self._retry_at = 0.0
 
     def start(self, number: int, title: str, work: bytes) -> None:
         self._ready.append((number, work))
 
     def wait(self, seconds: float) -> list[tuple[int, Outcome]]:
-        self._submit()
+        if self._ready and time.monotonic() >= self._retry_at:
+            self._submit()
         end = time.monotonic() + seconds
         while not (ended := [number for number, job in self._running.items() if job.done()]):
             if time.monotonic() > end:
                 return []
             time.sleep(min(seconds, 0.2))
+        self._retry_at = 0.0
         return [(number, self._outcome(self._running.pop(number))) for number in ended]
 
     def _submit(self) -> None:
-        """Submit the cells that became ready since the last time as one array."""
-        if self._ready:
-            numbers, works = zip(*self._ready, strict=True)
-            threads, processes = self._resources.cpus, self._resources.processes
-            jobs = self._executor.map_array(_Requeued(), works, [threads] * len(works), [processes] * len(works))
-            self._running |= dict(zip(numbers, jobs, strict=True))
-            self._ready = []
+        """Submit the cells that are ready as one array. If Slurm refuses, they stay ready as long as others run.
+
+        Raises:
+            PipelineError: Slurm refuses, and none runs.
+        """
+        numbers, works = zip(*self._ready, strict=True)
+        threads, processes = self._resources.cpus, self._resources.processes
+        try:
+            with redirect_stderr(io.StringIO()):  # where submitit prints what the error says too
+                jobs = self._executor.map_array(_Requeued(), works, [threads] * len(works), [processes] * len(works))
+        except FailedJobError as error:
+            reason = "; ".join(line.removeprefix("sbatch: error: ") for line in str(error).strip().splitlines())
+            if not self._running:
+                remedy = "change [resources] of the study, or submit fewer cells at once (--jobs)"
+                raise PipelineError(f"--executor slurm: sbatch refused: {reason}: {remedy}") from error
+            console.print(f"note: sbatch refused: {reason}: what is ready is submitted again later", markup=False)
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+            return
+        self._running |= dict(zip(numbers, jobs, strict=True))
+        self._ready = []
 
     def _outcome(self, job: "submitit.Job[Outcome]") -> Outcome:
         try:

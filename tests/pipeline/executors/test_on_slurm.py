@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("submitit", reason="submitit is not installed")
 
+from submitit.core.utils import FailedJobError
+
 from pipeline.executors.on_slurm import slurm_jobs, slurm_parameters
 from pipeline.executors.pool import Outcome
 from pipeline.settings.resources import Resources
@@ -56,6 +58,70 @@ def test_no_more_cells_are_out_at_once_than_jobs(
     monkeypatch.setenv("PATH", str(tmp_path))
     with slurm_jobs(Resources(), tmp_path, jobs, cluster) as pool:
         assert pool.at_once == at_once
+
+
+def test_what_sbatch_refuses_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for program in ("sbatch", "srun"):
+        (tmp_path / program).touch(mode=0o755)
+    refusal = "sbatch: error: invalid partition specified: none\nsbatch: error: Batch job submission failed"
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "{refusal}" >&2\nexit 1\n')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = "^--executor slurm: sbatch refused: invalid partition specified: none; Batch job submission failed: change"
+    with slurm_jobs(Resources(partition="none"), tmp_path / "reports") as pool:
+        for cells in (1, 2):  # the second is an array
+            pool.start(cells, "cell", pickle.dumps(partial(math.sqrt, 4)))
+            with pytest.raises(PipelineError, match=told):
+                pool.wait(1)
+    assert capsys.readouterr() == ("", "")
+
+
+class FakeJob:
+    """A job that has ended once it is let go."""
+
+    def __init__(self, ended: set[int], number: int) -> None:
+        self.ended, self.number, self.cancelled = ended, number, False
+
+    def done(self) -> bool:
+        return self.number in self.ended
+
+    def result(self) -> Outcome:
+        return Outcome(value=self.number)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+def test_what_sbatch_refuses_while_jobs_run_is_submitted_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitted: list[int] = []
+    ended: set[int] = set()
+    is_full = False
+
+    def map_array(_function: object, works: tuple[bytes, ...], *_: object) -> list[FakeJob]:
+        submitted.append(len(works))
+        if is_full:
+            raise FailedJobError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
+        return [FakeJob(ended, pickle.loads(work)) for work in works]
+
+    with slurm_jobs(Resources(), tmp_path, jobs=4, cluster="local") as pool:
+        monkeypatch.setattr(pool._executor, "map_array", map_array)  # type: ignore[attr-defined]
+        for number in (0, 1):
+            pool.start(number, "cell", pickle.dumps(number))
+        assert pool.wait(0) == []
+        is_full = True
+        pool.start(2, "cell", pickle.dumps(2))
+        assert (pool.wait(0), pool.wait(0), submitted) == ([], [], [2, 1])  # not at every look
+        assert "QOSMaxSubmitJobPerUserLimit: what is ready is submitted again" in capsys.readouterr().err
+        monkeypatch.setattr("pipeline.executors.on_slurm._RETRY_SECONDS", 0.0)
+        ended.add(0)
+        assert [number for number, _ in pool.wait(0)] == [0]
+        assert (pool.wait(0), pool.wait(0), submitted) == ([], [], [2, 1, 1, 1])
+        is_full = False
+        ended |= {1, 2}
+        assert sorted(number for number, _ in [*pool.wait(0), *pool.wait(0)]) == [1, 2]
 
 
 def test_slurm_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
