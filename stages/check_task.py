@@ -8,7 +8,8 @@ import pandas as pd
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.propose import FEW
-from pipeline.data.tables import SUFFIXES, other_delimiter, read_table
+from pipeline.data.table_files import SUFFIXES
+from pipeline.data.tables import other_delimiter, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone

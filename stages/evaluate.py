@@ -10,7 +10,7 @@ from pipeline.data.canonical import canonical_rows, fingerprint
 from pipeline.data.foreign import read_input
 from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
-from pipeline.data.tables import name_of
+from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
 from pipeline.runs.seen import fingerprints_of, sources_of, sources_seen
 from pipeline.runs.workspace import Workspace

@@ -13,7 +13,8 @@ import pandas as pd
 from pipeline.data.foreign import read_foreign
 from pipeline.data.propose import FEW, Proposal, name_of, propose
 from pipeline.data.split import split_rows
-from pipeline.data.tables import SUFFIXES, write_table
+from pipeline.data.table_files import SUFFIXES
+from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.foreign import read_input
-from pipeline.data.tables import STANDARD, check_suffix, check_writable, name_of, write_table
+from pipeline.data.table_files import check_output, name_of
+from pipeline.data.tables import check_writable, write_table
 from pipeline.data.tasks import Task
 from pipeline.methods.parallel import takes_parallel
 from pipeline.models.transfer_model import JointModel, TransferModel
@@ -27,7 +28,7 @@ from pipeline.settings.recipe import Precision
 from pipeline.stats.ensembling import combine
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import canonical_json
-from pipeline.system.errors import PipelineError, make_all, writing
+from pipeline.system.errors import PipelineError, make_all
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
@@ -72,7 +73,7 @@ def predict(
     """
     if batch_size < 1:
         raise PipelineError(f"--batch-size {batch_size}: give at least 1")
-    _check_output(output_file, input_file)
+    check_output(output_file, input_file)
     tasks = _parse_targets(target, workspace)
     first = tasks[0].name
     if len(tasks) > 1 and using.startswith(ENSEMBLE):
@@ -107,19 +108,6 @@ def predict(
         for (kind, run), task in zip(models, tasks, strict=True)
     ]
     return {**named[0], **counted} if len(tasks) == 1 else {"targets": named, **counted, "passes": len(passes)}
-
-
-def _check_output(output_file: Path, input_file: Path) -> None:
-    """Fail before anything is computed if the predictions cannot be written, or would replace the input."""
-    check_suffix(output_file)
-    if output_file == STANDARD:
-        return
-    with writing(output_file):
-        if output_file.is_dir():
-            raise PipelineError(f"--output {output_file}: a folder stands there: name a file in it")
-        is_file = input_file != STANDARD and input_file.exists()
-        if is_file and output_file.exists() and output_file.samefile(input_file):
-            raise PipelineError(f"--output {output_file} is the input file, which would be lost: name another file")
 
 
 def _parse_targets(text: str, workspace: Workspace) -> list[Task]:

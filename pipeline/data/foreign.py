@@ -12,16 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from pipeline.data.tables import (
-    STANDARD,
-    SUFFIXES,
-    check_columns,
-    header_line,
-    parse_delimited,
-    parse_jsonl,
-    read_parquet,
-    read_table,
-)
+from pipeline.data.table_files import STANDARD, SUFFIXES
+from pipeline.data.tables import check_columns, header_line, parse_delimited, parse_jsonl, read_parquet, read_table
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
 

@@ -18,27 +18,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from pipeline.data.table_files import STANDARD, check_suffix, name_of
 from pipeline.system.atomic import new_file
 from pipeline.system.errors import PipelineError
 from pipeline.system.reading import check_regular, reading
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
-STANDARD = Path("-")
-"""Standard input or standard output, where a file is named."""
-
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _REMEDY = 'write a text with quotes as "He said ""yes""", or use jsonl'
-
-
-def check_suffix(file: Path) -> None:
-    if file != STANDARD and file.suffix not in SUFFIXES:
-        raise PipelineError(f"{file}: unknown suffix '{file.suffix}': use one of {', '.join(SUFFIXES)}")
-
-
-def name_of(file: Path) -> str:
-    """What messages about the input ``file`` call it."""
-    return "standard input" if file == STANDARD else str(file)
 
 
 def read_table(file: Path) -> pd.DataFrame:

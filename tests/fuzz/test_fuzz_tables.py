@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.load import read_test_texts
-from pipeline.data.tables import SUFFIXES, read_table, write_table
+from pipeline.data.table_files import SUFFIXES
+from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import Task, find_task
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.load import load_all_rows
 from pipeline.data.overlap import text_key
-from pipeline.data.tables import SUFFIXES, read_table, write_table
+from pipeline.data.table_files import SUFFIXES
+from pipeline.data.tables import read_table, write_table
 from pipeline.data.tasks import find_task
 from pipeline.system.errors import PipelineError
 from stages.check_task import check_task

@@ -58,11 +58,20 @@ def long(file: Path) -> Path:
     return file.parent / f"{'x' * 5000}.csv"
 
 
+def in_proc(_: Path) -> Path:
+    return Path("/proc/none/out.csv")
+
+
+def under_a_file(file: Path) -> Path:
+    return file / "out.csv"
+
+
 @pytest.mark.parametrize("using", ["auto", "ensemble:best"])
 @pytest.mark.parametrize(
     ("output", "reason"),
     [(name, "is the input file") for name in (same, relative, round_about, link, hard_link, through_a_linked_folder)]
-    + [(folder, "a folder stands there: name a file in it"), (long, "the name is too long")],
+    + [(folder, "a folder stands there: name a file in it"), (long, "the name is too long")]
+    + [(in_proc, "^cannot write /proc/none: nothing can be made there"), (under_a_file, "a file stands where")],
 )
 def test_an_output_that_cannot_be_is_refused_before_anything_is_computed(
     output: Callable[[Path], Path], reason: str, using: str, workspace: Workspace, tmp_path: Path, monkeypatch

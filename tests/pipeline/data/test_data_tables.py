@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.data.foreign import read_foreign
-from pipeline.data.tables import SUFFIXES, read_table, write_table
+from pipeline.data.table_files import SUFFIXES
+from pipeline.data.tables import read_table, write_table
 from pipeline.system.errors import PipelineError
 
 DELIMITED = (".csv", ".tsv")
