@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
 from pipeline.data.canonical import is_blank, is_broken
-from pipeline.data.tasks import Task, built_in_tasks, is_name
+from pipeline.data.tasks import Task, built_in_tasks, described, is_name
 from pipeline.data.tokens import TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of
@@ -25,7 +25,7 @@ from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import RunRecord
 from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store
-from pipeline.runs.restore import described_task, on_own_backbone, restore, task_of
+from pipeline.runs.restore import on_own_backbone, restore, task_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
@@ -333,7 +333,7 @@ def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Tas
         return workspace.task(name)
     if isinstance(trained, RunRecord):
         return task_of(trained, name, workspace.store)
-    return described_task(name, trained.manifest.meaning, trained.manifest.pair)
+    return Task.parse(described(name, trained.manifest.meaning, trained.manifest.pair), f"run {trained.manifest.run}")
 
 
 def _device(name: str | None, precision: Precision) -> OneDevice:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, field_validator
 
-from pipeline.data.tasks import Metric, Name
+from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import SharedRecipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
 from pipeline.system.errors import PipelineError, noted, printable, raise_all, writing
@@ -66,6 +66,14 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     sources: tuple[SourceRun, ...] = Field((), description="the adapters of a fusion, in its order")
     pruned_from: str | None = Field(None, description="the fusion whose sources these are some of")
     files: dict[FileName, Sha256] = Field({}, description="file name -> sha256")
+
+    @field_validator("meaning")
+    @classmethod
+    def _check_meaning(cls, meaning: dict[str, Any]) -> dict[str, Any]:
+        # Whatever predicts makes a task of it, as a server does for every artifact that it holds.
+        if problems := meaning_problems(meaning):
+            raise ValueError("; ".join(problems))
+        return meaning
 
     @field_validator("files")
     @classmethod

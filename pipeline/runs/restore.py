@@ -1,9 +1,8 @@
 """The trained models of finished runs, from the store or from the weights beside their records."""
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
-from pipeline.data.tasks import Task
+from pipeline.data.tasks import Task, described
 from pipeline.methods.fusion import load_fusion, use_fusion_implementation
 from pipeline.methods.houlsby import load_adapter
 from pipeline.methods.layernorms import load_layernorms
@@ -13,12 +12,13 @@ from pipeline.models.backbone import Backbone
 from pipeline.models.switching import activate
 from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
 from pipeline.records.ledger import RunRecord
-from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Store
+from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest, Store
 from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of
 from pipeline.runs.request import Part
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.layers import check_layers
+from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError
 
 
@@ -146,13 +146,7 @@ def task_of(record: RunRecord, name: str, store: Store) -> Task:
     """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data."""
     artifact = store.find(record.run) if record.artifact_digest is not None else None
     pair = artifact.manifest.pair if artifact is not None else record.recipe_of(name).encoding == "siamese"
-    return described_task(name, record.described(name)["meaning"], pair)
-
-
-def described_task(name: str, meaning: dict[str, Any], pair: bool) -> Task:
-    """Task ``name`` as a manifest or record describes it, with columns ``text_a``, ``text_b`` (pairs) and ``label``."""
-    text = ("text_a", "text_b") if pair else ("text_a",)
-    return Task.model_validate({**meaning, "name": name, "text": text, "label": "label"})
+    return Task.parse(described(name, record.described(name)["meaning"], pair), f"run {record.run}, task '{name}'")
 
 
 def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tuple[int, ...]) -> tuple[int, ...]:
@@ -161,13 +155,23 @@ def _checked(artifact: Artifact, task: Task, backbone: Backbone, drop_layers: tu
     _check_backbone(manifest.backbone_weights, manifest.backbone, backbone, manifest.run)
     check_meaning(manifest.meaning, manifest.pair, task, manifest.run)
     artifact.verify()
-    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head):
-        raise PipelineError(
-            f"{artifact.folder / MANIFEST}: damaged: its recipe is not a trained {manifest.kind}'s: {artifact.remedy}"
-        )
+    if problem := _why_not_trained(manifest, task, backbone):
+        raise PipelineError(f"{artifact.folder / MANIFEST}: damaged: {problem}: {artifact.remedy}")
     layers = tuple(sorted({*drop_layers, *recipe.adapter.drop_layers}))
     check_layers(layers, backbone.layers)
     return layers
+
+
+def _why_not_trained(manifest: Manifest, task: Task, backbone: Backbone) -> str:
+    """Why no training ends with this manifest's recipe, which may be anybody's; empty if one does."""
+    recipe = manifest.recipe
+    if recipe.trainable != manifest.kind or None in (recipe.encoding, recipe.pooling, recipe.head, recipe.max_length):
+        return f"its recipe is not a trained {manifest.kind}'s"
+    try:
+        resolve(recipe, task, "fp32", backbone.max_length, backbone.layers)
+    except PipelineError as error:
+        return f"its recipe cannot be trained: {error}"
+    return ""
 
 
 def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:

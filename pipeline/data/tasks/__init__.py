@@ -116,17 +116,36 @@ class Task(BaseModel):
     @classmethod
     def parse(cls, raw: dict[str, Any], where: str) -> Self:
         """Validate ``raw``; a :class:`PipelineError` names ``where`` and all mistakes, within and between keys."""
+        raise_all(where, cls.problems(raw))
+        return cls.model_validate(raw)
+
+    @classmethod
+    def problems(cls, raw: dict[str, Any]) -> list[str]:
+        """All mistakes in ``raw``, within and between keys."""
         problems = _mistakes_between_keys(raw)
         try:
-            task = cls.model_validate(raw)
+            cls.model_validate(raw)
         except ValidationError as error:
             problems = validation_problems(error) + problems
-        raise_all(where, problems)
-        return task
+        return problems
 
     @classmethod
     def read(cls, file: Path) -> Self:
         return cls.parse(read_toml(file), str(file))
+
+
+def described(name: str, meaning: dict[str, Any], pair: bool) -> dict[str, Any]:
+    """Task ``name``, to be parsed, as a manifest or record describes it: of ``text_a``, ``text_b`` and ``label``."""
+    return {**meaning, "name": name, "text": ["text_a", "text_b"] if pair else ["text_a"], "label": "label"}
+
+
+def meaning_problems(meaning: dict[str, Any]) -> list[str]:
+    """Why no task has this :attr:`Task.meaning`."""
+    raw = described("any", meaning, pair=False)
+    if problems := Task.problems(raw):
+        return problems
+    expected = Task.model_validate(raw).meaning
+    return [] if meaning == expected else [f"a task's has {', '.join(expected)}, and no other keys"]
 
 
 def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:

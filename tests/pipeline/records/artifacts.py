@@ -10,6 +10,7 @@ from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, SourceR
 from pipeline.settings.recipe import Recipe
 
 SST, STS, FUSED, OTHER = "a" * 12, "b" * 12, "c" * 12, "d" * 12
+MEANING = {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"}
 
 
 def manifest(run: str, task: str = "sst", **changes: Any) -> Manifest:
@@ -22,7 +23,7 @@ def manifest(run: str, task: str = "sst", **changes: Any) -> Manifest:
         "recipe": Recipe(encoding="cross"),
         "train_rows": "fingerprint",
         "pair": task != "sst",
-        "meaning": {"kind": "classes", "classes": ["bad", "good"], "range": None, "metric": "accuracy"},
+        "meaning": MEANING,
         "metric": "accuracy",
         "dev": 0.5,
         "backbone": "nano",

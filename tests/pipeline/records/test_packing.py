@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import os
 import re
 import stat
@@ -330,6 +331,15 @@ def test_nothing_of_a_zip_with_damaged_artifacts_appears(
     changed: dict[str, bytes | None], exported: Path, other: Store
 ) -> None:
     assert_refused(rezip(exported, changed), other)
+
+
+def test_a_zip_whose_manifest_describes_no_task_is_refused(alone: Path, other: Store) -> None:
+    """It would be the best model of its task, and keep others from being served."""
+    name = f"{ADAPTER}/{MANIFEST}"
+    with zipfile.ZipFile(alone) as archive:
+        values = json.loads(archive.read(name))
+    content = json.dumps({**values, "dev": 0.99, "meaning": {}}).encode()
+    assert_refused(rezip(alone, {name: content}), other, "meaning: kind: missing; metric: missing")
 
 
 def entry(content: bytearray, name: str) -> int:

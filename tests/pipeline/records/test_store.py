@@ -19,7 +19,7 @@ from pipeline.records.store import HEAD, LAYERNORMS, MANIFEST, Manifest, Store
 from pipeline.runs.weights import load_head
 from pipeline.system.atomic import write_text
 from pipeline.system.errors import PipelineError
-from tests.pipeline.records.artifacts import FUSED, OTHER, SST, STS, contents, manifest, save, save_fusion
+from tests.pipeline.records.artifacts import FUSED, MEANING, OTHER, SST, STS, contents, manifest, save, save_fusion
 from tests.processes import WITH_WIDE_GAPS, in_a_process
 
 
@@ -206,6 +206,17 @@ HARMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "nested": (lambda folder: (folder / MANIFEST).write_bytes(b"[" * 100_000), "cannot be read"),
     "a folder": (a_folder_in_its_place, "a folder stands where a file is needed"),
     "a pipe": (a_pipe_in_its_place, "not a regular file"),
+    **{
+        f"means {meaning}": (lambda folder, meaning=meaning: harm(folder, meaning=meaning), f"meaning: {reason}")
+        for meaning, reason in (
+            ({}, "kind: missing; metric: missing"),
+            ({**MEANING, "classes": ["a", "a"]}, "classes: names repeat"),
+            ({**MEANING, "classes": "ab"}, "classes: Input should be a valid tuple"),
+            ({**MEANING, "head": "mlp"}, "a task's has kind, classes, range, metric, and no other keys"),
+            ({**MEANING, "text": ["a"]}, "a task's has kind, classes, range, metric, and no other keys"),
+            ({**MEANING, "strange": 1}, "strange: unknown key"),
+        )
+    },
     "no number": (lambda folder: harm(folder, dev=float("nan")), "dev: "),
     "of another run": (lambda folder: harm(folder, run=OTHER), f"belongs into adapters/sst/{OTHER}"),
     "of another task": (lambda folder: harm(folder, task="sts"), f"belongs into adapters/sts/{SST}"),

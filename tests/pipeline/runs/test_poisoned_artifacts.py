@@ -92,7 +92,9 @@ def make(
     store: Store, backbone: Backbone, task: str, number: int, adapters: tuple[Artifact, ...], **settings: Any
 ) -> tuple[Artifact, Any]:
     """An artifact as a run would leave it, and the model it is of."""
-    recipe = resolve(Recipe.parse({**SIZES, **settings}, "test"), TASKS[task], "fp32", depth=backbone.layers)
+    recipe = resolve(
+        Recipe.parse({**SIZES, **settings}, "test"), TASKS[task], "fp32", backbone.max_length, backbone.layers
+    )
     is_fusion = recipe.trainable == "fusion"
     kind = "fusion" if is_fusion else "adapter"
     request = RunRequest.single(kind, TASKS[task], recipe, seed=number, adapters=adapters if is_fusion else ())  # type: ignore[arg-type]
@@ -315,9 +317,11 @@ def test_a_configuration_that_is_not_the_recipes_is_refused(
         ({"adapter": "pal"}, "modules.safetensors"),
         ({"train_layernorm": True}, "layernorms.safetensors"),
         ({"head": "mlp"}, HEAD_FILE),
-        ({"head": "cosine"}, HEAD_FILE),
         ({"trainable": "fusion"}, MANIFEST),
         ({"head": None}, MANIFEST),
+        ({"head": "cosine"}, MANIFEST),
+        ({"max_length": None}, MANIFEST),
+        ({"max_length": 8192}, MANIFEST),
     ],
     ids=str,
 )
