@@ -1,6 +1,7 @@
 """The models of a store behind HTTP, over one backbone in memory; a store that changes is picked up."""
 
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -273,7 +274,7 @@ class StoreShelf:
             try:
                 self._load(best)
                 return best
-            except PipelineError as error:
+            except Exception as error:  # whatever is wrong with one model, the others are served
                 self._tell(_key(best), error)
                 left.remove(best)
         return None
@@ -302,10 +303,11 @@ class StoreShelf:
         listing = self._listing
         return listing.best.get(name) or listing.runs.get(name)
 
-    def _tell(self, key: Key, error: PipelineError) -> None:
-        if self._failed.get(key) != str(error):
-            print(f"warning: not served: {printable(str(error))}", file=sys.stderr)
-        self._failed[key] = str(error)
+    def _tell(self, key: Key, error: Exception) -> None:
+        reason = str(error) if isinstance(error, PipelineError) else "".join(traceback.format_exception(error))
+        if self._failed.get(key) != reason:
+            print(f"warning: not served: {printable(reason)}", file=sys.stderr)
+        self._failed[key] = reason
 
 
 def _key(artifact: Artifact) -> Key:

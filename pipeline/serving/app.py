@@ -140,13 +140,18 @@ class Service:
             await asyncio.to_thread(self._loader.shutdown, wait=True, cancel_futures=True)
 
     async def _watch(self) -> None:
+        last = ""
         while True:
             await asyncio.sleep(self.limits.poll)
             try:
                 await self._loading(self.shelf.refresh)
+                last = ""
             except Exception:
                 # The next look may go better; until then the models in memory are served.
-                traceback.print_exc(file=sys.stderr)
+                problem = traceback.format_exc()
+                if problem != last:
+                    print(problem, end="", file=sys.stderr)
+                last = problem
 
     async def _loading(self, action: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._loader, action, *arguments)

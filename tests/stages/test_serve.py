@@ -19,8 +19,9 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import httpx
 
-from pipeline import load
+from pipeline import Model, load
 from pipeline.cli.app import main
+from pipeline.records.store import Artifact
 from pipeline.serving.app import Limits, make_app
 from pipeline.system.process import SIGNALS
 from stages.explain import answer_of
@@ -116,6 +117,23 @@ def test_a_model_that_is_damaged_when_it_is_asked_for_gives_way_to_the_next_best
     assert other.name != best["name"]
     assert small.find("films") is other
     assert capsys.readouterr().err.count("not served") == 1
+
+
+def test_a_model_that_fails_in_an_unforeseen_way_costs_the_others_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = Model.sibling
+
+    def sibling(model: Model, artifact: Artifact) -> Model:
+        if artifact.manifest.task == "meals":
+            raise RuntimeError("unforeseen")
+        return original(model, artifact)
+
+    monkeypatch.setattr(Model, "sibling", sibling)
+    shelf = StoreShelf.open(shop.store, "films", None, "fp32")
+    shelf.refresh()
+    assert shelf.tasks == ["films", "pairs"]
+    assert capsys.readouterr().err.count("RuntimeError: unforeseen") == 1
 
 
 def test_models_are_listed_with_what_they_read(client: httpx.Client, shop: Shop) -> None:

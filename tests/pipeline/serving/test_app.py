@@ -257,11 +257,14 @@ def test_without_a_default_model_predict_says_what_to_ask(client: Client, shelf:
     assert "POST /models/TASK/predict, where TASK is one of films, pairs" in answer.json()["error"]
 
 
-def test_a_store_that_fails_for_a_moment_is_looked_at_again(client: Client, shelf: FakeShelf) -> None:
+def test_a_store_that_fails_for_a_while_is_looked_at_again_and_named_once(
+    client: Client, shelf: FakeShelf, capsys: pytest.CaptureFixture[str]
+) -> None:
     opened = client(poll=0.02)
-    while shelf.refreshed < 3:
+    while shelf.refreshed < 4:
         time.sleep(0.01)
     assert opened.get("/health").status_code == 200
+    assert capsys.readouterr().err.count("OSError: the disk is away") == 1
 
 
 def test_every_answer_forbids_to_guess_its_type_and_the_page_all_but_itself(client: Client) -> None:
