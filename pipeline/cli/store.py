@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import STORE, FileOrFolder, Json, StoreFolder
+from pipeline.cli.options import STORE, FileOrFolder, Flag, Json, StoreFolder
 from pipeline.cli.printing import print_result
 from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
@@ -37,9 +37,13 @@ def store_verify(*, store: StoreFolder = STORE) -> None:
 
 
 @store_app.command(name="remove")
-def store_remove(run: Run, *, store: StoreFolder = STORE) -> None:
-    """Delete an artifact that no fusion needs."""
-    print(f"removed {Store(store).remove(run)}")
+def store_remove(run: Run, *, force: Flag = False, store: StoreFolder = STORE) -> None:
+    """Delete an artifact that no fusion needs.
+
+    Args:
+        force: Delete it even if a fusion needs it, or one that cannot be read may; what breaks is printed.
+    """
+    print(f"removed {Store(store).remove(run, force)}")
 
 
 @store_app.command(name="export")

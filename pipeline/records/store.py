@@ -153,10 +153,10 @@ class Store:
         Folders without a manifest were never finished and do not count. What cannot be read is named on stderr, once.
         """
         artifacts, problems = self._listed()
-        for problem in problems:
+        for problem in problems.values():
             if problem not in self._warnings:
                 print(f"warning: left out: {printable(problem)}", file=sys.stderr)
-        self._warnings.update(problems)
+        self._warnings.update(problems.values())
         return artifacts
 
     def current(self, chosen: Artifact) -> Artifact:
@@ -222,7 +222,8 @@ class Store:
         Returns the number of artifacts, or raises a :class:`PipelineError` that names every problem.
         """
         self.check()
-        folders, problems = self._folders()
+        folders, unread = self._folders()
+        problems = [*unread.values()]
         for folder in folders:
             with noted(problems):
                 if (artifact := self._read(folder)) is None:
@@ -238,8 +239,12 @@ class Store:
         raise_all(str(self.root), problems)
         return len(folders)
 
-    def remove(self, run: str) -> Path:
-        """Delete an artifact, even a damaged one, unless a fusion needs it; returns its folder."""
+    def remove(self, run: str, force: bool = False) -> Path:
+        """Delete an artifact, even a damaged one; returns its folder.
+
+        Raises:
+            PipelineError: a fusion needs it, or one that cannot be read may; ``force`` makes that a warning.
+        """
         self.check()
         folders = [folder for folder in self._places_of(run) if os.path.isdir(folder)]  # noqa: PTH112  (False where it may not be read)
         if not folders:
@@ -247,10 +252,22 @@ class Store:
         if len(folders) > 1:
             listed = " and ".join(map(str, folders))
             raise PipelineError(f"run {run} stands in {listed}: delete the wrong one by hand")
-        if users := self.users_of(run):
-            raise PipelineError(f"adapter {run} is part of fusion {', '.join(users)}: remove that first")
+        if reason := self._why_kept(folders[0]):
+            if not force:
+                raise PipelineError(f"{reason}: remove that first, or give --force")
+            print(f"warning: {printable(reason)}", file=sys.stderr)
         delete(folders[0])
         return folders[0]
+
+    def _why_kept(self, folder: Path) -> str:
+        """Why the artifact in ``folder`` may be needed; empty: it is not."""
+        if not folder.is_relative_to(self.root / "adapters"):  # no fusion is part of another
+            return ""
+        if users := self.users_of(folder.name):
+            return f"adapter {folder.name} is part of fusion {', '.join(users)}"
+        _, problems = self._listed()
+        unread = [problem for place, problem in problems.items() if place.is_relative_to(self.root / "fusions")]
+        return f"cannot tell whether a fusion needs adapter {folder.name}: {unread[0]}" if unread else ""
 
     def _check_replacement(self, manifest: Manifest) -> None:
         """Refuse to put other contents in the place of an adapter that fusions are built on."""
@@ -262,23 +279,27 @@ class Store:
                 " built on it: remove the fusion first (python -m pipeline store remove RUN)"
             )
 
-    def _listed(self) -> tuple[list[Artifact], list[str]]:
-        """Every artifact, and why others cannot be read."""
+    def _listed(self) -> tuple[list[Artifact], dict[Path, str]]:
+        """Every artifact, and by folder why others cannot be read."""
         folders, problems = self._folders()
         artifacts = []
         for file, manifest in self._manifests.read_all(folder / MANIFEST for folder in folders).items():
-            with noted(problems):
+            try:
                 artifacts.append(_artifact(file.parent, manifest))
+            except PipelineError as error:
+                problems[file.parent] = str(error)
         return artifacts, problems
 
-    def _folders(self) -> tuple[list[Path], list[str]]:
+    def _folders(self) -> tuple[list[Path], dict[Path, str]]:
         """Every folder where an artifact stands or may come to stand, in order, and why others cannot be read."""
-        problems: list[str] = []
+        problems: dict[Path, str] = {}
 
         def inside(folder: Path) -> list[Path]:
-            with noted(problems):
+            try:
                 return _subfolders(folder) or []
-            return []
+            except PipelineError as error:
+                problems[folder] = str(error)
+                return []
 
         return [run for kind in self._kinds for task in inside(kind) for run in inside(task)], problems
 

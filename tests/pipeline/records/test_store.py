@@ -420,6 +420,31 @@ def test_an_adapter_that_a_fusion_uses_is_not_removed_before_it(store: Store) ->
     assert [artifact.manifest.run for artifact in store.artifacts()] == [SST]
 
 
+@pytest.mark.parametrize("harm", ["empty", "a pipe", "of another run"])
+def test_an_adapter_is_not_removed_while_a_fusion_that_may_need_it_cannot_be_read(harm: str, store: Store) -> None:
+    folder = save_fusion(store)[-1].folder
+    HARMS[harm][0](folder)
+    with pytest.raises(PipelineError, match=f"cannot tell whether a fusion needs adapter {SST}: {folder / MANIFEST}: "):
+        store.remove(SST)
+    assert store.find(SST) is not None
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_by_force_an_adapter_is_removed_whatever_needs_it(
+    damaged: bool, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_fusion(store)[-1].folder
+    if damaged:
+        (folder / MANIFEST).write_text("{}")
+    store.remove(SST, force=True)
+    assert store.find(SST) is None
+    expected = f"cannot tell whether a fusion needs adapter {SST}" if damaged else f"adapter {SST} is part of fusion"
+    assert capsys.readouterr().err.startswith(f"warning: {expected}")
+    if damaged:
+        store.remove(FUSED)  # no fusion is part of another, so this needs no force
+        store.remove(STS)
+
+
 def test_an_adapter_that_a_fusion_uses_is_not_replaced_by_another(store: Store) -> None:
     parts = save_fusion(store)
     before = contents(store.root)

@@ -65,6 +65,11 @@ def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, sto
     status, out, errors = verb("verify")
     assert (status, out, len(errors)) == (2, [], 3)
     assert errors[0] == f"error: {store.root}: 2 mistakes"
+    status, out, errors = verb("remove", STS)
+    assert (status, out) == (2, [])
+    assert errors[0].startswith(f"error: cannot tell whether a fusion needs adapter {STS}: {folder / MANIFEST}: ")
+    assert errors[0].endswith(": remove that first, or give --force")
+    assert verb("remove", SST, "--force")[0] == 0
     assert verb("remove", FUSED) == (0, [f"removed {folder}"], [])
 
 
