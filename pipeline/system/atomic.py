@@ -138,6 +138,8 @@ def _staging(path: Path) -> Iterator[tuple[Path, Path]]:
     target = Path(os.path.realpath(path))  # not a link is replaced, but what it points to
     make_folder(target.parent)
     with writing(path):
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise PipelineError(f"cannot write {path}: not a regular file, which it would replace: name another place")
         clear_leftovers(target.parent, target.name)
         staging, lock = _locked_staging(target)
         with lock:

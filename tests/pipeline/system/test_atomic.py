@@ -319,6 +319,23 @@ def test_a_link_keeps_pointing_at_what_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path / "elsewhere" / "folder") == ["new"]
 
 
+def write_folder(path: Path) -> None:
+    with new_folder(path) as folder:
+        fill(folder, "new")
+
+
+@pytest.mark.parametrize("place", ["pipe", "link"])
+@pytest.mark.parametrize("write", [lambda path: write_text(path, "new"), write_folder, check_writable])
+def test_a_pipe_or_device_is_not_replaced(write: Callable[[Path], None], place: str, tmp_path: Path) -> None:
+    """A command that root gives would else make a regular file of /dev/null."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    with pytest.raises(PipelineError, match=f"cannot write .*{place}: not a regular file.*: name another place"):
+        write(tmp_path / place)
+    assert (tmp_path / "pipe").is_fifo()
+    assert names(tmp_path) == ["link", "pipe"]
+
+
 def test_a_place_is_tried_without_a_trace(tmp_path: Path) -> None:
     fill(tmp_path / "folder", "kept")
     check_writable(tmp_path / "folder")
