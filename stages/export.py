@@ -1,6 +1,6 @@
 """Export a trained model for other programs: as a folder that is checked against the model before it appears."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
-from pipeline.system.atomic import new_folder, size_of
-from pipeline.system.errors import PipelineError, writing
+from pipeline.system.atomic import new_folder, size_of, write_json
+from pipeline.system.errors import PipelineError, shortened, writing
 from pipeline.system.reading import read_json
 from pipeline.training.devices import OneDevice
 from pipeline.training.memory import full_memory_explained
@@ -92,8 +92,8 @@ def export(
         push_to: a repository of the Hub; unless ``upload``, it is only said what would be sent there.
 
     Raises:
-        PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or
-            another folder that would be replaced.
+        PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or a
+            folder with files that no export wrote.
     """
     _check_place(folder)
     found = _found(target, using, workspace, push_to if format == "adapterhub" else None)
@@ -151,6 +151,9 @@ def _write(
             quantise(temporary)
             checked = replace(checked, int8=compare(trained, expected, temporary, texts))
         write_card(trained, temporary, written, _scores(found), checked, licence)
+        described = read_json(temporary / TASK_FILE, "")
+        write_json(temporary / TASK_FILE, {**described, "files": sorted(_names_in(temporary))})
+        _check_place(folder)  # again: minutes have passed
     return written, checked
 
 
@@ -160,23 +163,34 @@ def _publish(folder: Path, name: str, upload: bool) -> Published:
 
 
 def _check_place(folder: Path) -> None:
-    """Refuse, before anything is computed, to replace what is no export."""
+    """Refuse to replace a folder that holds what no export wrote, such as notes or the ``.git`` of a repository."""
     with writing(folder):
-        if folder.is_dir() and any(folder.iterdir()) and not _is_export(folder / TASK_FILE):
-            raise PipelineError(
-                f"--output {folder}: holds other files, which an export would replace: name a new folder"
-            )
         if folder.exists() and not folder.is_dir():
             raise PipelineError(f"--output {folder}: a file stands there: name a folder")
+        earlier = _files_of_export(folder / TASK_FILE)
+        if (other := next((name for name in _names_in(folder) if name not in earlier), None)) is not None:
+            raise PipelineError(
+                f"--output {folder}: holds {shortened(other)}, which no export wrote and a new one would delete: name a"
+                " new folder"
+            )
 
 
-def _is_export(task_file: Path) -> bool:
-    """Whether it is what :meth:`Trained.described` says, and not a file of the same name."""
+def _files_of_export(task_file: Path) -> list[Any]:
+    """The names that an export listed in its ``task_file``; none where that is another file or missing."""
     try:
         described = read_json(task_file, "")
     except PipelineError:
-        return False
-    return isinstance(described, dict) and {"task", "run", "backbone_weights"} <= described.keys()
+        return []
+    files = described.get("files") if isinstance(described, dict) else None
+    return files if isinstance(files, list) else []
+
+
+def _names_in(folder: Path) -> Iterator[str]:
+    """What stands in ``folder`` at any depth, without folders and what Python caches of scripts."""
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if (path.is_symlink() or not path.is_dir()) and "__pycache__" not in name.parts:
+            yield name.as_posix()
 
 
 def _restored(found: Target) -> Trained:

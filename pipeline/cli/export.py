@@ -29,7 +29,7 @@ def export(
 
     Args:
         target: The task.
-        output: Folder to write. An earlier export there is replaced.
+        output: Folder to write. An earlier export there is replaced; a folder with any other file is refused.
         format: onnx: for onnxruntime, any model; adapterhub: adapters and fusions in AdapterHub's files, other models
             in those of transformers.
         using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.

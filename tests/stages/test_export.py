@@ -203,6 +203,54 @@ def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(shop: Shop, 
     assert [entry.name for entry in tmp_path.iterdir()] == ["films"]
 
 
+def note(folder: Path) -> None:
+    (folder / "notes.txt").touch()
+
+
+def hidden(folder: Path) -> None:
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").touch()
+
+
+def broken_link(folder: Path) -> None:
+    (folder / "weights").symlink_to("nowhere")
+
+
+@pytest.mark.parametrize("during", [False, True])
+@pytest.mark.parametrize(("add", "name"), [(note, "notes.txt"), (hidden, ".git/HEAD"), (broken_link, "weights")])
+def test_what_somebody_put_beside_an_export_is_not_deleted(
+    add: Callable[[Path], None], name: str, during: bool, shop: Shop, tmp_path: Path
+) -> None:
+    folder = tmp_path / "films"
+
+    class Writer:
+        """Meanwhile somebody adds a file."""
+
+        @staticmethod
+        def write(trained: Trained, temporary: Path) -> Written:
+            if during:
+                add(folder)
+            return adapterhub.write(trained, temporary)
+
+    export("films", folder, shop.workspace, adapterhub, format="adapterhub", using="adapter")
+    if not during:
+        add(folder)
+    before = {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}
+    with pytest.raises(PipelineError, match=f"holds '{name}', which no export wrote"):
+        export("films", folder, shop.workspace, Writer(), format="adapterhub", using="adapter")
+    assert before.items() <= {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}.items()
+
+
+def test_an_export_is_replaced_by_one_of_another_form(shop: Shop, tmp_path: Path) -> None:
+    folder = tmp_path / "pairs"
+    for using in ("fusion", "adapter"):
+        export("pairs", folder, shop.workspace, adapterhub, format="adapterhub", using=using)
+        files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+        assert json.loads((folder / "task.json").read_text())["files"] == files
+        (folder / "__pycache__").mkdir()  # a program imports run.py
+        (folder / "__pycache__" / "run.pyc").touch()
+
+
 def test_push_to_hub_is_a_dry_run_unless_it_is_asked_for(
     shop: Shop, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,8 +284,8 @@ def test_push_to_hub_is_a_dry_run_unless_it_is_asked_for(
         (["--using", "ensemble:best"], "an ensemble is several models"),
         (["--using", "0" * 12], "no run '000000000000'"),
         (["--format", "adapterhub"], "no fusion with a gate for each token"),
-        (["--output", "taken"], "holds other files"),
-        (["--output", "alike"], "holds other files"),
+        (["--output", "taken"], "holds 'mine.txt', which no export wrote"),
+        (["--output", "alike"], "holds 'task.json', which no export wrote"),
         (["--output", "file"], "a file stands there"),
     ],
     ids=str,
