@@ -216,26 +216,22 @@ class Service:
             raise _stopping() from None
 
     async def predict_all(self, body: PredictAllBody) -> dict[str, Any]:
-        """The answers of several tasks, and why those that were not named have none."""
-        names = self.shelf.tasks if body.tasks is None else list(dict.fromkeys(body.tasks))
-        each = await asyncio.gather(*(self._one_of_all(name, body) for name in names), return_exceptions=True)
-        answers: dict[str, Any] = {}
-        left_out: dict[str, str] = {}
-        refusals: list[Refused] = []
-        for name, result in zip(names, each, strict=True):
-            if isinstance(result, Refused) and result.status in (413, 422) and body.tasks is None:
-                left_out[name] = result.message
-                refusals.append(result)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                answers[name] = result
-        if refusals and not answers:
-            raise refusals[0]
-        return {"answers": answers, "left_out": left_out}
+        """The answers of several tasks, and why those that were not named have none.
 
-    async def _one_of_all(self, name: str, body: PredictBody) -> list[Any]:
-        return await self.predict(await self.model(name), body)
+        One task after the other: together, many would ask for more rows than the queue holds.
+        """
+        answers: dict[str, Any] = {}
+        refusals: dict[str, Refused] = {}
+        for name in self.shelf.tasks if body.tasks is None else body.tasks:
+            try:
+                answers[name] = await self.predict(await self.model(name), body)
+            except Refused as refused:
+                if body.tasks is not None or refused.status not in (413, 422):
+                    raise
+                refusals[name] = refused
+        if refusals and not answers:
+            raise next(iter(refusals.values()))
+        return {"answers": answers, "left_out": {name: refused.message for name, refused in refusals.items()}}
 
     async def explain(self, name: str, body: ExplainBody) -> dict[str, Any]:
         model = await self.model(name)

@@ -219,6 +219,15 @@ def test_a_full_queue_is_429_with_the_time_to_wait_and_loses_none(client: Client
     assert opened.post("/predict", json={"inputs": "a"}).json() == SHORT
 
 
+def test_all_tasks_are_answered_though_together_they_have_more_rows_than_the_queue_holds(
+    client: Client, shelf: FakeShelf
+) -> None:
+    shelf.served |= {f"task{number}": Fake(f"task{number}@1") for number in range(20)}
+    answer = client(queue=8, batch=8, wait=0.0).post("/predict/all", json={"inputs": ["a"] * 8})
+    assert answer.status_code == 200
+    assert answer.json()["answers"].keys() == shelf.served.keys() - {"pairs"}
+
+
 def test_stopping_answers_what_waits(shelf: FakeShelf) -> None:
     films, app = shelf.served["films"], make_app(shelf, Limits(wait=0.0, batch=1))
     with ThreadPoolExecutor(8) as pool:
