@@ -207,6 +207,10 @@ class StoreShelf:
             for name, artifact in sorted(listing.runs.items())
         ]
 
+    def has(self, name: str) -> bool:
+        """Whether there is a model of a task or TASK@RUN, in memory or not."""
+        return self._artifact(name) is not None
+
     def find(self, name: str) -> ServedModel | None:
         """The model of a task or TASK@RUN if it is in memory."""
         artifact = self._artifact(name)

@@ -98,6 +98,9 @@ class Shelf(Protocol):
     @property
     def swaps(self) -> int: ...
     def models(self) -> list[dict[str, Any]]: ...
+    def has(self, name: str) -> bool:
+        """Whether there is a model of a task or TASK@RUN, in memory or not."""
+
     def find(self, name: str) -> Served | None:
         """The model of a task or TASK@RUN if it is in memory."""
 
@@ -158,19 +161,28 @@ class Service:
 
     async def model(self, name: str) -> Served:
         """The model of a name that a request gave."""
+        self.check_known(name)
         found = self.shelf.find(name)
         return await self._named(name, self.shelf.load) if found is None else found
 
     async def _named(self, name: str, action: Callable[[str], T]) -> T:
         try:
             return await self._loading(action, name)
-        except KeyError:
-            known = ", ".join(self.shelf.tasks) or "none"
-            raise Refused(404, "not_found", f"no model {shortened(name)}: there are those of {known}") from None
+        except KeyError:  # it was removed meanwhile
+            raise self._unknown(name) from None
         except PipelineError as error:
             raise Refused(503, "unhealthy", f"model {shortened(name)} cannot be loaded: {error}") from None
         except RuntimeError:  # of an executor that is shut down
             raise _stopping() from None
+
+    def check_known(self, name: str) -> None:
+        """Refuse an unknown name here, where it costs no time of the thread that loads."""
+        if not self.shelf.has(name):
+            raise self._unknown(name)
+
+    def _unknown(self, name: str) -> Refused:
+        known = ", ".join(self.shelf.tasks) or "none"
+        return Refused(404, "not_found", f"no model {shortened(name)}: there are those of {known}")
 
     async def predict(self, model: Served, body: PredictBody) -> list[Any]:
         """The answer to one text or pair, or a list of the answers to several."""
@@ -222,6 +234,8 @@ class Service:
         """
         answers: dict[str, Any] = {}
         refusals: dict[str, Refused] = {}
+        if body.tasks is not None:
+            self._check_named(body.tasks)
         for name in self.shelf.tasks if body.tasks is None else body.tasks:
             try:
                 answers[name] = await self.predict(await self.model(name), body)
@@ -232,6 +246,18 @@ class Service:
         if refusals and not answers:
             raise next(iter(refusals.values()))
         return {"answers": answers, "left_out": {name: refused.message for name, refused in refusals.items()}}
+
+    def _check_named(self, names: Sequence[str]) -> None:
+        """Refuse names of which one is unknown or repeated, or that are more than models that stay in memory."""
+        seen = set[str]()
+        for name in names:
+            self.check_known(name)
+            if name in seen:
+                raise unfit(f"tasks names {shortened(name)} twice: name each once")
+            seen.add(name)
+        most = max(self.limits.models, len(self.shelf.tasks))
+        if len(names) > most:
+            raise too_large(f"tasks has {len(names)} names, more than {most}: send fewer at once")
 
     async def explain(self, name: str, body: ExplainBody) -> dict[str, Any]:
         model = await self.model(name)

@@ -61,7 +61,7 @@ class FakeShelf:
 
     def __init__(self) -> None:
         self.served = {"films": Fake("films@1"), "pairs": Fake("pairs@2", is_pair=True)}
-        self.refreshed = 0
+        self.refreshed = self.loads = 0
 
     @property
     def tasks(self) -> list[str]:
@@ -70,10 +70,14 @@ class FakeShelf:
     def models(self) -> list[dict[str, Any]]:
         return [{"name": served.name} for served in self.served.values()]
 
+    def has(self, name: str) -> bool:
+        return name == "damaged" or name in self.served
+
     def find(self, name: str) -> Fake | None:
         return self.served.get(name)
 
     def load(self, name: str) -> Fake:
+        self.loads += 1
         if name == "damaged":
             raise PipelineError("damaged: train it again")
         return self.served[name]
@@ -166,6 +170,7 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/models/films/explain", {"inputs": "a", "truncate": True}, 422, "truncate: unknown key"),
     ("/predict/all", {"inputs": "a", "tasks": ["nope"]}, 404, "no model 'nope'"),
     ("/predict/all", {"inputs": "a", "tasks": ["pairs"]}, 422, "not what pairs@2 reads"),
+    ("/predict/all", {"inputs": "a", "tasks": ["films", "films"]}, 422, "tasks names 'films' twice: name each once"),
     ("/predict/all", {"inputs": " "}, 422, "blank"),
     ("/predict", {"inputs": "boom"}, 500, "the server failed"),
     ("/nowhere", {"inputs": "a"}, 404, "no such address"),
@@ -226,6 +231,24 @@ def test_all_tasks_are_answered_though_together_they_have_more_rows_than_the_que
     answer = client(queue=8, batch=8, wait=0.0).post("/predict/all", json={"inputs": ["a"] * 8})
     assert answer.status_code == 200
     assert answer.json()["answers"].keys() == shelf.served.keys() - {"pairs"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "status", "message"),
+    [
+        ([f"none{number}" for number in range(100_000)], 404, "no model 'none0'"),
+        (["films"] * 100_000, 422, "tasks names 'films' twice"),
+        (["films", "pairs", "damaged"], 413, "tasks has 3 names, more than 2: send fewer at once"),
+    ],
+    ids=["unknown", "repeated", "many"],
+)
+def test_names_of_tasks_are_refused_before_anything_is_loaded(
+    tasks: list[str], status: int, message: str, client: Client, shelf: FakeShelf
+) -> None:
+    answer = client(body=2**22, models=1).post("/predict/all", json={"inputs": "a", "tasks": tasks})
+    assert answer.status_code == status
+    assert message in answer.json()["error"]
+    assert (shelf.loads, shelf.served["films"].asked) == (0, 0)
 
 
 def test_stopping_answers_what_waits(shelf: FakeShelf) -> None:
