@@ -1,9 +1,11 @@
 """The models of a store behind HTTP, over one backbone in memory; a store that changes is picked up."""
 
+import os
 import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -114,6 +116,14 @@ class _Listing:
     """Every artifact as TASK@RUN."""
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """Why an artifact could not be loaded, and how its files stood then."""
+
+    reason: str
+    files: dict[str, tuple[int, int]]
+
+
 class StoreShelf:
     """The models of a store on the backbone of ``base``, which are loaded beside it.
 
@@ -130,7 +140,8 @@ class StoreShelf:
         self._most = most
         self._ticks, self._asked = count(), dict[Key, int]()
         self._memory: dict[Key, ServedModel] = {_key(base.artifact): ServedModel(base)}
-        self._failed: dict[Key, str] = {}
+        self._failed: dict[Key, _Failure] = {}
+        self._problem = ""
         self._listing = _Listing()
         self.swaps = 0
         self.refresh()
@@ -243,19 +254,24 @@ class StoreShelf:
     def refresh(self) -> None:
         """Serve what the store holds now.
 
-        What cannot be read or loaded is told once, and what was served before stays.
+        What cannot be read or loaded is told once, and what was served before stays. An artifact that could not be
+        loaded is tried again when its files change: it may have been seen while it was copied.
         """
         try:
             self._store.check()
             usable = usable_artifacts(self._store.artifacts(), self._weights)
         except PipelineError as error:
-            self._tell(("", ""), error)
+            if str(error) != self._problem:
+                print(f"warning: the store cannot be read: {printable(str(error))}", file=sys.stderr)
+            self._problem = str(error)
             return
+        self._problem = ""
         runs = {f"{artifact.manifest.task}@{artifact.manifest.run}": artifact for artifact in usable}
-        if runs == self._listing.runs:
+        failed = [artifact for artifact in usable if _key(artifact) in self._failed]
+        has_changed = any(self._failed[_key(artifact)].files != self._files_of(artifact) for artifact in failed)
+        if runs == self._listing.runs and not has_changed:
             return
-        present = {_key(artifact) for artifact in usable}
-        self._failed = {key: told for key, told in self._failed.items() if key in present}
+        self._failed = {_key(artifact): self._failed[_key(artifact)] for artifact in failed}
         before, best, by_task = self._listing.best, {}, defaultdict[str, list[Artifact]](list)
         for artifact in usable:
             by_task[artifact.manifest.task].append(artifact)
@@ -275,13 +291,25 @@ class StoreShelf:
         """The best of a task's artifacts that can be loaded, which then is in memory."""
         left = list(artifacts)
         while (best := best_of(left, "auto")) is not None:
+            files = self._files_of(best)  # before they are read
             try:
                 self._load(best)
-                return best
             except Exception as error:  # whatever is wrong with one model, the others are served
-                self._tell(_key(best), error)
+                self._note(best, error, files)
                 left.remove(best)
+            else:
+                self._failed.pop(_key(best), None)
+                return best
         return None
+
+    def _files_of(self, artifact: Artifact) -> dict[str, tuple[int, int]]:
+        """When each file that the artifact is loaded from has changed, and its size."""
+        manifest, files = artifact.manifest, dict[str, tuple[int, int]]()
+        sources = [self._store.root / "adapters" / source.task / source.run for source in manifest.sources]
+        for folder in (artifact.folder, *sources):
+            with suppress(OSError), os.scandir(folder) as entries:
+                files |= {entry.path: (entry.stat().st_ctime_ns, entry.stat().st_size) for entry in entries}
+        return files
 
     def _load(self, artifact: Artifact) -> ServedModel:
         key = _key(artifact)
@@ -307,11 +335,14 @@ class StoreShelf:
         listing = self._listing
         return listing.best.get(name) or listing.runs.get(name)
 
-    def _tell(self, key: Key, error: Exception) -> None:
+    def _note(self, artifact: Artifact, error: Exception, files: dict[str, tuple[int, int]]) -> None:
+        """Keep why an artifact with these ``files`` could not be loaded, and say so if it is news."""
         reason = str(error) if isinstance(error, PipelineError) else "".join(traceback.format_exception(error))
-        if self._failed.get(key) != reason:
-            print(f"warning: not served: {printable(reason)}", file=sys.stderr)
-        self._failed[key] = reason
+        key, manifest = _key(artifact), artifact.manifest
+        if key not in self._failed or self._failed[key].reason != reason:
+            name = f"{manifest.task}@{manifest.run}"
+            print(f"warning: {name} cannot be loaded yet: {printable(reason)}", file=sys.stderr)
+        self._failed[key] = _Failure(reason, files)
 
 
 def _key(artifact: Artifact) -> Key:

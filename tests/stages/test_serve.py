@@ -116,7 +116,29 @@ def test_a_model_that_is_damaged_when_it_is_asked_for_gives_way_to_the_next_best
     other = small.load("films")
     assert other.name != best["name"]
     assert small.find("films") is other
-    assert capsys.readouterr().err.count("not served") == 1
+    assert capsys.readouterr().err.count(f"warning: {best['name']} cannot be loaded yet") == 1
+
+
+@pytest.mark.parametrize(("part", "left_out"), [("fusion", 1), ("source", 3)])
+def test_a_model_that_is_seen_while_it_is_copied_is_served_once_it_is_whole(
+    part: str, left_out: int, shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two fusions mix the adapter that is a source."""
+    store = shutil.copytree(shop.store, tmp_path / "store")
+    record = shop.fusions["films"] if part == "fusion" else shop.adapters["meals"]
+    file = store / f"{record.kind}s" / record.task / record.run / "head.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:50])
+    shelf = StoreShelf.open(store, f"films@{shop.adapters['films'].run}", None, "fp32")
+    for _ in range(2):
+        shelf.refresh()
+        assert shelf.load("films").name == f"films@{shop.adapters['films'].run}"
+    assert capsys.readouterr().err.count("cannot be loaded yet") == left_out
+    file.write_bytes(content)
+    shelf.refresh()
+    assert shelf.load("films").name == f"films@{shop.fusions['films'].run}"
+    assert shelf.tasks == ["films", "meals", "pairs"]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_model_that_fails_in_an_unforeseen_way_costs_the_others_nothing(
