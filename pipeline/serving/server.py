@@ -21,7 +21,9 @@ HEADER_SECONDS = 20.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on ``host`` and ``port``; port 0 is any that is free.
+    """A listening socket on ``host`` and ``port``; port 0 is any that is free.
+
+    It listens at once, though requests wait until models are loaded: two servers can bind one port until one listens.
 
     Raises:
         PipelineError: there is no such address here, or it is taken or forbidden.
@@ -36,6 +38,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen()
     except OSError as error:
         bound.close()
         raise PipelineError(f"cannot listen on {host}, port {port}: {error.strerror}: give another --port") from None
