@@ -8,13 +8,14 @@ from typing import Annotated, cast, get_args
 
 from cyclopts import Parameter
 
-from pipeline.cli.options import STORE, Json, StoreFolder
+from pipeline.cli.options import PLACES, REPORTS, STORE, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 
 Backbone = Annotated[
-    str | None, Parameter(help="Hub id or local folder of the backbone (the one that the model was trained on).")
+    str | None,
+    Parameter(group=PLACES, help="Hub id or local folder of the backbone (the one that the model was trained on)."),
 ]
 
 
@@ -27,6 +28,7 @@ def explain(
     precision: Precision = "auto",
     backbone: Backbone = None,
     store: StoreFolder = STORE,
+    reports: ReportsFolder = REPORTS,
     json: Json = False,
 ) -> None:
     """Explain a model's answer for one text: what a fusion listened to, and what changes without each adapter.
@@ -45,7 +47,7 @@ def explain(
         if "@" in target:
             raise PipelineError(f"--target {target} and --using {using} each name a run: give one of them")
         target, using = f"{target}@{using}", "auto"
-    model = load(target, store=store, backbone=backbone, using=cast(Using, using), precision=precision)
+    model = load(target, store=store, backbone=backbone, reports=reports, using=cast(Using, using), precision=precision)
     inputs = text if text_b is None else (text, text_b)
     model.check(inputs, "--text")
     singles = [model.sibling(artifact) for artifact in model.beside()]

@@ -9,10 +9,16 @@ import pytest
 
 from pipeline import Model, PipelineError, load
 from pipeline.cli.app import main
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
 from stages.explain import Explanation, answer_of, explain
 from stages.extract import extract
 from stages.prune import prune
+from tests.nano import save_backbone
+from tests.runs import single_run
 from tests.stages.conftest import Shop
+
+Command = Callable[..., tuple[int, str, str]]
 
 FILM = "the film is very good"
 PAIR = ("the film is good", "the song is awful")
@@ -158,6 +164,35 @@ def test_the_command_prints_the_same(shop: Shop, capsys: pytest.CaptureFixture[s
     pair = ["--target", "pairs", "--using", "fusion", "--text", PAIR[0], "--text-b", PAIR[1]]
     assert main(["explain", *pair, *places]) == 0
     assert "change of score" in capsys.readouterr().out
+
+
+def test_a_run_of_the_ledger_is_found_where_the_settings_file_says(
+    workspace: Workspace, quick: Callable[..., Recipe], run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = single_run(workspace, "full", "films", quick("full", epochs=1), 1).get()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text(f'store = "{workspace.store_root}"\nreports = "{workspace.reports}"\n')
+    workspace.reports.rename(tmp_path / "elsewhere")
+    question = ["explain", "--target", "films", "--using", record.run, "--text", FILM, "--precision", "fp32"]
+    assert f"no run '{record.run}'" in run(*question)[2]
+    for places in (["--reports", "elsewhere"], []):
+        if not places:
+            (tmp_path / "elsewhere").rename(workspace.reports)
+        status, out, _ = run(*question, *places)
+        assert status == 0 and out.startswith(f"full films, run {record.run}: ")
+
+
+@pytest.mark.parametrize("command", [["explain", "--target", "films", "--text", FILM], ["serve", "--port", "0"]])
+def test_the_backbone_is_that_of_the_settings_file(
+    command: list[str], shop: Shop, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if command[0] == "serve":
+        pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    save_backbone(tmp_path / "other", seed=5)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline.toml").write_text(f'store = "{shop.store}"\nbackbone = "other"\n')
+    status, _, error = run(*command)
+    assert status == 2 and "fits backbone 'other'" in error
 
 
 @pytest.mark.parametrize(
