@@ -78,9 +78,7 @@ class Runs:
 
     def built_on(self, record: RunRecord) -> list[str]:
         """The runs that a run was built on, or chose its sources from: its name depends on all of them."""
-        chosen_from = record.identity.get("sources")
-        listed = [each for each in chosen_from if isinstance(each, dict)] if isinstance(chosen_from, list) else []
-        here = [run for each in listed for run in self._by_model.get(str(each.get("digest")), ())]
+        here = [run for each in record.chosen_from for run in self._by_model.get(each["digest"], ())]
         return list(dict.fromkeys((*(source.run for source in record.sources), *here)))
 
     @cached_property
@@ -345,13 +343,11 @@ def few_points(curve: Sequence[dict[str, Any]], best: int) -> Iterator[dict[str,
 
 def _settings(record: RunRecord) -> dict[str, Any]:
     """All that may tell two runs apart, flat, as JSON has it; keys of several tasks begin with the task."""
-    backbone = record.identity.get("backbone")
-    weights = backbone.get("weights", "") if isinstance(backbone, dict) else ""
     settings: dict[str, Any] = {
         "kind": record.kind,
         "task": record.task,
         "seed": record.seed,
-        "backbone": f"{record.backbone} ({str(weights)[:8]})",
+        "backbone": f"{record.backbone} ({(record.backbone_weights or '')[:8]})",
         "sources": ", ".join(f"{source.task}@{source.run}" for source in record.sources) or None,
         "anchor": record.anchor,
         "start": record.identity.get("start"),

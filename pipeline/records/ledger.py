@@ -148,8 +148,18 @@ class RunRecord(BaseModel, frozen=True):
             own = described.get(task) if isinstance(described, dict) else None
             if not isinstance(own, dict) or not isinstance(own.get("meaning"), dict):
                 raise ValueError(f"identity: task '{task}' is missing or has no meaning")
-        if self.kind == "ensemble" and not isinstance(self.identity.get("members"), list):
-            raise ValueError("identity: an ensemble without members")
+        if self.kind == "ensemble":
+            if not isinstance(self.identity.get("members"), list):
+                raise ValueError("identity: an ensemble without members")
+        elif not _has_texts(self.identity.get("backbone"), "weights"):
+            raise ValueError("identity: the backbone is missing or has no weights")
+        chosen_from = self.identity.get("sources", [])
+        if not isinstance(chosen_from, list) or not all(_has_texts(each, "task", "digest") for each in chosen_from):
+            raise ValueError("identity: sources are not a list of tasks with their digests")
+        try:
+            canonical_json(self.identity)
+        except ValueError as error:  # NaN or infinity
+            raise ValueError(f"identity: has no hash ({error})") from None
         return self
 
     def score(self, task: str) -> TaskScore:
@@ -221,6 +231,16 @@ class RunRecord(BaseModel, frozen=True):
         assert recipe is not None
         return recipe
 
+    @property
+    def backbone_weights(self) -> str | None:
+        """The hash of the pretrained encoder's weights; None of an ensemble, whose members may have several."""
+        return None if self.kind == "ensemble" else self.identity["backbone"]["weights"]
+
+    @property
+    def chosen_from(self) -> list[dict[str, str]]:
+        """``task`` and ``digest`` of each source that it was given; :attr:`sources` are those that it took."""
+        return self.identity.get("sources", [])
+
     def described(self, task: str) -> dict[str, Any]:
         """What identified a task of :attr:`trained_on` when the run was made: ``meaning`` (classes, range, metric),
         ``recipe`` and ``data``, the fingerprints of its rows."""
@@ -230,6 +250,11 @@ class RunRecord(BaseModel, frozen=True):
         """What the training verbs print with ``--json``."""
         named = {key: getattr(self, key) for key in ("run", "kind", "task", "metric", "dev")}
         return {**named, **self.cost.model_dump(), "artifact": self.artifact}
+
+
+def _has_texts(value: Any, *keys: str) -> bool:
+    """Whether ``value`` is a table with a text under each of ``keys``."""
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in keys)
 
 
 RECORD_FILE = re.compile(r"run\.json|(curve|attention)\.csv|predictions(-[a-z][a-z0-9_-]*)?\.parquet")

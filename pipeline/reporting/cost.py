@@ -41,7 +41,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
         return whole
     backbone, trained, recipe = record.parameters.backbone, record.cost.trainable_parameters, record.recipe
     own, parts = f"run {record.run}", Parts()
-    pretrained = f"backbone {record.identity.get('backbone', {}).get('weights')}"
+    pretrained = f"backbone {record.backbone_weights}"
     if recipe.trainable in ("full", "full+adapter"):
         # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
         parts[own] = max(trained, backbone + record.parameters.head)

@@ -151,7 +151,7 @@ def _kept(runs: StudyRuns, name: str, scored: Scored, source: str) -> Iterable[t
     """
     record = scored.record
     backbone = record.unchanged.get("backbone")
-    if backbone is None or backbone != record.identity["backbone"]["weights"]:
+    if backbone is None or backbone != record.backbone_weights:
         return
     if record.kind == "adapter":
         # Nothing of another task's adapter is in this run; what the two share is the backbone.

@@ -28,7 +28,7 @@ def trained_alone(ledger: Ledger, task: str) -> list[dict[str, float]]:
             if record is None or record.kind not in ("fusion", "sequential") or record.trained_on != (task,):
                 continue
             # Those that it was given: of many, it may have kept one.
-            others = [source["task"] for source in record.identity.get("sources", ()) if source["task"] != task]
+            others = [source["task"] for source in record.chosen_from if source["task"] != task]
             if len(others) == 1:
                 rest = {key: value for key, value in record.identity.items() if key != "sources"}
                 groups[canonical_json(rest)].setdefault(others[0], record.scores[task].value)

@@ -109,7 +109,7 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
         tasks: those of its tasks that it is wanted for, as they are now.
     """
     backbone = workspace.backbone_for(*map(record.recipe_of, record.trained_on))
-    _check_backbone(record.identity["backbone"]["weights"], record.backbone, backbone, record.run)
+    _check_backbone(record.backbone_weights, record.backbone, backbone, record.run)
     wanted = {task.name: task for task in tasks}
     parts = {}
     for name in record.trained_on:
@@ -174,7 +174,7 @@ def _why_not_trained(manifest: Manifest, task: Task, backbone: Backbone) -> str:
     return ""
 
 
-def _check_backbone(weights: str, name: str, backbone: Backbone, run: str) -> None:
+def _check_backbone(weights: str | None, name: str, backbone: Backbone, run: str) -> None:
     if weights != backbone.weights_hash:
         raise PipelineError(
             f"run {run} was trained on backbone '{name}', whose weights are not those of '{backbone.name}': name that"

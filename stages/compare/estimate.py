@@ -66,8 +66,8 @@ class Estimate:
 
     def learn(self, record: RunRecord) -> None:
         """Count a finished run in."""
-        weights = record.identity.get("backbone", {}).get("weights")
-        if weights is None or record.run in self._runs or METHODS[record.kind].is_ensemble:
+        weights = record.backbone_weights
+        if weights is None or record.run in self._runs:  # an ensemble has no weights of its own
             return
         train = {task: record.scores[task].train_rows for task in record.trained_on}
         if min(train.values()) <= 0:  # nothing was trained, as in a pruned fusion

@@ -1,5 +1,6 @@
 """What runs, studies and ensembles leave on disk, damaged: read, or refused by the verbs that need it."""
 
+import copy
 import io
 import shutil
 import tempfile
@@ -17,15 +18,22 @@ from pipeline.data.tasks import find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
 from pipeline.records.ledger import Ledger, RunRecord
 from pipeline.reporting.entries import StudyResult
+from pipeline.runs.agreement import agreement, trained_alone
+from pipeline.runs.request import Part
+from pipeline.runs.workspace import Workspace
+from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import METHODS
 from pipeline.system.errors import PipelineError
 from pipeline.training.checkpoint import Checkpoint, Progress, Resumption, load_checkpoint, save_checkpoint
+from stages.compare.estimate import Estimate, Work
+from stages.compare.plan import Job
 from stages.disk_usage import usage_of
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
 from stages.runs import Runs, few_points
 from tests.fuzz.fuzz_cases import fuzzed
-from tests.fuzz.fuzz_documents import damaged_bytes, texts
+from tests.fuzz.fuzz_documents import NAMES, as_bytes, damaged_bytes, texts
 from tests.fuzz.fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
 
 with tempfile.TemporaryDirectory() as scratch:
@@ -36,7 +44,9 @@ with tempfile.TemporaryDirectory() as scratch:
     CURVE = next(Path(scratch).rglob("curve.csv")).read_bytes()
     PREDICTIONS = next(Path(scratch).rglob("predictions.parquet")).read_bytes()
 
-records = json_files(RunRecord, RECORDS)
+SOURCES = [{"task": "sts", "digest": "digest"}]
+SEQUENTIAL = RECORDS[0] | {"kind": "sequential", "identity": RECORDS[0]["identity"] | {"sources": SOURCES}}
+records = json_files(RunRecord, [*RECORDS, SEQUENTIAL, SEQUENTIAL])
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +58,13 @@ def stocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take seconds, and read nothing that tables do not."""
     monkeypatch.setattr("pipeline.reporting.build.write_figures", lambda *_: ())
+
+
+@pytest.fixture(autouse=True)
+def known_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are on the backbone of the runs, which has no files, and as long as can be told without data."""
+    monkeypatch.setattr(Estimate, "_weights", lambda *_: "hash of nano")
+    monkeypatch.setattr(Estimate, "work", lambda *_: Work(96.0, 24.0, 288.0))
 
 
 def use(reports: Path, run: str) -> None:
@@ -72,6 +89,9 @@ def use(reports: Path, run: str) -> None:
             print_run_comparison(runs_here.compare(named, other), as_json=True)
     usage_of(runs_here)
     assert all(finding.text for finding in ledger_findings(reports, reports / "store"))
+    jobs = [Job(kind, (Part("sst", Recipe()),), seed=1) for kind in METHODS]
+    assert str(Estimate(Workspace("nano", None, reports / "store", reports)).total(jobs))
+    agreement({task: float(number) for number, task in enumerate(NAMES)}, trained_alone(ledger, "sst"))
     for runs in (None, RUNS):
         with suppress(PipelineError):
             ensemble(find_task("sst"), "other", reports, runs=runs)
@@ -94,6 +114,28 @@ def test_a_record_of_any_content_is_used_or_refused(room: Any, stocked: Path, co
         reports = Path(shutil.copytree(stocked, folder / "reports"))
         (reports / "runs" / run / "run.json").write_bytes(content)
         use(reports, run)
+
+
+ODD_VALUES: list[tuple[tuple[str, ...], Any]] = [
+    *((("identity", "backbone"), value) for value in ("nano", None, {"weights": ["hash of nano"]})),
+    *((("identity", "sources"), value) for value in ("sts", ["sts"], [{"digest": "a"}], [{"task": [], "digest": "a"}])),
+    (("identity", "seed"), float("nan")),
+]
+
+
+@pytest.mark.parametrize(("place", "value"), ODD_VALUES, ids=lambda value: str(value)[:40])
+def test_a_record_with_one_odd_value_is_used_or_refused(
+    place: tuple[str, ...], value: Any, room: Any, stocked: Path
+) -> None:
+    record = copy.deepcopy(SEQUENTIAL)
+    holder = record
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    with room() as folder:
+        reports = Path(shutil.copytree(stocked, folder / "reports"))
+        (reports / "runs" / RUNS[0] / "run.json").write_bytes(as_bytes(record, "json"))
+        use(reports, RUNS[0])
 
 
 def tables_of(content: bytes) -> st.SearchStrategy[bytes]:

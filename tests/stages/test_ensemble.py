@@ -57,7 +57,7 @@ def finished(
         run=run,
         kind="multitask" if others else "full",
         seed=0,
-        identity={"tasks": {each.name: part(each) for each in (task, *others)}},
+        identity={"tasks": {each.name: part(each) for each in (task, *others)}, "backbone": {"weights": "aa"}},
         backbone="some/backbone",
         best_epoch=1,
         scores={

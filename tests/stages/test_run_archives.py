@@ -21,12 +21,12 @@ from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import contents
 from tests.pipeline.records.test_ledger import CURVE, OWN, TABLE, record
 
-IDENTITY_TASKS = {"sst": {"meaning": {}, "data": {"dev": "bb"}}}
+IDENTITY = {"tasks": {"sst": {"meaning": {}, "data": {"dev": "bb"}}}, "backbone": {"weights": "dd"}}
 
 
 def finish(reports: Path, seed: int, dev: float = 0.5, sources: tuple[str, ...] = ()) -> str:
     """A finished run that is called as a run of its identity is; returns its name."""
-    identity = {"seed": seed, "tasks": IDENTITY_TASKS}
+    identity = {"seed": seed, **IDENTITY}
     built_on = tuple(SourceRun(task="sst", run=source, digest="cc") for source in sources)
     run = run_name(identity)
     scores = {"sst": OWN.model_copy(update={"dev": dev})}
@@ -82,7 +82,7 @@ def test_where_the_store_stands_stays_here(reports: Path, export: Callable[..., 
     folder = ledger.folder(run)
     shutil.rmtree(folder)
     place = tmp_path / "private" / "adapters" / "sst" / run
-    here = record(run, identity={"seed": 1, "tasks": IDENTITY_TASKS}, seed=1, artifact=str(place), artifact_digest="ee")
+    here = record(run, identity={"seed": 1, **IDENTITY}, seed=1, artifact=str(place), artifact_digest="ee")
     ledger.finish(here, CURVE, {"sst": TABLE})
     import_runs(tmp_path / "other", export())
     there = Ledger(tmp_path / "other").find(run)
@@ -147,7 +147,7 @@ def test_what_a_run_chose_from_is_found_by_its_contents_under_each_of_its_names(
         write_json(
             ledger.folder(run) / "run.json", kept.model_copy(update={"artifact_digest": "ee"}).model_dump(mode="json")
         )
-    chosen_from = [{"task": "sst", "digest": "ee"}, {"digest": None}, "x"]
+    chosen_from = [{"task": "sst", "digest": "ee"}, {"task": "sts", "digest": "ff"}]
     fusion = record(sources=(), identity={**record().identity, "sources": chosen_from})
     assert Runs(reports, tmp_path / "store").built_on(fusion) == sorted(runs[:2])
 

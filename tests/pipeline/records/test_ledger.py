@@ -32,12 +32,19 @@ CURVE = [{"epoch": 1.0, "loss": 0.7, "dev": 0.4}, {"epoch": 2.0, "loss": 0.5, "d
 OWN = TaskScore(metric="accuracy", dev=0.5, rows=2, recipe=Recipe(epochs=2), train_rows=10)
 
 
+IDENTITY: dict[str, Any] = {
+    "seed": 1,
+    "tasks": {task: {"meaning": {}, "data": {"dev": "bb"}} for task in ("sst", "sts")},
+    "backbone": {"weights": "dd"},
+}
+
+
 def record(run: str = RUN, **changes: Any) -> RunRecord:
     values: dict[str, Any] = {
         "run": run,
         "kind": "adapter",
         "seed": 1,
-        "identity": {"seed": 1, "tasks": {task: {"meaning": {}, "data": {"dev": "bb"}} for task in ("sst", "sts")}},
+        "identity": IDENTITY,
         "sources": (SourceRun(task="sts", run="ba9876543210", digest="cc"),),
         "backbone": "nano",
         "best_epoch": 2,
@@ -115,6 +122,7 @@ def test_a_record_in_which_one_task_was_above_the_others_is_read(ledger: Ledger)
         "identity": {
             "kind": "multitask", "seed": 1, "task": {"name": "sst", **meaning}, "recipe": {}, "data": {"dev": "bb"},
             "others": [{"task": {"name": "sts", **meaning}, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}],
+            "backbone": {"weights": "dd"}, "sources": [{"task": "sick", "digest": "ee"}],
         },
     }  # fmt: skip
     ledger.folder(RUN).mkdir(parents=True)
@@ -127,6 +135,8 @@ def test_a_record_in_which_one_task_was_above_the_others_is_read(ledger: Ledger)
         "sick": TaskScore(metric="pearson", dev=0.7, rows=3),
     }
     assert found.trained_on == ("sst", "sts")
+    assert found.backbone_weights == "dd"
+    assert found.chosen_from == [{"task": "sick", "digest": "ee"}]
     assert found.described("sts") == {"meaning": meaning, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}
 
 
@@ -426,9 +436,23 @@ def test_the_summary_holds_what_the_training_verbs_promise() -> None:
         ({"scores": {}}, "no task that it trained on"),
         ({"identity": {"tasks": {}}}, "task 'sst' is missing or has no meaning"),
         ({"kind": "ensemble"}, "an ensemble without members"),
+        *(({"identity": IDENTITY | {"backbone": value}}, "the backbone is missing or has no weights")
+          for value in (None, "nano", ["dd"], {}, {"weights": None}, {"weights": {"a": "dd"}})),
+        *(({"identity": IDENTITY | {"sources": value}}, "sources are not a list of tasks with their digests")
+          for value in (None, "sst", {"task": "sst"}, ["sst"], [{"digest": "cc"}], [{"task": "sst"}],
+                        [{"task": ["sst"], "digest": "cc"}], [{"task": "sst", "digest": "cc"}, None])),
+        ({"identity": IDENTITY | {"seed": float("nan")}}, "identity: has no hash"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_record_that_lacks_what_readers_count_on_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         record(**changes)
+
+
+def test_the_backbone_and_the_sources_of_a_record_are_those_of_its_identity() -> None:
+    sources = [{"task": "sst", "digest": "cc"}]
+    assert record().backbone_weights == "dd"
+    assert (record().chosen_from, record(identity=IDENTITY | {"sources": sources}).chosen_from) == ([], sources)
+    tasks = {"members": [RUN], "tasks": IDENTITY["tasks"]}
+    assert record(kind="ensemble", identity=tasks).backbone_weights is None

@@ -142,6 +142,7 @@ def _record(run: str, method: str, task: str, seed: int, text: Callable[[str], s
         "seed": seed,
         "identity": {
             "tasks": {task: {"meaning": {}, "data": {text("train"): text("0123456789abcdef" * 4)}, "recipe": {}}},
+            "backbone": {"weights": text("b" * 64)},
             "seed": seed,
         },
         "backbone": text("nano"),
