@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from heapq import nlargest
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -49,22 +49,27 @@ Reading = Literal["same", "probability", "middle", "cosine"]
 head, which is a cosine and has no weights."""
 
 
+# Bounded, so that products and sums of them are finite.
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Amount = Annotated[float, Field(ge=0, le=1e15)]
+
+
 class RunBusy(PipelineError):
     """Another process is training the run."""
 
 
 class Cost(BaseModel, frozen=True):
-    trainable_parameters: int
-    seconds: float = Field(description="choice of sources, training and evaluation, without start-up")
-    examples_per_second: float = Field(description="training steps alone")
-    peak_memory_mb: float
+    trainable_parameters: Count
+    seconds: Amount = Field(description="choice of sources, training and evaluation, without start-up")
+    examples_per_second: Amount = Field(description="training steps alone")
+    peak_memory_mb: Amount
 
 
 class Parameters(BaseModel, frozen=True):
     """What a run's model is made of, to be added up to what must be stored."""
 
-    backbone: int = Field(description="of the pretrained encoder, without adapters")
-    head: int = Field(description="of the heads")
+    backbone: Count = Field(description="of the pretrained encoder, without adapters")
+    head: Count = Field(description="of the heads")
 
 
 class TaskScore(BaseModel, frozen=True):
@@ -72,15 +77,15 @@ class TaskScore(BaseModel, frozen=True):
 
     metric: Metric
     dev: float = Field(description="the metric on dev, the validation rows, at the kept epoch")
-    rows: int = Field(description="dev rows")
+    rows: Count = Field(description="dev rows")
     test: float | None = Field(None, description="the metric on the test rows, where dev only chooses")
-    test_rows: int = Field(0, description="test rows, where dev only chooses")
+    test_rows: Count = Field(0, description="test rows, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
     recipe: SharedRecipe | None = Field(None, description="how the run trained on the task; None: it did not")
-    train_rows: int = Field(0, description="training rows, where it did")
+    train_rows: Count = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
-    dev_in_train: int = Field(0, description="dev rows that are also in train")
-    test_in_train: int = Field(0, description="test rows that are also in train, where dev only chooses")
+    dev_in_train: Count = Field(0, description="dev rows that are also in train")
+    test_in_train: Count = Field(0, description="test rows that are also in train, where dev only chooses")
     added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
     reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
     dev_rows: str | None = Field(

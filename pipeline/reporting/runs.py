@@ -86,7 +86,8 @@ class Scored:
         """The planned epochs, in joint training those of its mixing; 0 where nothing trains."""
         if self.record.cost.trainable_parameters == 0 or self.record.kind == "ensemble":
             return 0
-        return self.record.recipe.epochs_of(steps_per_epoch(self.record))
+        steps = steps_per_epoch(self.record)
+        return self.record.recipe.epochs_of(steps) if steps else 0
 
 
 class StudyRuns:

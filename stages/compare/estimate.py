@@ -70,7 +70,7 @@ class Estimate:
         if weights is None or record.run in self._runs:  # an ensemble has no weights of its own
             return
         train = {task: record.scores[task].train_rows for task in record.trained_on}
-        if min(train.values()) <= 0:  # nothing was trained, as in a pruned fusion
+        if 0 in train.values():  # nothing was trained, as in a pruned fusion
             return
         self._runs[record.run] = weights
         scores, cost = [record.scores[task] for task in record.trained_on], record.cost

@@ -120,6 +120,8 @@ ODD_VALUES: list[tuple[tuple[str, ...], Any]] = [
     *((("identity", "backbone"), value) for value in ("nano", None, {"weights": ["hash of nano"]})),
     *((("identity", "sources"), value) for value in ("sts", ["sts"], [{"digest": "a"}], [{"task": [], "digest": "a"}])),
     (("identity", "seed"), float("nan")),
+    *((("cost", "seconds"), value) for value in (float("nan"), float("inf"), 1.7e308)),
+    *((("scores", "sst", name), value) for name in ("rows", "train_rows") for value in (0, -1, 10**400)),
 ]
 
 

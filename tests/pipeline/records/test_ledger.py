@@ -13,9 +13,20 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
-from pipeline.records.ledger import SCHEMA, Cost, Ledger, RunBusy, RunRecord, SourceRun, TaskScore, run_name
+from pipeline.records.ledger import (
+    SCHEMA,
+    Cost,
+    Ledger,
+    Parameters,
+    RunBusy,
+    RunRecord,
+    SourceRun,
+    TaskScore,
+    run_name,
+)
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import clear_leftovers
 from pipeline.system.errors import PipelineError
@@ -448,6 +459,24 @@ def test_the_summary_holds_what_the_training_verbs_promise() -> None:
 def test_a_record_that_lacks_what_readers_count_on_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         record(**changes)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value"),
+    [
+        *((Cost, name, value)
+          for name in ("seconds", "examples_per_second", "peak_memory_mb")
+          for value in (-1.0, float("nan"), float("inf"), 1e300)),
+        *((TaskScore, name, value) for name in ("rows", "train_rows", "test_rows") for value in (-1, 10**400)),
+        (Cost, "trainable_parameters", -1),
+        (Parameters, "backbone", 10**400),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_no_run_has_are_refused(model: type[BaseModel], name: str, value: float) -> None:
+    whole = {Cost: record().cost, TaskScore: OWN, Parameters: Parameters(backbone=1, head=1)}[model].model_dump()
+    with pytest.raises(ValueError, match=name):
+        model.model_validate(whole | {name: value})
 
 
 def test_the_backbone_and_the_sources_of_a_record_are_those_of_its_identity() -> None:

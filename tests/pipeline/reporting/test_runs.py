@@ -44,6 +44,13 @@ def test_the_epochs_of_joint_training_are_those_of_its_mixing(mixing: str, epoch
     assert scored.epochs == max(10, -(-400 // (16 if mixing == "simultaneous" else 32))) == epochs
 
 
+def test_a_run_without_training_rows_has_no_epochs(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full"], targets=["sst"])
+    study.serve(study.record("full", "sst", 1, own={"train_rows": 0}), "full", "sst")
+    (scored,) = StudyRuns(study.result, study.ledger).cell("full", "sst")
+    assert scored.epochs == 0
+
+
 def test_what_is_marked_is_computed_once_for_a_study(whole: Synthetic) -> None:
     asked = []
 
