@@ -293,7 +293,7 @@ def load(
     name, run, root = _parse(target, store)
     named = "" if backbone is None else str(backbone)
     workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
-    trained = find_run(run, name, workspace) if run else best_model(name, using, workspace)
+    trained = find_run(run, name, workspace.store, workspace.ledger) if run else best_model(name, using, workspace)
     return _open(trained, name, on_own_backbone(workspace, trained), place)
 
 

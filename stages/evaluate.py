@@ -8,6 +8,7 @@ import pandas as pd
 
 from pipeline.data.canonical import canonical_rows, fingerprint
 from pipeline.data.foreign import read_input
+from pipeline.data.limits import check_batch_size
 from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
@@ -17,7 +18,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
 from pipeline.stats.paired import score_interval
-from pipeline.system.errors import PipelineError, noted
+from pipeline.system.errors import noted
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from stages.kept_models import target_of
@@ -67,8 +68,7 @@ def evaluate(
     Raises:
         PipelineError: no such model, rows that are unfit, unlabelled or fewer than two.
     """
-    if batch_size < 1:
-        raise PipelineError(f"--batch-size {batch_size}: give at least 1")
+    check_batch_size(batch_size)
     task = workspace.task(target)
     if input_file is None:
         data = workspace.data_of(task)

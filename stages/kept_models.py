@@ -1,18 +1,31 @@
-"""Which trained model ``--using`` means: the best of a kind in the store, or a run."""
+"""Which trained model ``--using`` means: the best of a kind in the store, a run, or an ensemble of runs.
 
-from collections.abc import Sequence
+Imports nothing heavy, so that a command can ask before its libraries load, for seconds (:func:`check_models`).
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import RunRecord
 from pipeline.records.store import Artifact, Store
-from pipeline.runs.restore import on_own_backbone
-from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.errors import PipelineError, shortened
+from pipeline.system.errors import PipelineError, make_all, shortened
 from pipeline.system.reading import present
 
+if TYPE_CHECKING:  # they load pandas or torch
+    from pipeline.records.ensembles import EnsembleRecord
+    from pipeline.records.ledger import Ledger, RunRecord
+    from pipeline.runs.workspace import Workspace
+
+ENSEMBLE = "ensemble:"
+"""What ``--using`` begins with where it names an ensemble."""
 KINDS = {"auto": ("adapter", "fusion"), "fusion": ("fusion",), "adapter": ("adapter",)}
 """What ``--using`` takes from the store. Of equal dev scores the first kind counts: an adapter is faster."""
 
@@ -33,12 +46,82 @@ class Target:
         return self.trained.manifest.kind if isinstance(self.trained, Artifact) else self.trained.kind
 
 
+def check_models(target: str, using: str, find: Callable[[str], Task], store: Path, reports: Path) -> None:
+    """Find mistakes in what ``predict`` is to ask, without a look into the models.
+
+    Args:
+        find: the task of a name.
+
+    Raises:
+        PipelineError: as :func:`parse_targets`, :func:`ensemble_of`, :func:`find_run` and :func:`kept_for`.
+    """
+    tasks = parse_targets(target, using, find)
+    if using.startswith(ENSEMBLE):
+        ensemble_of(using, tasks[0], reports)
+    else:
+        make_all(f"--target {target}", tasks, lambda task: check_model(task.name, using, store, reports))
+
+
+def check_model(task: str, using: str, store: Path, reports: Path) -> None:
+    """The same for one task and no ensemble."""
+    with _silent_unless_refused():
+        if using in KINDS:
+            kept_for(task, using, Store(store))
+            return
+        from pipeline.records.ledger import Ledger
+
+        find_run(using, task, Store(store), Ledger(reports))
+
+
+@contextmanager
+def _silent_unless_refused() -> Iterator[None]:
+    """A block that prints its warnings only with an error: the command itself will print them."""
+    warnings = io.StringIO()
+    try:
+        with redirect_stderr(warnings):
+            yield
+    except PipelineError:
+        print(warnings.getvalue(), end="", file=sys.stderr)
+        raise
+
+
+def parse_targets(text: str, using: str, find: Callable[[str], Task]) -> list[Task]:
+    """The tasks of ``sst,quora,sts`` in their order, aliases resolved."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise PipelineError("--target names no task: write for example --target sst, or sst,quora,sts for several")
+    tasks = make_all(f"--target {text}", names, find)
+    found = [task.name for task in tasks]
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise PipelineError(f"--target names {', '.join(twice)} more than once: one column a task can be written")
+    if len(tasks) > 1 and using.startswith(ENSEMBLE):
+        raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
+    return tasks
+
+
+def ensemble_of(using: str, task: Task, reports: Path) -> EnsembleRecord:
+    """The ensemble that ``using`` names; a :class:`PipelineError` if there is none, or it is for another task."""
+    from pipeline.records.ensembles import Ensembles
+
+    ensemble = Ensembles(reports).named(using.removeprefix(ENSEMBLE))
+    what = f"ensemble '{ensemble.name}'"
+    if ensemble.task != task.name:
+        raise PipelineError(f"{what} was made for '{ensemble.task}', not '{task.name}'")
+    if ensemble.meaning != task.meaning:
+        raise PipelineError(f"{what} was made when task '{task.name}' had other classes or range: make it again")
+    return ensemble
+
+
 def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[int, ...]) -> Target:
     """``task`` with what ``using`` means: the best of a kind in the store, an artifact, or a run outside the store.
 
     Where the workspace names no backbone, it is on the model's own.
     """
-    trained = best_model(task.name, using, workspace) if using in KINDS else find_run(using, task.name, workspace)
+    if using in KINDS:
+        trained: Artifact | RunRecord = best_model(task.name, using, workspace)
+    else:
+        trained = find_run(using, task.name, workspace.store, workspace.ledger)
     if drop_layers and not isinstance(trained, Artifact):
         raise PipelineError(f"--drop-layers: run {trained.run} ({trained.kind}) has no adapters to leave out")
     return as_target(task, trained, workspace)
@@ -50,6 +133,8 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
     Raises:
         PipelineError: it is a run that kept no weights.
     """
+    from pipeline.runs.restore import on_own_backbone
+
     if isinstance(trained, Artifact):
         manifest = trained.manifest
         return Target(task, trained, manifest.run, manifest.recipe, on_own_backbone(workspace, trained))
@@ -61,17 +146,17 @@ def as_target(task: Task, trained: Artifact | RunRecord, workspace: Workspace) -
     return Target(task, trained, trained.run, trained.recipe_of(task.name), on_own_backbone(workspace, trained))
 
 
-def find_run(run: str, task: str, workspace: Workspace) -> Artifact | RunRecord:
-    """``run`` as the workspace's store or else its ledger has it.
+def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | RunRecord:
+    """``run`` as the store or else the ledger has it.
 
     Raises:
         PipelineError: neither has it, or it was trained for other tasks than ``task``.
     """
-    trained = workspace.store.find(run) or workspace.ledger.find(run)
+    trained = store.find(run) or ledger.find(run)
     if trained is None:
         raise PipelineError(
-            f"no run {shortened(run)} in {workspace.store_root} or {workspace.ledger.root}: give {', '.join(KINDS)} or"
-            " a run that runs list shows"
+            f"no run {shortened(run)} in {store.root} or {ledger.root}: give {', '.join(KINDS)} or a run that runs list"
+            " shows"
         )
     tasks = [trained.manifest.task] if isinstance(trained, Artifact) else trained.trained_on
     if task not in tasks:
@@ -90,24 +175,37 @@ def best_model(task: str, using: str, workspace: Workspace) -> Artifact:
         PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand.
     """
     store, named = workspace.store, workspace.backbone_name
+    kept = kept_for(task, using, store)
     weights = workspace.backbone.weights_hash if named else None
     if (best := best_artifact(task, using, store, weights)) is not None:
         return best
-    of_kind = [artifact.manifest for artifact in store.artifacts() if artifact.manifest.kind in KINDS[using]]
-    of_task = [manifest for manifest in of_kind if manifest.task == task]
-    where = f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
-    if not of_task:
-        others = ", ".join(sorted({manifest.task for manifest in of_kind}))
-        none = "there is none" if present(store.root) else "no such folder (--store)"
-        there = f"there are those of {others}" if others else none
-        command = "fuse --target" if using == "fusion" else "extract --task"
-        raise PipelineError(f"{where}: {there}; python -m pipeline {command} {task} trains one")
-    if all(weights not in (None, manifest.backbone_weights) for manifest in of_task):
-        backbones = ", ".join(sorted({manifest.backbone for manifest in of_task}))
+    where = _none_of(task, using, store)
+    if all(weights not in (None, artifact.manifest.backbone_weights) for artifact in kept):
+        backbones = ", ".join(sorted({artifact.manifest.backbone for artifact in kept}))
         raise PipelineError(
             f"{where} fits backbone '{named}': those there were trained on {backbones}; name that one (--backbone)"
         )
     raise PipelineError(f"{where} has all its adapters there: see python -m pipeline store verify")
+
+
+def kept_for(task: str, using: str, store: Store) -> list[Artifact]:
+    """The artifacts of a task in the store, for any backbone; a :class:`PipelineError` if there are none.
+
+    Args:
+        using: one of :data:`KINDS`.
+    """
+    of_kind = [artifact for artifact in store.artifacts() if artifact.manifest.kind in KINDS[using]]
+    if kept := [artifact for artifact in of_kind if artifact.manifest.task == task]:
+        return kept
+    others = ", ".join(sorted({artifact.manifest.task for artifact in of_kind}))
+    none = "there is none" if present(store.root) else "no such folder (--store)"
+    there = f"there are those of {others}" if others else none
+    command = "fuse --target" if using == "fusion" else "extract --task"
+    raise PipelineError(f"{_none_of(task, using, store)}: {there}; python -m pipeline {command} {task} trains one")
+
+
+def _none_of(task: str, using: str, store: Store) -> str:
+    return f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
 
 
 def best_artifact(task: str, using: str, store: Store, backbone_weights: str | None = None) -> Artifact | None:

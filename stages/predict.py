@@ -11,12 +11,13 @@ from torch import Tensor
 
 from pipeline.data.canonical import canonical_rows
 from pipeline.data.foreign import read_input
+from pipeline.data.limits import check_batch_size
 from pipeline.data.table_files import check_output, name_of
 from pipeline.data.tables import check_writable, write_table
 from pipeline.data.tasks import Task
 from pipeline.methods.parallel import takes_parallel
 from pipeline.models.transfer_model import JointModel, TransferModel
-from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member
+from pipeline.records.ensembles import EnsembleRecord, Member
 from pipeline.records.ledger import RunRecord
 from pipeline.runs.build import outputs_of
 from pipeline.runs.restore import restore, restore_together
@@ -34,9 +35,7 @@ from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
 from pipeline.training.predict import Compute, mean_outputs
 from pipeline.training.process_group import on_main_process
-from stages.kept_models import Target, target_of
-
-ENSEMBLE = "ensemble:"
+from stages.kept_models import ENSEMBLE, Target, ensemble_of, parse_targets, target_of
 
 # What of a recipe decides an adapter's inputs and sites; adapters that agree in it can share a forward pass.
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
@@ -71,17 +70,14 @@ def predict(
         PipelineError: no such model, unfit rows, a column that is called as one of the predictions, or a file that
             cannot be read or written; the input is not written.
     """
-    if batch_size < 1:
-        raise PipelineError(f"--batch-size {batch_size}: give at least 1")
+    check_batch_size(batch_size)
+    dropped = layers_option(drop_layers)
     check_output(output_file, input_file)
-    tasks = _parse_targets(target, workspace)
+    tasks = parse_targets(target, using, workspace.task)
     first = tasks[0].name
-    if len(tasks) > 1 and using.startswith(ENSEMBLE):
-        raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
     table = on_main_process(lambda: read_input(input_file))
     rows = _rows_of(tasks, table, name_of(input_file))
     kept = _with_ids(table, tasks, output_file)
-    dropped = layers_option(drop_layers)
     ensemble = None
     if using.startswith(ENSEMBLE):
         ensemble, targets = _members(using, tasks[0], workspace, dropped)
@@ -108,19 +104,6 @@ def predict(
         for (kind, run), task in zip(models, tasks, strict=True)
     ]
     return {**named[0], **counted} if len(tasks) == 1 else {"targets": named, **counted, "passes": len(passes)}
-
-
-def _parse_targets(text: str, workspace: Workspace) -> list[Task]:
-    """The tasks of ``sst,quora,sts`` in their order, aliases resolved."""
-    names = [part.strip() for part in text.split(",") if part.strip()]
-    if not names:
-        raise PipelineError("--target names no task: write for example --target sst, or sst,quora,sts for several")
-    tasks = make_all(f"--target {text}", names, workspace.task)
-    found = [task.name for task in tasks]
-    twice = sorted({name for name in found if found.count(name) > 1})
-    if twice:
-        raise PipelineError(f"--target names {', '.join(twice)} more than once: one column a task can be written")
-    return tasks
 
 
 def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:
@@ -242,17 +225,12 @@ def _nothing(task: Task) -> Prediction:
 def _members(
     using: str, task: Task, workspace: Workspace, drop_layers: tuple[int, ...]
 ) -> tuple[EnsembleRecord, list[Target]]:
-    ensemble = Ensembles(workspace.reports).named(using.removeprefix(ENSEMBLE))
-    what = f"ensemble '{ensemble.name}'"
-    if ensemble.task != task.name:
-        raise PipelineError(f"{what} was made for '{ensemble.task}', not '{task.name}'")
-    if ensemble.meaning != task.meaning:
-        raise PipelineError(f"{what} was made when task '{task.name}' had other classes or range: make it again")
+    ensemble = ensemble_of(using, task, workspace.reports)
 
     def target(member: Member) -> Target:
         try:
             return target_of(task, member.run, workspace.on(member.backbone), drop_layers)
         except PipelineError as error:
-            raise PipelineError(f"{what} needs run {member.run}: {error}") from error
+            raise PipelineError(f"ensemble '{ensemble.name}' needs run {member.run}: {error}") from error
 
     return ensemble, make_all(f"--using {using}", ensemble.members, target)

@@ -21,11 +21,13 @@ import pandas as pd
 import pytest
 
 from pipeline.executors.pool import carried_out
+from pipeline.records.store import Store
 from pipeline.runs.training_run import TrainingRun
 from pipeline.system.errors import PipelineError
 from tests import forked
 from tests.groups import ON_CPUS, group, statuses
 from tests.nano import save_backbone
+from tests.pipeline.records.artifacts import save
 
 ROOT = Path(__file__).parent.parent
 Command = Callable[..., tuple[int, str, str]]
@@ -175,6 +177,11 @@ def test_the_lists_show_what_there_is(run: Command) -> None:
 
 
 UNKNOWN = "unknown task 'tickts'"
+EVALUATE = ["evaluate", "--target", "sst"]
+
+
+def predict(target: str = "sst", output: str = "out.csv", store: str = "kept") -> list[str]:
+    return ["predict", "--target", target, "--input", "-", "--output", output, "--store", store]
 
 
 @pytest.mark.parametrize(
@@ -202,19 +209,49 @@ UNKNOWN = "unknown task 'tickts'"
         (["fuse", "--target", "sst", "--cache-gb", "-1"], "--cache-gb -1"),
         (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], "--cache-gb -1"),
         (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], "--dev-limit 0"),
+        (predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
+        (predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
+        (predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
+        (predict("sst,quora,sick"), "--target sst,quora,sick: 2 mistakes"),
+        (predict("sst,sst"), "--target names sst more than once"),
+        (predict(","), "--target names no task"),
+        ([*predict(), "--batch-size", "0"], "--batch-size 0"),
+        ([*predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is no layer"),
+        ([*predict(), "--using", "fusion"], "no fusion of 'sst' in kept"),
+        ([*EVALUATE, "--batch-size", "0"], "--batch-size 0"),
+        ([*EVALUATE, "--store", "none"], "no model of 'sst' in none: no such folder (--store)"),
     ],
 )
 def test_help_and_slips_of_the_pen_need_no_heavy_import(
     arguments: list[str], expected: str | None, tmp_path: Path
 ) -> None:
+    save(Store(tmp_path / "kept"), "0" * 12)  # of sst
+    status, error = without({"torch", "transformers", "pandas", "datasets", "scipy"}, arguments, tmp_path)
+    assert status == (0 if expected is None else 2), error
+    assert (expected or "") in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([*predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+        ([*predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
+        ([*EVALUATE, "--using", "mine"], "no run 'mine' in adapters_store or reports/runs"),
+    ],
+)
+def test_what_the_reports_tell_needs_no_torch(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    status, error = without({"torch", "transformers", "datasets"}, arguments, tmp_path)
+    assert (status, expected in error) == (2, True), error
+
+
+def without(modules: set[str], arguments: list[str], folder: Path) -> tuple[int, str]:
+    """The exit status and the message of a command in ``folder``, which must not import ``modules``."""
     code = (
         f"import sys; from pipeline.cli.app import main; status = main({arguments!r});"
-        "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy'} & set(sys.modules); assert not heavy, heavy;"
-        "sys.exit(status)"
+        f"heavy = {modules} & set(sys.modules); assert not heavy, heavy; sys.exit(status)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == (0 if expected is None else 2), done.stderr
-    assert (expected or "") in done.stderr
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+    return done.returncode, done.stderr
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="runs bash")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from pipeline.data.limits import check_limit
-from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, check_folder, find_task
+from pipeline.data.limits import check_batch_size, check_limit
+from pipeline.data.tasks import BEST, Encoding, HeadKind, Pooling, Task, check_folder, find_task
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.settings.recipe import ClassWeights, Precision, Recipe, check_seed, layered
 from pipeline.system.backbone_name import is_folder
@@ -177,6 +177,10 @@ class Passes:
     precision: Precision = "auto"
     "auto: bf16 where the GPU or CPU has instructions for it, else fp32."
 
+    def check(self) -> None:
+        """As :meth:`Running.check`."""
+        check_batch_size(self.batch_size)
+
 
 @Parameter(name="*", group=PLACES)
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +202,10 @@ class Places:
         folders: list[Callable[[], object]] = [partial(check_folder, folder) for folder in self.data]
         folders += [] if self.backbone is None else [partial(is_folder, self.backbone)]
         make_all("command line", folders, lambda look_up: look_up())  # first: they may hold the tasks
-        make_all("command line", tasks, lambda task: find_task(task, *self.data))
+        make_all("command line", tasks, self.task)
+
+    def task(self, name: str) -> Task:
+        return find_task(name, *self.data)
 
     def workspace(self, running: Running = Running(), usual: str = BACKBONE) -> Workspace:
         """Args: usual: the backbone that the command is on where none is given; empty: that of the model it uses."""

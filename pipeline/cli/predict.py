@@ -6,12 +6,15 @@ from typing import Literal
 
 from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
 from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
+from pipeline.data.table_files import check_output
 from pipeline.data.tasks import find_task
+from pipeline.settings.layers import layers_option
 from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError, few, printable
 from pipeline.system.process import is_main_process
 from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce
+from stages.kept_models import check_model, check_models
 
 
 def predict(
@@ -39,8 +42,12 @@ def predict(
     to_stdout = str(output) == "-"
     if to_stdout and json:
         raise PipelineError("--json prints to standard output, where --output - writes the table: give --output FILE")
+    passes.check()
     places.check(*names_in(target) or ())
+    layers_option(drop_layers)
     _check_there(input)
+    check_models(target, using, places.task, places.store, places.reports)
+    check_output(output, input)
     announce(LIBRARIES)
     from stages import predict as stage
 
@@ -89,11 +96,13 @@ def evaluate(
             of the task).
         split: The split that is scored where there is no --input (dev).
     """
+    passes.check()
     places.check(target)
     if input is not None:
         if split is not None:
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
+    check_model(places.task(target).name, using, places.store, places.reports)
     announce(LIBRARIES)
     from stages import evaluate as stage
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.store import Artifact
+from pipeline.records.store import MANIFEST, Artifact, Store
 from pipeline.settings.recipe import Recipe
-from stages.kept_models import best_of
-from tests.pipeline.records.artifacts import manifest
+from pipeline.system.errors import PipelineError
+from stages.kept_models import best_of, check_model
+from tests.pipeline.records.artifacts import SST, STS, manifest, save
 
 
 def artifact(kind: str, dev: float, run: str) -> Artifact:
@@ -55,6 +56,20 @@ def test_what_few_rows_chose_or_taught_nothing_comes_last(first: dict[str, Any],
         ]
         assert best_of(artifacts, "auto") == artifacts[0]
         assert best_of(artifacts[1:], "auto") == artifacts[1]
+
+
+@pytest.mark.parametrize("using", ["auto", SST])
+def test_an_early_look_leaves_warnings_to_the_command_unless_it_refuses(
+    using: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "store")
+    save(store, SST)
+    (save(store, STS, "sts").folder / MANIFEST).write_text("{")
+    check_model("sst", using, store.root, tmp_path / "reports")
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(PipelineError, match="no model of 'sts' in .*: there are those of sst"):
+        check_model("sts", "auto", store.root, tmp_path / "reports")
+    assert capsys.readouterr().err.startswith("warning: left out: ")
 
 
 def test_no_model_of_a_kind_is_none() -> None:

@@ -264,10 +264,11 @@ def test_from_standard_input_to_standard_output(trained: Workspace, tmp_path: Pa
     ],
 )
 def test_standard_input_that_cannot_be_read_is_named(
-    content: bytes, options: list[str], expected: str, workspace: Workspace, monkeypatch, capsys
+    content: bytes, options: list[str], expected: str, trained: Workspace, monkeypatch, capsys
 ) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-    arguments = ["predict", "--target", "films", "--input", "-", "--output", "-", *options, *places(workspace)]
+    capsys.readouterr()
+    arguments = ["predict", "--target", "films", "--input", "-", "--output", "-", *options, *places(trained)]
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"error: {expected}")
