@@ -13,7 +13,7 @@ from pipeline.data.tables import other_delimiter, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name
 from pipeline.data.tokens import whole_lengths
 from pipeline.models.backbone import open_backbone
-from pipeline.system.errors import PipelineError, noted, printable, raise_all
+from pipeline.system.errors import PipelineError, noted, one_line, raise_all
 
 _SHOWN = 8  # classes in a line
 
@@ -35,7 +35,7 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     lines += _repeats(find_repeats(splits))
     if backbone is not None:
         lines += _cut(task, splits, backbone)
-    return printable("\n".join(lines))
+    return "\n".join(map(one_line, lines))
 
 
 def _load(task: Task, folder: Path) -> dict[str, pd.DataFrame]:

@@ -18,7 +18,7 @@ from pipeline.data.tables import write_table
 from pipeline.data.tasks import BEST, Split, Task, built_in_tasks, is_name
 from pipeline.stats.names import METRICS_OF, Kind
 from pipeline.system.atomic import clear_leftovers, new_folder
-from pipeline.system.errors import PipelineError, printable, shortened
+from pipeline.system.errors import PipelineError, one_line, shortened
 from pipeline.system.reading import present
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -72,7 +72,7 @@ def new_task(
         lines.append(scarce)
     others = _alike(data, folder, len(proposal.columns.text))
     lines += _next(folder.name, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
-    return printable("\n".join(lines))
+    return "\n".join(map(one_line, lines))
 
 
 def _other_shares(sizes: Sequence[int], shares: Sequence[float], split: str) -> str:

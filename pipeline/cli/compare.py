@@ -6,7 +6,7 @@ from pathlib import Path
 from cyclopts import App, Parameter
 
 from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
-from pipeline.cli.printing import print_plan, print_result
+from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.reporting.entries import StudyResult
 from pipeline.settings.resources import ExecutorName
 from pipeline.settings.rows import ScoredOn
@@ -110,9 +110,10 @@ def _print_outcome(study: str, result: StudyResult, folder: Path, as_json: bool)
 
     errors = [entry.error for entry in result.entries if entry.error is not None]
     cells, failed = len(result.entries), len(errors)
-    text = f"{verdict_and_scores(folder)}\n\nall tables: {folder / TABLES}\npage: {folder / 'index.html'}"
+    scores = verdict_and_scores(folder).split("\n")
+    lines = [*scores, "", f"all tables: {folder / TABLES}", f"page: {folder / 'index.html'}"]
     summary = {"study": study, "runs": cells - failed, "failed": failed, "reports": str(folder)}
-    print_result(text, summary, as_json)
+    print_result(lines, summary, as_json)
     if failed:
         print_error(f"{failed} of {cells} cells have no run: the notes in {folder / TABLES} say why")
     if any(error.startswith(BUG) for error in errors):
@@ -145,7 +146,7 @@ def studies_list() -> None:
     names = study_names(STUDIES)
     width = max(map(len, names))
     for name in names:
-        print(f"{name:<{width}} {find_study(name).description}")
+        print_lines(f"{name:<{width}} {find_study(name).description}")
 
 
 @studies.command(name="show")
@@ -155,4 +156,4 @@ def studies_show(name: str) -> None:
     Args:
         name: A shipped study or a TOML file.
     """
-    print(find_study(name).model_dump_json(indent=2))
+    print_lines(*find_study(name).model_dump_json(indent=2).split("\n"))

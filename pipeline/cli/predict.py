@@ -69,7 +69,7 @@ def predict(
         for one in each
     ]
     if not to_stdout:
-        print_result("\n".join(lines), result, json)
+        print_result(lines, result, json)
     for one in each:
         if one["blank"] and is_main_process():
             print(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.system.errors import printable
+from pipeline.system.errors import one_line
 from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
@@ -23,10 +23,16 @@ if TYPE_CHECKING:  # it loads pandas
     from stages.runs import ListedRun, RunComparison
 
 
-def print_result(text: str, summary: dict[str, Any], as_json: bool) -> None:
+def print_lines(*lines: str) -> None:
+    """Print lines that may quote what somebody else wrote, such as the manifest of an imported artifact."""
+    for line in lines:
+        print(one_line(line))
+
+
+def print_result(lines: Iterable[str], summary: dict[str, Any], as_json: bool) -> None:
     """Print a result once, however many processes train together."""
     if is_main_process():
-        print(text)
+        print_lines(*lines)
         if as_json:
             print(json.dumps(summary))
 
@@ -56,7 +62,7 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
         lines.append(f"saved in {record.artifact}")
     if not is_new:
         lines.append(f"It was finished at {record.finished_at}: nothing was computed. --force makes it again")
-    print_result("\n".join(lines), record.summary(), as_json)
+    print_result(lines, record.summary(), as_json)
 
 
 def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
@@ -85,7 +91,7 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
         lines.append(f"drop from the {chosen} chosen on to the {others.removesuffix(' of dev')}: {record.drop:.4f}")
         if record.chosen_on == "half":
             lines.append(f"the other half is {summary['held_out_is']}")
-    print_result("\n".join(lines), summary, as_json)
+    print_result(lines, summary, as_json)
 
 
 def print_export(found: Export, as_json: bool) -> None:
@@ -105,7 +111,7 @@ def print_export(found: Export, as_json: bool) -> None:
         else:
             lines += [f"would be uploaded to {found.published.address}, a private repository if it is new:", *files]
             lines.append("nothing was uploaded: give --yes to do it")
-    print_result("\n".join(lines), found.summary(), as_json)
+    print_result(lines, found.summary(), as_json)
 
 
 def _size(count: int) -> str:
@@ -127,7 +133,7 @@ def print_evaluation(found: Evaluation, as_json: bool) -> None:
     for count, what in counts:
         known = "how many cannot be known" if count is None else f"{count} of {found.rows}"
         lines.append(f"rows with a text that {what}: {known}")
-    print_result("\n".join(lines), found.summary(), as_json)
+    print_result(lines, found.summary(), as_json)
 
 
 def print_explanation(found: Explanation, as_json: bool) -> None:
@@ -166,7 +172,7 @@ def print_explanation(found: Explanation, as_json: bool) -> None:
             "Shares are means over layers and sites; --json has each. They say what the fusion mixed, not what",
         ]
         lines += ["the answer depends on: that is what changes without an adapter."]
-    print_result("\n".join(lines), summary, as_json)
+    print_result(lines, summary, as_json)
 
 
 def _first(answer: list[dict[str, Any]]) -> str:
@@ -190,7 +196,7 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
     lines += [f"  {first:<{width}}" + "".join(f"  {cell:>6}" for cell in rest) for first, *rest in table]
     if plan.total.runs > plan.total.done:
         lines.append(f"time: from {plan.learned_from} finished runs on the same backbone; unknown where there are none")
-    print_result("\n".join(lines), plan.summary(), as_json)
+    print_result(lines, plan.summary(), as_json)
 
 
 def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
@@ -214,7 +220,7 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> Non
         for record in (row.record,)
     ]
     print_result(
-        "\n".join(_columns([head, *table])) if table else "no such runs",
+        _columns([head, *table]) if table else ["no such runs"],
         {"runs": [row.summary() for row in rows], "unfinished": unfinished},
         as_json,
     )
@@ -253,7 +259,7 @@ def print_described_run(
     """A run for people; ``points`` are those of its curve to show, ``uses`` what needs it."""
     lines = list(_described_run(run, points, uses))
     width = max(len(name) for name, _ in lines)
-    print_result("\n".join(f"{name:<{width}}  {text}" for name, text in lines), run, as_json)
+    print_result((f"{name:<{width}}  {text}" for name, text in lines), run, as_json)
 
 
 def _described_run(
@@ -289,7 +295,8 @@ def _described_run(
     for use in uses or ["nothing"]:
         yield "used by", use
     for problem in run["problems"]:
-        yield "problem", problem
+        for line in problem.split("\n"):
+            yield "problem", line
 
 
 def print_run_comparison(found: RunComparison, as_json: bool) -> None:
@@ -313,7 +320,7 @@ def print_run_comparison(found: RunComparison, as_json: bool) -> None:
         lines.append("no task that both were scored on")
     elif any(score.test is not None for score in found.scores):
         lines.append("The interval is for other rows, not for other seeds: compare tests over several.")
-    print_result("\n".join(lines), found.summary(), as_json)
+    print_result(lines, found.summary(), as_json)
 
 
 def _setting(value: Any) -> str:
@@ -326,7 +333,7 @@ def print_usage(usage: Usage, as_json: bool) -> None:
     lines += [
         f"may go: {spare.what}, {len(spare.names)}, {size_text(spare.bytes)}: {spare.how}" for spare in usage.may_go
     ]
-    print_result("\n".join(lines), asdict(usage), as_json)
+    print_result(lines, asdict(usage), as_json)
 
 
 def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
@@ -334,7 +341,7 @@ def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
     found = []
     for finding in findings:
         remedy = f": {finding.remedy}" if finding.remedy else ""
-        print(f"{finding.state:<8} {finding.topic}: {printable(finding.text)}{remedy}", flush=True)
+        print(one_line(f"{finding.state:<8} {finding.topic}: {finding.text}{remedy}"), flush=True)
         found.append(finding)
     problems = sum(finding.state == "problem" for finding in found)
     if as_json:

@@ -17,7 +17,7 @@ from pipeline.cli.printing import (
 )
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
-from pipeline.system.errors import few, printable
+from pipeline.system.errors import few, one_line, printable
 
 runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
 _MOST = 10  # warnings
@@ -54,7 +54,7 @@ def runs_list(
     print_runs(rows, len(runs.unfinished), json)
     if not rows and runs.records:
         trained = sorted({name for record in runs.records.values() for name in record.trained_on})
-        print(f"the finished runs here are of {', '.join(trained)}", file=sys.stderr)
+        print(one_line(f"the finished runs here are of {', '.join(trained)}"), file=sys.stderr)
     if runs.unfinished:
         print(f"{len(runs.unfinished)} unfinished: see du", file=sys.stderr)
 
@@ -109,7 +109,7 @@ def runs_remove(
     for line in removal.broken:
         print(f"warning: broken: {printable(line)}", file=sys.stderr)
     summary = {"removed": removal.removed, "bytes": removal.bytes, "broken": removal.broken}
-    print_result(f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}", summary, json)
+    print_result([f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}"], summary, json)
 
 
 @runs_app.command(name="export")
@@ -136,8 +136,9 @@ def runs_export(
     exported = export_runs(runs, file, study, lean=lean)
     _warn(runs.problems)
     if exported.missing:
-        print(f"warning: without {', '.join(few(exported.missing))}: no whole record of it is here", file=sys.stderr)
-    lines = f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"
+        missing = one_line(", ".join(few(exported.missing)))
+        print(f"warning: without {missing}: no whole record of it is here", file=sys.stderr)
+    lines = [f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"]
     print_result(lines, {"runs": exported.runs, "missing": exported.missing, "file": str(file)}, json)
 
 
@@ -162,7 +163,7 @@ def runs_import(
         if each.here != each.there
     ]
     lines += [f"study {imported.study} added"] if imported.study else []
-    print_result("\n".join(lines), asdict(imported), json)
+    print_result(lines, asdict(imported), json)
 
 
 def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:

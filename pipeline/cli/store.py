@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from pipeline.cli.options import STORE, FileOrFolder, Flag, Json, StoreFolder
-from pipeline.cli.printing import print_result
+from pipeline.cli.printing import print_lines, print_result
 from pipeline.records.packing import export_artifact, import_artifacts
 from pipeline.records.store import Artifact, Store
 
@@ -26,14 +26,14 @@ def store_list(*, store: StoreFolder = STORE, json: Json = False) -> None:
         for each in manifests
     ]
     summary = [each.model_dump(mode="json", exclude={"recipe", "files", "meaning"}) for each in manifests]
-    print_result("\n".join(lines) or f"{store} holds no artifacts", {"artifacts": summary}, json)
+    print_result(lines or [f"{store} holds no artifacts"], {"artifacts": summary}, json)
 
 
 @store_app.command(name="verify")
 def store_verify(*, store: StoreFolder = STORE) -> None:
     """Check every artifact: its manifest, the sha256 of its files, and the adapters of a fusion."""
     count = Store(store).verify()
-    print(f"{count} artifacts are complete and unchanged" if count else f"{store} holds no artifacts")
+    print_lines(f"{count} artifacts are complete and unchanged" if count else f"{store} holds no artifacts")
 
 
 @store_app.command(name="remove")
@@ -43,7 +43,7 @@ def store_remove(run: Run, *, force: Flag = False, store: StoreFolder = STORE) -
     Args:
         force: Delete it even if a fusion needs it, or one that cannot be read may; what breaks is printed.
     """
-    print(f"removed {Store(store).remove(run, force)}")
+    print_lines(f"removed {Store(store).remove(run, force)}")
 
 
 @store_app.command(name="export")
@@ -54,7 +54,7 @@ def store_export(run: Run, file: FileOrFolder, *, store: StoreFolder = STORE) ->
         file: The zip file to write.
     """
     for artifact in export_artifact(Store(store), run, file):
-        print(_named(artifact, artifact.manifest.run))
+        print_lines(_named(artifact, artifact.manifest.run))
 
 
 @store_app.command(name="import")
@@ -66,9 +66,9 @@ def store_import(file: FileOrFolder, *, store: StoreFolder = STORE) -> None:
     """
     imported = import_artifacts(Store(store), file)
     for artifact in imported.added:
-        print(_named(artifact, artifact.folder))
+        print_lines(_named(artifact, artifact.folder))
     for artifact in imported.already_here:
-        print(f"{_named(artifact, artifact.folder)}: already here")
+        print_lines(f"{_named(artifact, artifact.folder)}: already here")
 
 
 def _named(artifact: Artifact, where: object) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder, names_in
+from pipeline.cli.printing import print_lines
 from pipeline.cli.settings_file import settings
 from pipeline.data.tasks import Task, built_in_tasks, check_folder, find_task, own_files
 from pipeline.stats.names import Kind
@@ -58,13 +59,13 @@ def tasks_list(*, data: DataFolders = ()) -> None:
         try:
             _print_task(Task.read(file), str(file))
         except PipelineError as error:
-            print(f"{file.parent.name:<14} {'-':<9} {str(error).splitlines()[0]}: see tasks check {file}")
+            print_lines(f"{file.parent.name:<14} {'-':<9} {str(error).splitlines()[0]}: see tasks check {file}")
     for task in built_in_tasks().values():
         _print_task(task, task.description)
 
 
 def _print_task(task: Task, description: str) -> None:
-    print(f"{', '.join((task.name, *task.aliases)):<14} {task.metric:<9} {description}")
+    print_lines(f"{', '.join((task.name, *task.aliases)):<14} {task.metric:<9} {description}")
 
 
 @tasks.command(name="show")
@@ -74,7 +75,7 @@ def tasks_show(name: str, *, data: DataFolders = ()) -> None:
     Args:
         name: A built-in task, a task in --data, or a task file.
     """
-    print(find_task(name, *data).model_dump_json(indent=2))
+    print_lines(*find_task(name, *data).model_dump_json(indent=2).split("\n"))
 
 
 @tasks.command(name="check")

@@ -208,13 +208,13 @@ def pretrain(
     workspace = places.workspace(running)
     result = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
     accuracy = result["masked_accuracy"]
-    text = (
+    lines = [
         f"pretrain {', '.join(result['rows'])}: {accuracy['after']:.1%} of masked words predicted, before"
-        f" {accuracy['before']:.1%} (epoch {result['best_epoch']}), {result['seconds']:.0f} s\n"
-        f"saved in {output}: use it with --backbone {output}"
-    )
+        f" {accuracy['before']:.1%} (epoch {result['best_epoch']}), {result['seconds']:.0f} s",
+        f"saved in {output}: use it with --backbone {output}",
+    ]
     summary = {key: result[key] for key in ("run", "backbone", "masked_accuracy", "seconds")}
-    print_result(text, summary, running.json)
+    print_result(lines, summary, running.json)
 
 
 def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:

@@ -14,6 +14,7 @@ R = TypeVar("R")
 
 # What XML 1.0 cannot hold, and the control characters that it can but a terminal would obey.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LINE_BREAK = re.compile("[\n\r\u2028\u2029]")
 
 _ANYWHERE = {
     errno.EROFS: "the file system is read-only",
@@ -108,6 +109,11 @@ def shortened(value: object, most: int = 80) -> str:
 def printable(text: str) -> str:
     """``text`` with U+FFFD for each control character but tabs and line breaks, lone surrogate and non-character."""
     return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def one_line(text: str) -> str:
+    """The same of a line, with U+FFFD for line breaks too: what it quotes cannot begin a line of its own."""
+    return _LINE_BREAK.sub("\ufffd", printable(text))
 
 
 def few(lines: Sequence[str], most: int = 10) -> list[str]:

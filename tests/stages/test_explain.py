@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import Model, PipelineError, load
 from pipeline.cli.app import main
+from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.explain import Explanation, answer_of, explain
@@ -193,6 +194,21 @@ def test_the_backbone_is_that_of_the_settings_file(
     (tmp_path / "pipeline.toml").write_text(f'store = "{shop.store}"\nbackbone = "other"\n')
     status, _, error = run(*command)
     assert status == 2 and "fits backbone 'other'" in error
+
+
+def test_names_of_classes_cannot_steer_a_terminal(shop: Shop, run: Command, tmp_path: Path) -> None:
+    """They are those of whoever made the artifact."""
+    artifact = shop.copied(tmp_path).store.find(shop.adapters["films"].run)
+    assert artifact is not None
+    manifest = json.loads((artifact.folder / MANIFEST).read_text())
+    manifest["meaning"]["classes"] = ["\x1b[31mbad", "good\nfusion films"]
+    (artifact.folder / MANIFEST).write_text(json.dumps(manifest))
+    target = ["--target", f"films@{artifact.manifest.run}", "--store", tmp_path / "store"]
+    status, out, _ = run("explain", *target, "--text", FILM, "--precision", "fp32", "--json")
+    *lines, last = out.splitlines()
+    assert status == 0 and len(lines) == 3
+    assert all(line.isprintable() for line in lines)
+    assert {each["label"] for each in json.loads(last)["answer"]} == {*manifest["meaning"]["classes"]}
 
 
 @pytest.mark.parametrize(

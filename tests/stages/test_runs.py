@@ -168,6 +168,23 @@ def test_show_survives_a_run_without_its_curve(verb: Run, ledger: Ledger) -> Non
     assert "curve.csv" in out[-1]
 
 
+def test_what_a_record_says_can_neither_steer_a_terminal_nor_forge_a_line(verb: Run, ledger: Ledger) -> None:
+    finished = ledger.find(FIRST)
+    assert finished is not None
+    task = finished.identity["tasks"]["sst"]
+    printed = []
+    for text in ("plain", f"\x1b[2J\n{SECOND}"):
+        identity = {**finished.identity, "tasks": {"sst": {**task, "recipe": {"batch_size": text}}}}
+        values = {"run": "e" * 12, "backbone": text, "identity": identity}
+        ledger.finish(finished.model_copy(update=values), CURVE, {"sst": answers(5)})
+        commands = (["list"], ["show", "e" * 12], ["compare", FIRST, "e" * 12])
+        printed.append([verb("runs", *command)[1] for command in commands])
+    for plain, odd in zip(*printed, strict=True):
+        assert len(odd) == len(plain)
+        assert all(line.isprintable() for line in odd)
+        assert any("\ufffd[2J\ufffd" in line for line in odd)
+
+
 def test_compare_is_the_paired_test_of_both_predictions(verb: Run, ledger: Ledger) -> None:
     status, out, _ = verb("runs", "compare", FIRST, SECOND, "--json")
     found = json.loads(out[-1])

@@ -73,6 +73,16 @@ def test_a_list_leaves_out_what_is_damaged_and_verify_is_an_error(verb: Run, sto
     assert verb("remove", FUSED) == (0, [f"removed {folder}"], [])
 
 
+@pytest.mark.parametrize("line_break", ["\n", "\r", "\r\n", "\u2028"])
+def test_what_a_manifest_says_can_neither_steer_a_terminal_nor_forge_a_line(
+    line_break: str, verb: Run, store: Store
+) -> None:
+    save(store, SST, backbone=f"\x1b]0;title\x07\x9b31m{line_break}{STS}  adapter  sts")
+    status, (line,), errors = verb("list")
+    assert (status, errors) == (0, [])
+    assert line.startswith(SST) and line.isprintable()
+
+
 def test_an_import_says_what_is_new_and_what_was_here(verb: Run, store: Store, tmp_path: Path) -> None:
     save_fusion(store)
     verb("export", FUSED, tmp_path / "out.zip")
