@@ -1,7 +1,7 @@
 """The addresses of the server: predictions, what is served, and the page to try it.
 
-Errors are ``{"error": "...", "error_type": "..."}``: 404 no such model, 408 a body that does not arrive, 413 beyond a
-limit, 422 unfit, 429 too much is waiting, 503 stopping.
+Errors are ``{"error": "...", "error_type": "..."}``: 404 no such model, 405 no such method, 408 a body that does not
+arrive, 413 beyond a limit, 422 unfit, 429 too much is waiting, 500 a fault of the server, 503 stopping.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
 
 from pipeline.serving.answers import Answer, TooLong
 from pipeline.serving.batching import Batcher, Closed, QueueFull
@@ -45,6 +46,8 @@ B = TypeVar("B", bound=BaseModel)
 PAGE = Path(__file__).parent / "page.html"
 _BODY_SECONDS = 30.0
 _RETRY_SECONDS = 1
+_CLIENT_WENT = 499
+"""What nginx logs for a client that goes before its answer; only counted, never sent."""
 _HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -310,10 +313,13 @@ def make_app(shelf: Shelf, limits: Limits) -> FastAPI:
     async def method(request: Request, _error_: Exception) -> JSONResponse:
         return _error(405, "not_found", f"{request.method} is not for this address")
 
+    # Some load balancers ask with HEAD whether a server is there.
+    @app.head("/", include_in_schema=False)
     @app.get("/", response_class=HTMLResponse)
     async def index() -> HTMLResponse:
         return HTMLResponse(page, headers={"content-security-policy": policy})
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> JSONResponse:
         is_well = service.batcher.is_alive and bool(shelf.tasks)
@@ -379,6 +385,8 @@ class _Counted:
 
         try:
             await self._app(scope, receive, counted)
+        except ClientDisconnect:  # in the middle of its body, so that nobody waits for an answer
+            status = status or _CLIENT_WENT
         except Exception:
             traceback.print_exc(file=sys.stderr)
             if status:  # it has begun: the connection is all that can be closed
