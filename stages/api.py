@@ -16,26 +16,25 @@ import torch
 from torch import Tensor
 
 from pipeline.data.batches import BACKBONE_INPUTS, collate, sentences_of
-from pipeline.data.canonical import is_blank, is_broken
-from pipeline.data.tasks import Task, built_in_tasks, described, is_name
+from pipeline.data.tasks import Task, described
+from pipeline.data.texts import check_input
 from pipeline.data.tokens import TokenisedSplit, whole_lengths
 from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of
 from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
 from pipeline.records.ledger import RunRecord
-from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store
+from pipeline.records.store import Artifact
 from pipeline.runs.restore import on_own_backbone, restore, task_of
 from pipeline.runs.scoring import splits_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import Prediction
-from pipeline.system.errors import PipelineError, shortened
-from pipeline.system.reading import present
+from pipeline.system.errors import PipelineError
 from pipeline.training.devices import OneDevice, on_gpu, resolve_precision
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
-from stages.kept_models import Target, as_target, best_model, best_of, find_run, usable_artifacts
+from stages.kept_models import Target, as_target, best_model, best_of, find_run, parse_model, usable_artifacts
 from stages.predict import head_outputs
 
 Text = str | tuple[str, str]
@@ -242,19 +241,7 @@ class Model:
 
     def check(self, text: object, where: str) -> tuple[str, ...]:
         """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit."""
-        reads = "a pair of texts, such as (a, b)" if self.is_pair else "a single text"
-        parts = tuple(text) if isinstance(text, tuple | list) else (text,)
-        is_pair = isinstance(text, tuple | list)
-        if is_pair != self.is_pair or len(parts) != (2 if self.is_pair else 1):
-            raise PipelineError(f"{where} is {shortened(text)}: task '{self.task}' reads {reads}")
-        for part in parts:
-            if not isinstance(part, str):
-                raise PipelineError(f"{where} is {shortened(text)}: {shortened(part)} is not text (str)")
-            if is_blank(part):
-                raise PipelineError(f"{where} is {shortened(text)}: a blank text has no prediction: leave it out")
-            if is_broken(part):
-                raise PipelineError(f"{where} is {shortened(text)}: half a surrogate pair, which no encoding can write")
-        return parts
+        return check_input(text, where, self.task, self.is_pair)
 
 
 def load(
@@ -290,7 +277,7 @@ def load(
             hint = "; one run is TASK@RUN" if argument == "using" else ""
             raise PipelineError(f"{argument}={value!r}: give {', '.join(get_args(allowed))}{hint}")
     place = _device(device, precision)
-    name, run, root = _parse(target, store)
+    name, run, root = parse_model(target, store)
     named = "" if backbone is None else str(backbone)
     workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
     trained = find_run(run, name, workspace.store, workspace.ledger) if run else best_model(name, using, workspace)
@@ -304,27 +291,6 @@ def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place:
     with full_memory_explained(f"load {name}@{found.run}", "give device='cpu'"):
         model = restore(trained, task, workspace).to(place.device)
     return Model(found, model, place)
-
-
-def _parse(target: str | Path, store: str | Path | None) -> tuple[str, str, Path]:
-    """Task, run (empty: the best one) and store of what the caller names."""
-    root = Path(DEFAULT_STORE if store is None else store)
-    task, _, run = str(target).partition("@")
-    if isinstance(target, str) and is_name(task):
-        return next((each.name for each in built_in_tasks().values() if task in each.aliases), task), run, root
-    folder = Path(target).absolute()
-    if not present(folder / MANIFEST) or len(folder.parents) < 3:
-        raise PipelineError(
-            f"{shortened(str(target))} is no task, TASK@RUN or folder of an artifact (it has no {MANIFEST})"
-        )
-    if store is not None and root.resolve() != folder.parents[2].resolve():
-        raise PipelineError(f"{folder} stands in another store than {root}: leave out store=")
-    artifact = Store(folder.parents[2]).find(folder.name)
-    if artifact is None or artifact.folder != folder:
-        raise PipelineError(
-            f"{folder} stands in no store: its place is STORE/adapters/TASK/RUN, or fusions for a fusion"
-        )
-    return artifact.manifest.task, artifact.manifest.run, folder.parents[2]
 
 
 def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:

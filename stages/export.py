@@ -1,6 +1,6 @@
 """Export a trained model for other programs: as a folder that is checked against the model before it appears."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,13 +20,14 @@ from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.system.atomic import new_folder, size_of, write_json
-from pipeline.system.errors import PipelineError, shortened, writing
+from pipeline.system.errors import PipelineError
 from pipeline.system.reading import read_json
 from pipeline.training.devices import OneDevice
 from pipeline.training.memory import full_memory_explained
 from pipeline.training.objectives import objective_of
+from stages.export_options import check_place, check_using, names_in
 from stages.kept_models import Target, target_of
-from stages.predict import ENSEMBLE, head_outputs
+from stages.predict import head_outputs
 
 Format = Literal["onnx", "adapterhub"]
 
@@ -95,7 +96,8 @@ def export(
         PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or a
             folder with files that no export wrote.
     """
-    _check_place(folder)
+    check_using(using)
+    check_place(folder)
     found = _found(target, using, workspace, push_to if format == "adapterhub" else None)
     trained = _restored(found)
     with full_memory_explained(f"export --target {target}", "close other programs"):
@@ -117,10 +119,6 @@ def export(
 
 def _found(target: str, using: str, workspace: Workspace, push_to: str | None) -> Target:
     """The model to export; one that others can load, if it is to be pushed to the Hub without its encoder."""
-    if using.startswith(ENSEMBLE):
-        raise PipelineError(
-            f"--using {using}: an ensemble is several models: export its members, each with --using RUN"
-        )
     found = target_of(workspace.task(target), using, workspace, ())
     backbone = found.workspace.backbone
     if push_to is not None and backbone.is_folder:
@@ -152,45 +150,14 @@ def _write(
             checked = replace(checked, int8=compare(trained, expected, temporary, texts))
         write_card(trained, temporary, written, _scores(found), checked, licence)
         described = read_json(temporary / TASK_FILE, "")
-        write_json(temporary / TASK_FILE, {**described, "files": sorted(_names_in(temporary))})
-        _check_place(folder)  # again: minutes have passed
+        write_json(temporary / TASK_FILE, {**described, "files": sorted(names_in(temporary))})
+        check_place(folder)  # again: minutes have passed
     return written, checked
 
 
 def _publish(folder: Path, name: str, upload: bool) -> Published:
     files = tuple(hub.files_of(folder))
     return Published(hub.push(folder, name) if upload else hub.address_of(name), files, upload)
-
-
-def _check_place(folder: Path) -> None:
-    """Refuse to replace a folder that holds what no export wrote, such as notes or the ``.git`` of a repository."""
-    with writing(folder):
-        if folder.exists() and not folder.is_dir():
-            raise PipelineError(f"--output {folder}: a file stands there: name a folder")
-        earlier = _files_of_export(folder / TASK_FILE)
-        if (other := next((name for name in _names_in(folder) if name not in earlier), None)) is not None:
-            raise PipelineError(
-                f"--output {folder}: holds {shortened(other)}, which no export wrote and a new one would delete: name a"
-                " new folder"
-            )
-
-
-def _files_of_export(task_file: Path) -> list[Any]:
-    """The names that an export listed in its ``task_file``; none where that is another file or missing."""
-    try:
-        described = read_json(task_file, "")
-    except PipelineError:
-        return []
-    files = described.get("files") if isinstance(described, dict) else None
-    return files if isinstance(files, list) else []
-
-
-def _names_in(folder: Path) -> Iterator[str]:
-    """What stands in ``folder`` at any depth, without folders and what Python caches of scripts."""
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder)
-        if (path.is_symlink() or not path.is_dir()) and "__pycache__" not in name.parts:
-            yield name.as_posix()
 
 
 def _restored(found: Target) -> Trained:

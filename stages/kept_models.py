@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.data.tasks import Task
-from pipeline.records.store import Artifact, Store
+from pipeline.data.tasks import Task, built_in_tasks, is_name
+from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, make_all, shortened
 from pipeline.system.reading import present
@@ -59,22 +59,23 @@ def check_models(target: str, using: str, find: Callable[[str], Task], store: Pa
     if using.startswith(ENSEMBLE):
         ensemble_of(using, tasks[0], reports)
     else:
-        make_all(f"--target {target}", tasks, lambda task: check_model(task.name, using, store, reports))
+        make_all(f"--target {target}", tasks, lambda task: find_model(task.name, using, store, reports))
 
 
-def check_model(task: str, using: str, store: Path, reports: Path) -> None:
-    """The same for one task and no ensemble."""
-    with _silent_unless_refused():
+def find_model(task: str, using: str, store: Path, reports: Path) -> Artifact | RunRecord:
+    """What ``using`` means where any backbone will do; raises as :func:`find_run` and :func:`kept_for`."""
+    with silent_unless_refused():
         if using in KINDS:
-            kept_for(task, using, Store(store))
-            return
+            best = best_of(kept_for(task, using, Store(store)), using)
+            assert best is not None
+            return best
         from pipeline.records.ledger import Ledger
 
-        find_run(using, task, Store(store), Ledger(reports))
+        return find_run(using, task, Store(store), Ledger(reports))
 
 
 @contextmanager
-def _silent_unless_refused() -> Iterator[None]:
+def silent_unless_refused() -> Iterator[None]:
     """A block that prints its warnings only with an error: the command itself will print them."""
     warnings = io.StringIO()
     try:
@@ -98,6 +99,27 @@ def parse_targets(text: str, using: str, find: Callable[[str], Task]) -> list[Ta
     if len(tasks) > 1 and using.startswith(ENSEMBLE):
         raise PipelineError(f"--using {using}: an ensemble is made for one task: give one --target")
     return tasks
+
+
+def parse_model(target: str | Path, store: str | Path | None) -> tuple[str, str, Path]:
+    """Task, run (empty: the best one) and store of a task, TASK@RUN or the folder of an artifact."""
+    root = Path(DEFAULT_STORE if store is None else store)
+    task, _, run = str(target).partition("@")
+    if isinstance(target, str) and is_name(task):
+        return next((each.name for each in built_in_tasks().values() if task in each.aliases), task), run, root
+    folder = Path(target).absolute()
+    if not present(folder / MANIFEST) or len(folder.parents) < 3:
+        raise PipelineError(
+            f"{shortened(str(target))} is no task, TASK@RUN or folder of an artifact (it has no {MANIFEST})"
+        )
+    if store is not None and root.resolve() != folder.parents[2].resolve():
+        raise PipelineError(f"{folder} stands in another store than {root}: leave out store=")
+    artifact = Store(folder.parents[2]).find(folder.name)
+    if artifact is None or artifact.folder != folder:
+        raise PipelineError(
+            f"{folder} stands in no store: its place is STORE/adapters/TASK/RUN, or fusions for a fusion"
+        )
+    return artifact.manifest.task, artifact.manifest.run, folder.parents[2]
 
 
 def ensemble_of(using: str, task: Task, reports: Path) -> EnsembleRecord:

@@ -21,6 +21,7 @@ from pipeline.system.errors import PipelineError, printable
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain
 from stages.kept_models import best_of, usable_artifacts
+from stages.serve_options import check_limits, tasks_to_serve
 
 Key = tuple[str, str]
 """Run and digest: a run that was trained again has other contents."""
@@ -47,7 +48,7 @@ def serve(
     Raises:
         PipelineError: the address is taken, or there is no such model, or the store has models of several backbones.
     """
-    _check(limits)
+    check_limits(limits)
     with listen(host, port) as bound:
         shelf = StoreShelf.open(store, target, backbone, precision, limits.models)
         if not is_loopback(bound):
@@ -57,21 +58,6 @@ def serve(
             )
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
         run(make_app(shelf, limits), bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
-
-
-def _check(limits: Limits) -> None:
-    for option, value, least, most in (
-        ("--max-body", limits.body, 1, 2**30),
-        ("--max-batch", limits.batch, 1, 2**16),
-        ("--max-queue", limits.queue, 1, 2**24),
-        ("--max-wait", 1000 * limits.wait, 0, 60_000),
-        ("--poll", limits.poll, 0.05, 86_400),
-        ("--max-models", limits.models, 1, 2**20),
-    ):
-        if not least <= value <= most:
-            raise PipelineError(f"{option} {value:g}: give {least} to {most}")
-    if limits.queue < limits.batch:
-        raise PipelineError(f"--max-queue {limits.queue}: give at least --max-batch ({limits.batch})")
 
 
 class ServedModel:
@@ -157,17 +143,8 @@ class StoreShelf:
     ) -> "StoreShelf":
         """The shelf of the store ``root``, with ``most`` models in memory at most; raises as :func:`serve`."""
         store = Store(root)
-        store.check()
-        artifacts = store.artifacts()
-        if not artifacts:
-            raise PipelineError(f"no model in {root}: train one with python -m pipeline extract --task TASK")
-        names = {artifact.manifest.backbone_weights: artifact.manifest.backbone for artifact in artifacts}
-        if target is None and backbone is None and len(names) > 1:
-            listed = ", ".join(sorted(names.values()))
-            raise PipelineError(f"{root} has models of several backbones: name one of {listed} with --backbone")
-        tasks = [target] if target else sorted({artifact.manifest.task for artifact in artifacts})
         problems: list[PipelineError] = []
-        for task in tasks:
+        for task in tasks_to_serve(store, target, backbone):
             try:
                 base = load(task, store=root, backbone=backbone, precision=precision)
             except PipelineError as error:

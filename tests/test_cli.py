@@ -178,9 +178,12 @@ def test_the_lists_show_what_there_is(run: Command) -> None:
 
 UNKNOWN = "unknown task 'tickts'"
 EVALUATE = ["evaluate", "--target", "sst"]
+EXPLAIN = ["explain", "--target", "sst", "--store", "kept"]
+EXPORT = ["export", "--target", "sst", "--store", "kept", "--output"]
+SERVE = ["serve", "--store", "kept", "--port", "0"]
 
 
-def predict(target: str = "sst", output: str = "out.csv", store: str = "kept") -> list[str]:
+def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept") -> list[str]:
     return ["predict", "--target", target, "--input", "-", "--output", output, "--store", store]
 
 
@@ -209,23 +212,43 @@ def predict(target: str = "sst", output: str = "out.csv", store: str = "kept") -
         (["fuse", "--target", "sst", "--cache-gb", "-1"], "--cache-gb -1"),
         (["pretrain", "--tasks", "sst", "--output", "x", "--cache-gb", "-1"], "--cache-gb -1"),
         (["prune", "--target", "sst", "--keep", "1", "--dev-limit", "0"], "--dev-limit 0"),
-        (predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
-        (predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
-        (predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
-        (predict("sst,quora,sick"), "--target sst,quora,sick: 2 mistakes"),
-        (predict("sst,sst"), "--target names sst more than once"),
-        (predict(","), "--target names no task"),
-        ([*predict(), "--batch-size", "0"], "--batch-size 0"),
-        ([*predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is no layer"),
-        ([*predict(), "--using", "fusion"], "no fusion of 'sst' in kept"),
+        (to_predict(output="out.foo"), "out.foo: unknown suffix '.foo'"),
+        (to_predict(output="/proc/none/out.csv"), "cannot write /proc/none"),
+        (to_predict(store="none"), "no model of 'sst' in none: no such folder (--store)"),
+        (to_predict("sst,quora,sick"), "--target sst,quora,sick: 2 mistakes"),
+        (to_predict("sst,sst"), "--target names sst more than once"),
+        (to_predict(","), "--target names no task"),
+        ([*to_predict(), "--batch-size", "0"], "--batch-size 0"),
+        ([*to_predict(), "--drop-layers", "x"], "--drop-layers x: 'x' is no layer"),
+        ([*to_predict(), "--using", "fusion"], "no fusion of 'sst' in kept"),
         ([*EVALUATE, "--batch-size", "0"], "--batch-size 0"),
         ([*EVALUATE, "--store", "none"], "no model of 'sst' in none: no such folder (--store)"),
+        ([*EXPLAIN, "--text", ""], "--text is '': a blank text has no prediction"),
+        ([*EXPLAIN, "--text", "a", "--text-b", "b"], "task 'sst' reads a single text"),
+        (["explain", "--target", "tickts", "--text", "a", "--store", "kept"], "in kept: there are those of sst"),
+        ([*EXPLAIN, "--text", "a", "--using", "fusion"], "no fusion of 'sst' in kept"),
+        ([*EXPLAIN, "--text", "a", "--backbone", "./none"], "backbone './none': no such folder"),
+        (["explain", "--target", "sst", "--text", "a", "--store", "none"], "in none: no such folder (--store)"),
+        ([*EXPORT, "file"], "--output file: a file stands there"),
+        ([*EXPORT, "kept"], "--output kept: holds other files"),
+        ([*EXPORT, "new", "--push-to-hub", "a"], "--push-to-hub a: write OWNER/NAME"),
+        ([*EXPORT, "new", "--using", "ensemble:mine"], "an ensemble is several models"),
+        ([*EXPORT, "new", "--using", "fusion"], "no fusion of 'sst' in kept"),
+        (["serve", "--store", "kept", "--port", "99999"], "--port 99999: give 0 to 65535"),
+        ([*SERVE, "--host", "none.invalid"], "--host none.invalid"),
+        ([*SERVE, "--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
+        ([*SERVE, "--model", "tickts"], "no model of 'tickts' in kept: there are those of sst"),
+        ([*SERVE, "--backbone", "./none"], "backbone './none': no such folder"),
+        (["serve", "--store", "none", "--port", "0"], "none: no such folder (--store)"),
     ],
 )
 def test_help_and_slips_of_the_pen_need_no_heavy_import(
     arguments: list[str], expected: str | None, tmp_path: Path
 ) -> None:
     save(Store(tmp_path / "kept"), "0" * 12)  # of sst
+    (tmp_path / "file").touch()
+    if arguments[0] == "serve":
+        pytest.importorskip("fastapi", reason="the extra serve is not installed")
     status, error = without({"torch", "transformers", "pandas", "datasets", "scipy"}, arguments, tmp_path)
     assert status == (0 if expected is None else 2), error
     assert (expected or "") in error
@@ -234,12 +257,16 @@ def test_help_and_slips_of_the_pen_need_no_heavy_import(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([*predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
-        ([*predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
+        ([*to_predict(), "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+        ([*to_predict(), "--using", "ensemble:mine"], "no ensemble 'mine' in reports/ensembles"),
         ([*EVALUATE, "--using", "mine"], "no run 'mine' in adapters_store or reports/runs"),
+        ([*EXPLAIN, "--text", "a", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+        ([*EXPORT, "new", "--using", "mine"], "no run 'mine' in kept or reports/runs"),
+        ([*SERVE, "--model", "sst@mine"], "no run 'mine' in kept or reports/runs"),
     ],
 )
 def test_what_the_reports_tell_needs_no_torch(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    save(Store(tmp_path / "kept"), "0" * 12)  # of sst
     status, error = without({"torch", "transformers", "datasets"}, arguments, tmp_path)
     assert (status, expected in error) == (2, True), error
 

@@ -43,6 +43,10 @@ def export(
         raise PipelineError(f"--int8 is for --format onnx, not {format}")
     if yes and push_to_hub is None:
         raise PipelineError("--yes uploads: say where with --push-to-hub OWNER/NAME")
+    from stages import export_options
+
+    places.check(target)
+    export_options.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
     quantise = None
     if format == "onnx":
         try:
@@ -54,9 +58,7 @@ def export(
                 f"export --format onnx needs {error.name}: install the extra, pip install"
                 " 'adapter-fusion-pipeline[export]'"
             ) from None
-    places.check(target)
     announce(LIBRARIES)
-    from pipeline.exporting import hub
     from stages import export as stage
 
     writer: stage.Writer
@@ -66,8 +68,6 @@ def export(
         writer, quantise = onnx_format, onnx_format.quantise if int8 else None
     else:
         from pipeline.exporting import adapterhub as writer
-    if push_to_hub is not None:
-        hub.check_name(push_to_hub)
     found = stage.export(
         target,
         output,

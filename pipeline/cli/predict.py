@@ -14,7 +14,7 @@ from pipeline.system.errors import PipelineError, few, printable
 from pipeline.system.process import is_main_process
 from pipeline.system.reading import reading
 from pipeline.system.streams import LIBRARIES, announce
-from stages.kept_models import check_model, check_models
+from stages.kept_models import check_models, find_model
 
 
 def predict(
@@ -102,7 +102,7 @@ def evaluate(
         if split is not None:
             raise PipelineError(f"--input {input} and --split {split} each name the rows to score: give one of them")
         _check_there(input)
-    check_model(places.task(target).name, using, places.store, places.reports)
+    find_model(places.task(target).name, using, places.store, places.reports)
     announce(LIBRARIES)
     from stages import evaluate as stage
 

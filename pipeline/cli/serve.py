@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
 from pipeline.cli.options import PLACES, REPORTS, STORE, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
+from pipeline.data.texts import check_input
+from pipeline.records.store import Artifact
 from pipeline.settings.recipe import Precision
+from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
+from pipeline.system.streams import LIBRARIES, announce
+from stages.kept_models import KINDS, find_model, parse_model
+
+if TYPE_CHECKING:  # it loads torch
+    from stages.api import Using
 
 Backbone = Annotated[
     str | None,
@@ -40,20 +48,36 @@ def explain(
         using: fusion or adapter, the best one on dev, or a run; auto is the better of the two.
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
-    from stages import explain as stage
-    from stages.api import Using, load
-
-    if using not in get_args(Using):
+    if using not in KINDS:
         if "@" in target:
             raise PipelineError(f"--target {target} and --using {using} each name a run: give one of them")
         target, using = f"{target}@{using}", "auto"
-    model = load(target, store=store, backbone=backbone, reports=reports, using=cast(Using, using), precision=precision)
     inputs = text if text_b is None else (text, text_b)
+    _check_explained(target, using, inputs, backbone, store, reports)
+    announce(LIBRARIES)
+    from stages import explain as stage
+    from stages.api import load
+
+    model = load(
+        target, store=store, backbone=backbone, reports=reports, using=cast("Using", using), precision=precision
+    )
     model.check(inputs, "--text")
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
     if model.kind != "fusion":
         print("note: only a fusion mixes adapters: --using fusion explains one, if the task has one", file=sys.stderr)
+
+
+def _check_explained(
+    target: str, using: str, inputs: str | tuple[str, str], backbone: str | None, store: Path, reports: Path
+) -> None:
+    """Find mistakes before the libraries load, for seconds."""
+    if backbone is not None:
+        is_folder(backbone)
+    task, run, root = parse_model(target, store)
+    model = find_model(task, run or using, root, reports)
+    if isinstance(model, Artifact):
+        check_input(inputs, "--text", task, model.manifest.pair)
 
 
 def serve(
@@ -95,6 +119,19 @@ def serve(
             f"serve needs {error.name}: install the extra, pip install 'adapter-fusion-pipeline[serve]'"
         ) from None
     from pipeline.serving.app import Limits
+    from stages import serve_options
+
+    limits = Limits(
+        body=max_body,
+        text=max_text,
+        batch=max_batch,
+        queue=max_queue,
+        wait=max_wait / 1000,
+        poll=poll,
+        models=max_models,
+    )
+    serve_options.check(Path(store), host, port, model, backbone, limits)
+    announce(LIBRARIES)
     from stages import serve as stage
 
     stage.serve(
@@ -104,14 +141,6 @@ def serve(
         target=model,
         backbone=backbone,
         precision=precision,
-        limits=Limits(
-            body=max_body,
-            text=max_text,
-            batch=max_batch,
-            queue=max_queue,
-            wait=max_wait / 1000,
-            poll=poll,
-            models=max_models,
-        ),
+        limits=limits,
         announce=lambda line: print(line, flush=True),
     )

@@ -15,10 +15,9 @@ import pandas as pd
 
 from pipeline.data.tables import other_delimiter
 from pipeline.data.tasks import Files, Hub, Source, Task
+from pipeline.data.texts import BROKEN, is_blank, is_broken
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
-_BROKEN = "half a surrogate pair, which no encoding can write"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 _PART = 2**14  # values that are Python objects at once
 
@@ -62,7 +61,7 @@ def canonical_rows(
         if not leave_out_blank:
             _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
         _report(problems, f"column '{column}': not text", values, _which(values, is_no_text))
-        _report(problems, f"column '{column}': {_BROKEN}", values, _which(values, is_broken))
+        _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
         if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not leave_out_blank:
             rows[target] = values.array
         else:  # replace what was reported: pandas cannot hold half a surrogate pair
@@ -91,17 +90,6 @@ def fingerprint(rows: pd.DataFrame) -> str:
             # The length makes ("ab", "c") and ("a", "bc") differ.
             digest.update(b"%d:%b" % (len(encoded), encoded))
     return digest.hexdigest()
-
-
-def is_blank(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (isinstance(value, float) and np.isnan(value))
-
-
-def is_broken(value: Any) -> bool:
-    """Whether a text holds a lone surrogate, as JSON can spell them."""
-    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
 
 
 def is_no_text(value: Any) -> bool:
@@ -140,7 +128,7 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
         return _texts(map(str, range(len(table))))
     values = table["id"]
     _report(problems, "column 'id': empty", values, _which(values, is_blank))
-    _report(problems, f"column 'id': {_BROKEN}", values, _which(values, is_broken))
+    _report(problems, f"column 'id': {BROKEN}", values, _which(values, is_broken))
     _report(problems, "column 'id': neither text nor a number", values, _which(values, _is_nested))
     ids = _texts(shortened(value) if _is_nested(value) or is_broken(value) else str(value) for value in _values(values))
     if ids.nunique() < len(ids):

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import as_number, is_blank, is_broken, is_code, label_key
+from pipeline.data.canonical import as_number, is_code, label_key
 from pipeline.data.overlap import text_key
+from pipeline.data.texts import is_blank, is_broken
 from pipeline.stats.names import Kind, Metric
 from pipeline.system.errors import PipelineError, shortened
 

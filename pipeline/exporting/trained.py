@@ -1,15 +1,19 @@
 """What is exported: a trained model, and how it reads texts."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task
-from pipeline.data.tokens import Tokenizer
-from pipeline.models.backbone import Backbone
-from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact
 from pipeline.settings.recipe import Recipe
+
+if TYPE_CHECKING:  # they load torch
+    from pipeline.data.tokens import Tokenizer
+    from pipeline.models.backbone import Backbone
+    from pipeline.models.transfer_model import TransferModel
 
 TASK_FILE = "task.json"
 SCRIPT = "run.py"

@@ -8,7 +8,7 @@ import pytest
 from pipeline.records.store import MANIFEST, Artifact, Store
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from stages.kept_models import best_of, check_model
+from stages.kept_models import best_of, find_model
 from tests.pipeline.records.artifacts import SST, STS, manifest, save
 
 
@@ -65,10 +65,10 @@ def test_an_early_look_leaves_warnings_to_the_command_unless_it_refuses(
     store = Store(tmp_path / "store")
     save(store, SST)
     (save(store, STS, "sts").folder / MANIFEST).write_text("{")
-    check_model("sst", using, store.root, tmp_path / "reports")
+    assert find_model("sst", using, store.root, tmp_path / "reports") == store.find(SST)
     assert capsys.readouterr() == ("", "")
     with pytest.raises(PipelineError, match="no model of 'sts' in .*: there are those of sst"):
-        check_model("sts", "auto", store.root, tmp_path / "reports")
+        find_model("sts", "auto", store.root, tmp_path / "reports")
     assert capsys.readouterr().err.startswith("warning: left out: ")
 
 

@@ -1,0 +1,42 @@
+"""Single texts, and what a model is asked by hand; imports nothing heavy, so that a command can ask at once."""
+
+import math
+import re
+from typing import Any
+
+from pipeline.system.errors import PipelineError, shortened
+
+BROKEN = "half a surrogate pair, which no encoding can write"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def is_blank(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def is_broken(value: Any) -> bool:
+    """Whether a text holds a lone surrogate, as JSON can spell them."""
+    return isinstance(value, str) and not value.isascii() and _SURROGATE.search(value) is not None
+
+
+def check_input(text: object, where: str, task: str, is_pair: bool) -> tuple[str, ...]:
+    """The one or two texts of an input; a :class:`PipelineError` that says ``where`` it stands if it is unfit.
+
+    Args:
+        task: the name of the task that the model is for.
+        is_pair: whether it reads pairs.
+    """
+    reads = "a pair of texts, such as (a, b)" if is_pair else "a single text"
+    parts = tuple(text) if isinstance(text, tuple | list) else (text,)
+    if isinstance(text, tuple | list) != is_pair or len(parts) != (2 if is_pair else 1):
+        raise PipelineError(f"{where} is {shortened(text)}: task '{task}' reads {reads}")
+    for part in parts:
+        if not isinstance(part, str):
+            raise PipelineError(f"{where} is {shortened(text)}: {shortened(part)} is not text (str)")
+        if is_blank(part):
+            raise PipelineError(f"{where} is {shortened(text)}: a blank text has no prediction: leave it out")
+        if is_broken(part):
+            raise PipelineError(f"{where} is {shortened(text)}: {BROKEN}")
+    return parts

@@ -1,0 +1,58 @@
+"""What ``export`` can be told by mistake; imports no model, so that it is refused before the libraries load."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.exporting import hub
+from pipeline.exporting.trained import TASK_FILE
+from pipeline.system.errors import PipelineError, shortened, writing
+from pipeline.system.reading import read_json
+from stages.kept_models import ENSEMBLE, find_model
+
+
+def check(task: str, using: str, folder: Path, push_to: str | None, store: Path, reports: Path) -> None:
+    """Find mistakes in the arguments of :func:`stages.export.export`; raises as that does."""
+    if push_to is not None:
+        hub.check_name(push_to)
+    check_using(using)
+    find_model(task, using, store, reports)
+    check_place(folder)
+
+
+def check_using(using: str) -> None:
+    if using.startswith(ENSEMBLE):
+        raise PipelineError(
+            f"--using {using}: an ensemble is several models: export its members, each with --using RUN"
+        )
+
+
+def check_place(folder: Path) -> None:
+    """Refuse to replace a folder that holds what no export wrote, such as notes or the ``.git`` of a repository."""
+    with writing(folder):
+        if folder.exists() and not folder.is_dir():
+            raise PipelineError(f"--output {folder}: a file stands there: name a folder")
+        earlier = _files_of_export(folder / TASK_FILE)
+        if (other := next((name for name in names_in(folder) if name not in earlier), None)) is not None:
+            raise PipelineError(
+                f"--output {folder}: holds {shortened(other)}, which no export wrote and a new one would delete: name a"
+                " new folder"
+            )
+
+
+def _files_of_export(task_file: Path) -> list[Any]:
+    """The names that an export listed in its ``task_file``; none where that is another file or missing."""
+    try:
+        described = read_json(task_file, "")
+    except PipelineError:
+        return []
+    files = described.get("files") if isinstance(described, dict) else None
+    return files if isinstance(files, list) else []
+
+
+def names_in(folder: Path) -> Iterator[str]:
+    """What stands in ``folder`` at any depth, without folders and what Python caches of scripts."""
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        if (path.is_symlink() or not path.is_dir()) and "__pycache__" not in name.parts:
+            yield name.as_posix()

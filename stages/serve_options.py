@@ -1,0 +1,55 @@
+"""What ``serve`` can be told by mistake; imports no model, so that it is refused before the libraries load."""
+
+from pathlib import Path
+
+from pipeline.records.store import Store
+from pipeline.serving.app import Limits
+from pipeline.serving.server import listen
+from pipeline.system.backbone_name import is_folder
+from pipeline.system.errors import PipelineError
+from stages.kept_models import find_model, parse_model, silent_unless_refused
+
+
+def check(store: Path, host: str, port: int, target: str | None, backbone: str | None, limits: Limits) -> None:
+    """Find mistakes in the arguments of :func:`stages.serve.serve`; raises as that does."""
+    check_limits(limits)
+    listen(host, port).close()
+    if backbone is not None:
+        is_folder(backbone)
+    with silent_unless_refused():
+        tasks_to_serve(Store(store), target, backbone)
+    if target is not None:
+        name, run, root = parse_model(target, store)
+        find_model(name, run or "auto", root, Path("reports"))
+
+
+def check_limits(limits: Limits) -> None:
+    for option, value, least, most in (
+        ("--max-body", limits.body, 1, 2**30),
+        ("--max-batch", limits.batch, 1, 2**16),
+        ("--max-queue", limits.queue, 1, 2**24),
+        ("--max-wait", 1000 * limits.wait, 0, 60_000),
+        ("--poll", limits.poll, 0.05, 86_400),
+        ("--max-models", limits.models, 1, 2**20),
+    ):
+        if not least <= value <= most:
+            raise PipelineError(f"{option} {value:g}: give {least} to {most}")
+    if limits.queue < limits.batch:
+        raise PipelineError(f"--max-queue {limits.queue}: give at least --max-batch ({limits.batch})")
+
+
+def tasks_to_serve(store: Store, target: str | None, backbone: str | None) -> list[str]:
+    """The models of which the first is loaded, as :func:`stages.api.load` takes them: ``target``, or every task.
+
+    Raises:
+        PipelineError: the store has none, or some on several backbones of which none is named.
+    """
+    store.check()
+    artifacts = store.artifacts()
+    if not artifacts:
+        raise PipelineError(f"no model in {store.root}: train one with python -m pipeline extract --task TASK")
+    names = {artifact.manifest.backbone_weights: artifact.manifest.backbone for artifact in artifacts}
+    if target is None and backbone is None and len(names) > 1:
+        listed = ", ".join(sorted(names.values()))
+        raise PipelineError(f"{store.root} has models of several backbones: name one of {listed} with --backbone")
+    return [target] if target else sorted({artifact.manifest.task for artifact in artifacts})
