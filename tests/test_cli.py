@@ -230,7 +230,7 @@ def to_predict(target: str = "sst", output: str = "out.csv", store: str = "kept"
         ([*EXPLAIN, "--text", "a", "--backbone", "./none"], "backbone './none': no such folder"),
         (["explain", "--target", "sst", "--text", "a", "--store", "none"], "in none: no such folder (--store)"),
         ([*EXPORT, "file"], "--output file: a file stands there"),
-        ([*EXPORT, "kept"], "--output kept: holds other files"),
+        ([*EXPORT, "kept"], "--output kept: holds"),
         ([*EXPORT, "new", "--push-to-hub", "a"], "--push-to-hub a: write OWNER/NAME"),
         ([*EXPORT, "new", "--using", "ensemble:mine"], "an ensemble is several models"),
         ([*EXPORT, "new", "--using", "fusion"], "no fusion of 'sst' in kept"),

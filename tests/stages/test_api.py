@@ -351,7 +351,7 @@ def test_the_examples_in_the_documentation_run(
     for name in ("tickets", "sts"):
         extract(name, quick("adapter", epochs=1), places, seed=0)
     fuse("tickets", quick("fusion", epochs=1), places, seed=0)
-    for file, count in (("docs/python.md", 4), ("README.md", 1)):
+    for file, count in (("docs/python.md", 5), ("README.md", 1)):
         blocks = [part.partition("```")[0] for part in (ROOT / file).read_text().split("```python\n")[1:]]
         assert len(blocks) == count
         capsys.readouterr()

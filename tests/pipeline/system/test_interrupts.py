@@ -96,16 +96,15 @@ def stand_in(folder: Path, module: str, source: str) -> Path:
         ("cyclopts", ["extract", "--task", "sst"], RESUME),
         ("torch", ["extract", "--task", "sst"], RESUME),
         ("torch", ["compare", "--dry-run"], RESUME),
-        ("torch", ["predict", "--target", "sst", "--input", "in.csv", "--output", "out.csv"], "interrupted"),
+        ("torch", ["doctor"], "interrupted"),
     ],
-    ids=["before main", "extract", "compare", "predict"],
+    ids=["before main", "extract", "compare", "doctor"],
 )
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_an_import_is_interrupted_in_one_line(
     number: signal.Signals, module: str, arguments: list[str], line: str, tmp_path: Path
 ) -> None:
     mark = stand_in(tmp_path, module, SLEEPS)
-    (tmp_path / "in.csv").touch()
     process = start(arguments, tmp_path)
     wait_for(mark.exists, process)
     process.send_signal(number)
