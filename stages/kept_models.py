@@ -92,8 +92,8 @@ def parse_targets(text: str, using: str, find: Callable[[str], Task]) -> list[Ta
     if not names:
         raise PipelineError("--target names no task: write for example --target sst, or sst,quora,sts for several")
     tasks = make_all(f"--target {text}", names, find)
-    found = [task.name for task in tasks]
-    twice = sorted({name for name in found if found.count(name) > 1})
+    parsed = [task.name for task in tasks]
+    twice = sorted({name for name in parsed if parsed.count(name) > 1})
     if twice:
         raise PipelineError(f"--target names {', '.join(twice)} more than once: one column a task can be written")
     if len(tasks) > 1 and using.startswith(ENSEMBLE):

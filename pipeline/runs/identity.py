@@ -26,8 +26,6 @@ class Correction(NamedTuple):
     key: str
     value: str
     concerns: Callable[[Facts], bool]
-    before: str
-    """What was wrong."""
 
 
 def identity_of(
@@ -86,38 +84,31 @@ def _begins_above(facts: Facts) -> bool:
 
 
 _CORRECTIONS = (
-    Correction("probe", "cosine", _probes_cosine, "Probes read what a linear head would, for a cosine too."),
+    # Probes read what a linear head would, for a cosine too.
+    Correction("probe", "cosine", _probes_cosine),
+    # SMART's direction got smaller with the number of rows that were computed at once.
     Correction(
         "ascent",
         "sum",
         lambda facts: bool(facts.recipe.smart.weight) and facts.recipe.smart.direction == "reference",
-        "SMART's direction got smaller with the number of rows that were computed at once.",
     ),
-    Correction(
-        "head",
-        "own draw",
-        _may_start_as_another,
-        "The fresh head of a model that starts as another's was drawn from the seed alone.",
-    ),
-    Correction(
-        "heads",
-        "kept",
-        lambda facts: facts.request.kind == "multitask" and facts.request.start is not None,
-        "Joint training drew fresh heads for all tasks, those that the model had been tuned on too.",
-    ),
-    Correction("gates", "without decay", _has_vector_gates, "Gates that are vectors decayed towards zero."),
+    # The fresh head of a model that starts as another's was drawn from the seed alone.
+    Correction("head", "own draw", _may_start_as_another),
+    # Joint training drew fresh heads for all tasks, those that the model had been tuned on too.
+    Correction("heads", "kept", lambda facts: facts.request.kind == "multitask" and facts.request.start is not None),
+    # Gates that are vectors decayed towards zero.
+    Correction("gates", "without decay", _has_vector_gates),
+    # AdapterHub's prefixes, whose numbers of all layers are in one tensor, kept what is below them from being frozen.
     Correction(
         "below",
         "frozen",
-        # Whose numbers of all layers are in one tensor.
         lambda facts: _begins_above(facts) and facts.recipe.adapter.kind in ("prefix-tuning", "unipelt"),
-        "AdapterHub's prefixes kept the layers below the lowest one from being frozen.",
     ),
+    # ModernBERT's last LayerNorm was taken for one below its layers.
     Correction(
         "norms",
         "last",
         lambda facts: _begins_above(facts) and facts.recipe.bottleneck.train_layernorm and facts.family == "modernbert",
-        "ModernBERT's last LayerNorm was taken for one below its layers.",
     ),
 )
-"""To be emptied with the next ``SCHEMA`` of the ledger, which renames all runs."""
+"""Each with what was wrong before it. To be emptied with the next ``SCHEMA`` of the ledger, which renames all runs."""
