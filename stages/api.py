@@ -287,10 +287,10 @@ def load(
 def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: OneDevice) -> Model:
     """What was trained for the task ``name``, on the workspace's backbone."""
     task = _task(trained, name, workspace)
-    found = as_target(task, trained, workspace)
-    with full_memory_explained(f"load {name}@{found.run}", "give device='cpu'"):
+    target = as_target(task, trained, workspace)
+    with full_memory_explained(f"load {name}@{target.run}", "give device='cpu'"):
         model = restore(trained, task, workspace).to(place.device)
-    return Model(found, model, place)
+    return Model(target, model, place)
 
 
 def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Task:

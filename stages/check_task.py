@@ -79,16 +79,16 @@ def _rare(task: Task, labels: pd.Series) -> list[str]:
     return [f"classes with fewer than {FEW} training rows: {', '.join(rare[:_SHOWN])}{more}"]
 
 
-def _repeats(found: Repeats) -> list[str]:
+def _repeats(repeats: Repeats) -> list[str]:
     lines = [
-        f"equal texts: {count:,} of {split} repeat an earlier row" for split, count in found.equal.items() if count
+        f"equal texts: {count:,} of {split} repeat an earlier row" for split, count in repeats.equal.items() if count
     ]
-    for split, count in found.equal_in_train.items():
+    for split, count in repeats.equal_in_train.items():
         if count:
             lines.append(
                 f"equal texts: {count:,} of {split} are also in train (extract --drop-overlap drops them there)"
             )
-    for split, count in found.near_in_train.items():
+    for split, count in repeats.near_in_train.items():
         if count:
             other = "another row of train" if split == "train" else "a row of train"
             lines.append(
@@ -96,8 +96,8 @@ def _repeats(found: Repeats) -> list[str]:
             )
     if not lines:
         lines.append("no equal texts, no near-duplicates")
-    if found.compared < found.texts:
-        lines.append(f"near-duplicates were looked for among {found.compared:,} of {found.texts:,} texts")
+    if repeats.compared < repeats.texts:
+        lines.append(f"near-duplicates were looked for among {repeats.compared:,} of {repeats.texts:,} texts")
     return lines
 
 

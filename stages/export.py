@@ -98,39 +98,39 @@ def export(
     """
     check_using(using)
     check_place(folder)
-    found = _found(target, using, workspace, push_to if format == "adapterhub" else None)
-    trained = _restored(found)
+    kept = _to_export(target, using, workspace, push_to if format == "adapterhub" else None)
+    trained = _restored(kept)
     with full_memory_explained(f"export --target {target}", "close other programs"):
-        written, checked = _write(found, trained, folder, workspace, writer, quantise, licence)
+        written, checked = _write(kept, trained, folder, workspace, writer, quantise, licence)
     return Export(
         folder=folder,
-        task=found.task.name,
-        run=found.run,
+        task=kept.task.name,
+        run=kept.run,
         kind=trained.kind,
         format=format,
         precision="fp32" if quantise is None else "int8",
         bytes=size_of(folder),
-        pair=found.task.is_pair,
+        pair=kept.task.is_pair,
         checked=checked,
         notes=written.notes,
         published=None if push_to is None else _publish(folder, push_to, upload),
     )
 
 
-def _found(target: str, using: str, workspace: Workspace, push_to: str | None) -> Target:
+def _to_export(target: str, using: str, workspace: Workspace, push_to: str | None) -> Target:
     """The model to export; one that others can load, if it is to be pushed to the Hub without its encoder."""
-    found = target_of(workspace.task(target), using, workspace, ())
-    backbone = found.workspace.backbone
+    kept = target_of(workspace.task(target), using, workspace, ())
+    backbone = kept.workspace.backbone
     if push_to is not None and backbone.is_folder:
         raise PipelineError(
             f"--push-to-hub {push_to}: the encoder is a folder here, {backbone.name}, which nobody else has: give its"
             " Hub id with --backbone (its weights are compared)"
         )
-    return found
+    return kept
 
 
 def _write(
-    found: Target,
+    kept: Target,
     trained: Trained,
     folder: Path,
     workspace: Workspace,
@@ -140,7 +140,7 @@ def _write(
 ) -> tuple[Written, Checked]:
     """Write ``folder``, which appears only if its answers are those of the model."""
     texts, where = _texts(trained, workspace)
-    expected = _answers(found, trained, texts)
+    expected = _answers(kept, trained, texts)
     with new_folder(folder) as temporary:
         written = writer.write(trained, temporary)
         checked = Checked(where, compare(trained, expected, temporary, texts))
@@ -148,7 +148,7 @@ def _write(
         if quantise is not None:
             quantise(temporary)
             checked = replace(checked, int8=compare(trained, expected, temporary, texts))
-        write_card(trained, temporary, written, _scores(found), checked, licence)
+        write_card(trained, temporary, written, _scores(kept), checked, licence)
         described = read_json(temporary / TASK_FILE, "")
         write_json(temporary / TASK_FILE, {**described, "files": sorted(names_in(temporary))})
         check_place(folder)  # again: minutes have passed
@@ -160,22 +160,24 @@ def _publish(folder: Path, name: str, upload: bool) -> Published:
     return Published(hub.push(folder, name) if upload else hub.address_of(name), files, upload)
 
 
-def _restored(found: Target) -> Trained:
-    kept, workspace = found.trained, found.workspace
-    model = restore(kept, found.task, workspace)
+def _restored(target: Target) -> Trained:
+    kept, workspace = target.trained, target.workspace
+    model = restore(kept, target.task, workspace)
     if not isinstance(kept, Artifact):
-        return Trained(found.task, found.recipe, model, workspace.backbone, found.run, kept.kind)
+        return Trained(target.task, target.recipe, model, workspace.backbone, target.run, kept.kind)
     adapters = tuple(workspace.store.adapters_of(kept.manifest))
-    return Trained(found.task, found.recipe, model, workspace.backbone, found.run, kept.manifest.kind, kept, adapters)
+    return Trained(
+        target.task, target.recipe, model, workspace.backbone, target.run, kept.manifest.kind, kept, adapters
+    )
 
 
-def _scores(found: Target) -> Scores:
+def _scores(target: Target) -> Scores:
     """What the run's record knows of its scores and rows; of an artifact without one, what its manifest does."""
-    task, record = found.task.name, found.workspace.ledger.find(found.run)
+    task, record = target.task.name, target.workspace.ledger.find(target.run)
     if record is not None:
-        return Scores.of_record(record, task, _learned_before(record, found.workspace.ledger))
-    assert isinstance(found.trained, Artifact)
-    return Scores.of_manifest(found.trained.manifest)
+        return Scores.of_record(record, task, _learned_before(record, target.workspace.ledger))
+    assert isinstance(target.trained, Artifact)
+    return Scores.of_manifest(target.trained.manifest)
 
 
 def _learned_before(record: RunRecord | None, ledger: Ledger) -> tuple[str, ...]:
@@ -219,12 +221,12 @@ def _drawn(trained: Trained, number: int) -> str:
     return text.encode(errors="replace").decode() if text.strip() else "a"
 
 
-def _answers(found: Target, trained: Trained, texts: Texts) -> Answers:
+def _answers(target: Target, trained: Trained, texts: Texts) -> Answers:
     """What ``predict`` computes in fp32."""
     columns = ["text_a", "text_b"][: len(trained.task.text)]
     rows = pd.DataFrame(texts, columns=columns, dtype=object)
     rows.insert(0, "id", [str(number) for number in range(len(rows))])
     device = OneDevice(torch.device("cpu"), None)
-    (outputs,) = head_outputs(trained.model, [found], rows, 32, device, cached=False)
+    (outputs,) = head_outputs(trained.model, [target], rows, 32, device, cached=False)
     read = objective_of(trained.task, trained.recipe).read
     return {"outputs": outputs.numpy(), trained.answer: read(outputs).numpy()}

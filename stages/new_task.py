@@ -65,7 +65,7 @@ def new_task(
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():
             write_table(own.rename(columns=columns), temporary / f"{part}{suffix}")
-    lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_found(proposal), *_warnings(proposal)]
+    lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
     written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
     if scarce := _scarce(proposal, parts):
@@ -89,19 +89,19 @@ def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | No
     few = [name for name, own in rows.items() if own[0] < FEW or 0 in own]
     if not few:
         return None
-    told = ", ".join(f"{_short(name)} {'/'.join(map(str, rows[name]))}" for name in few[:_SHOWN])
+    shown = ", ".join(f"{_short(name)} {'/'.join(map(str, rows[name]))}" for name in few[:_SHOWN])
     more = f", and {len(few) - _SHOWN} more" if len(few) > _SHOWN else ""
-    return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {told}{more}"
+    return f"classes with too few rows to be learned or scored ({'/'.join(parts)}): {shown}{more}"
 
 
 def _alike(data: Path, folder: Path, texts: int) -> list[str]:
     """The user's other tasks in ``data`` whose rows have as many texts."""
-    found = []
+    names = []
     for file in sorted(data.glob("*/task.toml")):
         with suppress(PipelineError):  # whoever uses that task is told
             if file.parent != folder and len(Task.read(file).text) == texts:
-                found.append(file.parent.name)
-    return found
+                names.append(file.parent.name)
+    return names
 
 
 def _next(task: str, proposal: Proposal, others: Sequence[str], data: str) -> list[str]:
@@ -146,7 +146,7 @@ def _checked_name(name: str | None, file: Path) -> str:
     return given
 
 
-def _found(proposal: Proposal) -> list[str]:
+def _summary(proposal: Proposal) -> list[str]:
     columns = proposal.columns
     named = f"text: {' and '.join(map(repr, columns.text))}; label: {columns.label!r}"
     if columns.unused:

@@ -94,8 +94,10 @@ def predict(
         weights = [member.weight for member in ensemble.members]
         names, predictions = [first], [combine(predictions, weights, ensemble.rule)]
     if accelerator.is_main_process:
-        found = dict(zip(names, predictions, strict=True))
-        columns = [_columns(task, found[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks]
+        prediction_of = dict(zip(names, predictions, strict=True))
+        columns = [
+            _columns(task, prediction_of[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks
+        ]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
     counted = {"rows": len(kept), "output": str(output_file)}
     models = [("ensemble", using)] if ensemble is not None else [(each.kind, each.run) for each in targets]

@@ -53,8 +53,8 @@ def pretrain(
             length that the backbone cannot read, or a folder that holds something else or cannot be written.
     """
     check_seed(seed)
-    found = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
-    if not found or len({task.name for task in found}) < len(found):
+    chosen = sorted((workspace.task(name) for name in tasks), key=lambda task: task.name)
+    if not chosen or len({task.name for task in chosen}) < len(chosen):
         raise PipelineError(f"--tasks {','.join(tasks)}: name each task once, such as --tasks sst,quora")
     backbone = workspace.backbone
     if backbone.tokenizer.fast.mask_token_id is None:
@@ -65,9 +65,11 @@ def pretrain(
         "precision": resolve_precision(recipe.precision),
         "score_start": True,
     }
-    lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in found}
+    lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in chosen}
     # No text is read that stands in dev or test of any of them.
-    data = {task.name: workspace.without_rows_of(found, task, workspace.task_data(task, limit, seed)) for task in found}
+    data = {
+        task.name: workspace.without_rows_of(chosen, task, workspace.task_data(task, limit, seed)) for task in chosen
+    }
     return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
 
 
@@ -112,12 +114,12 @@ class _Pretraining:
         with writing(output):  # looking at a name may be refused too: it is too long
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
-        found = _result_in(output)
-        if found is not None and found["identity"] == self.identity:
-            return found
+        result = _result_in(output)
+        if result is not None and result["identity"] == self.identity:
+            return result
         otherwise = "a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone)"
         raise PipelineError(
-            f"{output}: holds {otherwise if found else 'something else'}: give another folder (--output)"
+            f"{output}: holds {otherwise if result else 'something else'}: give another folder (--output)"
         )
 
     def train(self) -> dict[str, Any]:
@@ -154,19 +156,19 @@ class _Pretraining:
         if accelerator.is_main_process:
             self._write(model, fitted, had_head)
         accelerator.wait_for_everyone()
-        found = self.finished()
-        assert found is not None
-        return found
+        result = self.finished()
+        assert result is not None
+        return result
 
     def _tokenised(self, task: str, split: str) -> TokenisedSplit:
         rows: pd.DataFrame = getattr(self.data[task], split)
         tokenizer = self.workspace.backbone.tokenizer
-        found = tokenise(rows, tokenizer, "cross", self.lengths[task])
-        if np.isin(np.concatenate(found.a), tokenizer.fast.all_special_ids).all():
+        tokens = tokenise(rows, tokenizer, "cross", self.lengths[task])
+        if np.isin(np.concatenate(tokens.a), tokenizer.fast.all_special_ids).all():
             raise PipelineError(
                 f"task '{task}': its {split} texts hold no word that the backbone knows, so that none can be hidden"
             )
-        return found
+        return tokens
 
     def _write(self, model: PreTrainedModel, fitted: Progress, had_head: bool) -> None:
         before = self.workspace.backbone
@@ -193,18 +195,18 @@ class _Pretraining:
 
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
-    found = _result_in(backbone)
+    result = _result_in(backbone)
     # Folders written before the total was kept know of their own reading alone.
-    return float(found["total_seconds"] or found["seconds"]) if found is not None else 0.0
+    return float(result["total_seconds"] or result["seconds"]) if result is not None else 0.0
 
 
 def tasks_read(backbone: Path) -> set[str]:
     """The tasks whose training texts further pretraining took for a backbone folder, with any that it went on from."""
     read, seen = set[str](), set[Path]()
-    while backbone not in seen and (found := _result_in(backbone)) is not None:
+    while backbone not in seen and (result := _result_in(backbone)) is not None:
         seen.add(backbone)
-        read |= {*found["identity"].get("tasks", ())}
-        backbone = Path(str(found.get("from", found["backbone"])))
+        read |= {*result["identity"].get("tasks", ())}
+        backbone = Path(str(result.get("from", result["backbone"])))
     return read
 
 

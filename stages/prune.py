@@ -136,17 +136,17 @@ def _fusion(task: Task, using: str, workspace: Workspace) -> Artifact:
     """The fusion that ``using`` means; by itself never one that was pruned, or pruning again would prune that."""
     fusions = [a for a in workspace.store.artifacts() if (a.manifest.kind, a.manifest.task) == ("fusion", task.name)]
     if using != "fusion":
-        found = [artifact for artifact in fusions if artifact.manifest.run == using]
+        candidates = [artifact for artifact in fusions if artifact.manifest.run == using]
     else:
-        found = [artifact for artifact in fusions if artifact.manifest.pruned_from is None]
+        candidates = [artifact for artifact in fusions if artifact.manifest.pruned_from is None]
         if workspace.backbone_name:
             weights = workspace.backbone.weights_hash
-            found = [artifact for artifact in found if artifact.manifest.backbone_weights == weights]
-    if not found:
+            candidates = [artifact for artifact in candidates if artifact.manifest.backbone_weights == weights]
+    if not candidates:
         wanted = "fusion" if using == "fusion" else f"fusion {using}"
         on = f" on backbone '{workspace.backbone_name}'" if workspace.backbone_name else ""
         raise PipelineError(
             f"no {wanted} of '{task.name}'{on} in {workspace.store_root}: train one"
             f" with python -m pipeline fuse --target {task.name}"
         )
-    return workspace.store.current(max(found, key=lambda artifact: artifact.manifest.rank))
+    return workspace.store.current(max(candidates, key=lambda artifact: artifact.manifest.rank))

@@ -92,7 +92,7 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
             left_out.add(run)
     if not maps:
         raise PipelineError("--attention: no run here kept its model: name others with --runs")
-    for tokens in (len(one.tokens) for one in maps):
+    for tokens in (len(drawn.tokens) for drawn in maps):
         if tokens > MOST_TOKENS:
             raise PipelineError(
                 f"--attention: {tokens} tokens are more than a picture can show ({MOST_TOKENS}): give less"

@@ -128,15 +128,15 @@ def _as_elsewhere(file: Path) -> bytes:
 def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:
     """The runs behind a study's cells, their trials and what they are built on: finished here, and missing."""
     cells = [run for entry in result.entries for run in (entry.run, *entry.trials) if run is not None]
-    found, missing = set[str](), set[str]()
+    finished, missing = set[str](), set[str]()
     while cells:
         run = cells.pop()
-        if run in found | missing:
+        if run in finished | missing:
             continue
         record = runs.records.get(run)
-        (missing if record is None else found).add(run)
+        (missing if record is None else finished).add(run)
         cells += [] if record is None else runs.built_on(record)
-    return found, missing
+    return finished, missing
 
 
 def _contents(archive: Archive) -> tuple[str | None, dict[str, tuple[RunRecord, list[str]]]]:

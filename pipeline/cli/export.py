@@ -68,7 +68,7 @@ def export(
         writer, quantise = onnx_format, onnx_format.quantise if int8 else None
     else:
         from pipeline.exporting import adapterhub as writer
-    found = stage.export(
+    exported = stage.export(
         target,
         output,
         places.workspace(usual=""),
@@ -80,4 +80,4 @@ def export(
         push_to=push_to_hub,
         upload=yes,
     )
-    print_export(found, json)
+    print_export(exported, json)

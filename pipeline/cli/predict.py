@@ -64,16 +64,17 @@ def predict(
     each = result.get("targets", [result])
     rows = result["rows"]
     lines = [
-        f"{rows - one['blank']} predictions of {one['kind']} {one['run'].removeprefix('ensemble:')} for {one['task']}"
-        f" in {result['output']}"
-        for one in each
+        f"{rows - summary['blank']} predictions of {summary['kind']} {summary['run'].removeprefix('ensemble:')}"
+        f" for {summary['task']} in {result['output']}"
+        for summary in each
     ]
     if not to_stdout:
         print_result(lines, result, json)
-    for one in each:
-        if one["blank"] and is_main_process():
+    for summary in each:
+        if summary["blank"] and is_main_process():
             print(
-                f"{one['blank']} of {rows} rows have a blank text and no prediction for {one['task']}", file=sys.stderr
+                f"{summary['blank']} of {rows} rows have a blank text and no prediction for {summary['task']}",
+                file=sys.stderr,
             )
 
 
@@ -106,7 +107,7 @@ def evaluate(
     announce(LIBRARIES)
     from stages import evaluate as stage
 
-    found = stage.evaluate(
+    evaluation = stage.evaluate(
         target,
         places.workspace(usual=""),
         using=using,
@@ -115,9 +116,9 @@ def evaluate(
         batch_size=passes.batch_size,
         precision=passes.precision,
     )
-    for problem in few(found.problems) if is_main_process() else ():
+    for problem in few(evaluation.problems) if is_main_process() else ():
         print(f"warning: {printable(problem)}", file=sys.stderr)
-    print_evaluation(found, json)
+    print_evaluation(evaluation, json)
 
 
 def ensemble(

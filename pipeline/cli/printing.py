@@ -94,51 +94,51 @@ def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:
     print_result(lines, summary, as_json)
 
 
-def print_export(found: Export, as_json: bool) -> None:
+def print_export(exported: Export, as_json: bool) -> None:
     """Where it is, how it was checked, and what was or would be uploaded."""
-    checked = found.checked
+    checked = exported.checked
     lines = [
-        f"{found.kind} {found.task}, run {found.run}: {found.format} {found.precision}, {_size(found.bytes)} in"
-        f" {found.folder}",
+        f"{exported.kind} {exported.task}, run {exported.run}: {exported.format} {exported.precision},"
+        f" {_size(exported.bytes)} in {exported.folder}",
         *(f"checked on {sentence}" if not number else sentence for number, sentence in enumerate(checked.sentences())),
-        *found.notes,
-        f'try it: python {found.folder / "run.py"} "A text."' + (' "Another text."' if found.pair else ""),
+        *exported.notes,
+        f'try it: python {exported.folder / "run.py"} "A text."' + (' "Another text."' if exported.pair else ""),
     ]
-    if found.published is not None:
-        files = [f"  {size:>12,}  {name}" for name, size in found.published.files]
-        if found.published.uploaded:
-            lines.append(f"uploaded to {found.published.address}")
+    if exported.published is not None:
+        files = [f"  {size:>12,}  {name}" for name, size in exported.published.files]
+        if exported.published.uploaded:
+            lines.append(f"uploaded to {exported.published.address}")
         else:
-            lines += [f"would be uploaded to {found.published.address}, a private repository if it is new:", *files]
+            lines += [f"would be uploaded to {exported.published.address}, a private repository if it is new:", *files]
             lines.append("nothing was uploaded: give --yes to do it")
-    print_result(lines, found.summary(), as_json)
+    print_result(lines, exported.summary(), as_json)
 
 
 def _size(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
 
 
-def print_evaluation(found: Evaluation, as_json: bool) -> None:
+def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
     """The score with its interval, and what the rows had to do with the model."""
-    low, high = found.interval
+    low, high = evaluation.interval
     lines = [
-        f"{found.kind} {found.run} on {found.rows} rows of {found.task}: {found.metric} {found.score:.4f}"
-        f" (95 % CI {low:.4f} to {high:.4f})"
+        f"{evaluation.kind} {evaluation.run} on {evaluation.rows} rows of {evaluation.task}:"
+        f" {evaluation.metric} {evaluation.score:.4f} (95 % CI {low:.4f} to {high:.4f})"
     ]
-    sources = found.sources_trained_on
-    counts = [(found.trained_on, "the model was trained on"), (found.chosen_on, "its epoch was chosen on")]
+    sources = evaluation.sources_trained_on
+    counts = [(evaluation.trained_on, "the model was trained on"), (evaluation.chosen_on, "its epoch was chosen on")]
     counts += [(count, f"its source {task} was trained on") for task, count in sources.items() if count != 0]
     if sources and all(count == 0 for count in sources.values()):
         counts.append((0, f"its sources ({', '.join(sources)}) were trained on"))
     for count, what in counts:
-        known = "how many cannot be known" if count is None else f"{count} of {found.rows}"
+        known = "how many cannot be known" if count is None else f"{count} of {evaluation.rows}"
         lines.append(f"rows with a text that {what}: {known}")
-    print_result(lines, found.summary(), as_json)
+    print_result(lines, evaluation.summary(), as_json)
 
 
-def print_explanation(found: Explanation, as_json: bool) -> None:
+def print_explanation(explanation: Explanation, as_json: bool) -> None:
     """The answer; each adapter's share, its own answer and the answer without it; the shares of each token."""
-    summary = found.summary()
+    summary = explanation.summary()
     top = summary["answer"][0]["label"]
     lines = [f"{summary['kind']} {summary['task']}, run {summary['run']}: {_first(summary['answer'])}"]
     lines += [f"  {each['label']}  {each['score']:.4f}" for each in summary["answer"]]
@@ -249,8 +249,8 @@ def _settings(record: RunRecord) -> dict[str, str]:
     recipe = record.described(task).get("recipe", {})
     limit, sources = record.score(task).limit, "+".join(source.task for source in record.sources)
     started = record.anchor if record.anchor is not None and record.anchor != task else None
-    found = {"limit": limit, "sources": sources, "started as": started, **recipe}
-    return {key.replace("_", " "): str(value) for key, value in found.items() if value not in (None, "", ())}
+    settings = {"limit": limit, "sources": sources, "started as": started, **recipe}
+    return {key.replace("_", " "): str(value) for key, value in settings.items() if value not in (None, "", ())}
 
 
 def print_described_run(
@@ -299,13 +299,13 @@ def _described_run(
             yield "problem", line
 
 
-def print_run_comparison(found: RunComparison, as_json: bool) -> None:
+def print_run_comparison(comparison: RunComparison, as_json: bool) -> None:
     """What differs between two runs, and the paired test of each task."""
-    first, second = found.first, found.second
+    first, second = comparison.first, comparison.second
     lines = [f"{each.run}: {each.kind} of {each.task}, seed {each.seed}" for each in (first, second)]
-    lines.append("settings that differ:" if found.settings else "no setting differs")
-    lines += [f"  {key}: {_setting(one)} | {_setting(two)}" for key, (one, two) in found.settings.items()]
-    for score in found.scores:
+    lines.append("settings that differ:" if comparison.settings else "no setting differs")
+    lines += [f"  {key}: {_setting(one)} | {_setting(two)}" for key, (one, two) in comparison.settings.items()]
+    for score in comparison.scores:
         one, two = ("dev" if each.score(score.task).test is None else "test" for each in (first, second))
         lines.append(f"{score.task} ({score.metric}): {one} {score.first:.4f} | {two} {score.second:.4f}")
         if score.test is None:
@@ -316,11 +316,11 @@ def print_run_comparison(found: RunComparison, as_json: bool) -> None:
                 f"  first minus second {score.test.difference:+.4f}, 95 % CI {low:+.4f} to {high:+.4f},"
                 f" p = {score.test.p_value:.3g}: {score.test.verdict}"
             )
-    if not found.scores:
+    if not comparison.scores:
         lines.append("no task that both were scored on")
-    elif any(score.test is not None for score in found.scores):
+    elif any(score.test is not None for score in comparison.scores):
         lines.append("The interval is for other rows, not for other seeds: compare tests over several.")
-    print_result(lines, found.summary(), as_json)
+    print_result(lines, comparison.summary(), as_json)
 
 
 def _setting(value: Any) -> str:
@@ -338,14 +338,14 @@ def print_usage(usage: Usage, as_json: bool) -> None:
 
 def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
     """Each as it is found; the exit status is 1 if one is a problem."""
-    found = []
+    seen = []
     for finding in findings:
         remedy = f": {finding.remedy}" if finding.remedy else ""
         print(one_line(f"{finding.state:<8} {finding.topic}: {finding.text}{remedy}"), flush=True)
-        found.append(finding)
-    problems = sum(finding.state == "problem" for finding in found)
+        seen.append(finding)
+    problems = sum(finding.state == "problem" for finding in seen)
     if as_json:
-        print(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in found]}))
+        print(json.dumps({"problems": problems, "findings": [asdict(finding) for finding in seen]}))
     return 1 if problems else 0
 
 

@@ -33,9 +33,9 @@ def fill_in(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) 
     if DATA.is_dir():
         values.setdefault("data", [str(DATA)])
     for argument in own:
-        found = [] if argument.has_tokens else values.get(argument.name.removeprefix("--"), [])
+        given = [] if argument.has_tokens else values.get(argument.name.removeprefix("--"), [])
         _, takes_several = argument.token_count()
-        for index, value in enumerate(found if takes_several else found[:1]):
+        for index, value in enumerate(given if takes_several else given[:1]):
             argument.append(Token(keyword=argument.name, value=value, source=OWN, index=index))
 
 
@@ -50,28 +50,28 @@ def settings() -> dict[str, list[str]]:
     except FileNotFoundError:  # it was deleted
         return {}
     for folder in (here, *here.parents):
-        found = _in(folder)
-        if found is not None:
+        own = _in(folder)
+        if own is not None:
             # In the working folder paths stay as they are written: messages and records name them.
             base = Path() if folder == here else folder
-            return {key: [_place(key, value, base) for value in values] for key, values in found.items()}
+            return {key: [_place(key, value, base) for value in values] for key, values in own.items()}
     return {}
 
 
 def _in(folder: Path) -> dict[str, list[str]] | None:
     """What the settings file in ``folder`` says; None if there is none."""
-    where, found = f"{folder / SHARED}: [tool.{SECTION}]", None
+    where, table = f"{folder / SHARED}: [tool.{SECTION}]", None
     if (folder / OWN).is_file():
-        where, found = str(folder / OWN), read_toml(folder / OWN)
+        where, table = str(folder / OWN), read_toml(folder / OWN)
     elif (folder / SHARED).is_file():
         tool = read_toml(folder / SHARED).get("tool")
-        found = tool.get(SECTION) if isinstance(tool, Mapping) else None
-    if found is None:
+        table = tool.get(SECTION) if isinstance(tool, Mapping) else None
+    if table is None:
         return None
-    if not isinstance(found, Mapping):
+    if not isinstance(table, Mapping):
         raise PipelineError(f"{where}: write a table with the keys {', '.join(KEYS)}")
-    raise_all(where, list(_problems(found)))
-    return {key: [value] if isinstance(value, str) else list(value) for key, value in found.items()}
+    raise_all(where, list(_problems(table)))
+    return {key: [value] if isinstance(value, str) else list(value) for key, value in table.items()}
 
 
 def _problems(values: Mapping[str, Any]) -> Iterator[str]:

@@ -49,7 +49,7 @@ def find_repeats(splits: Mapping[str, pd.DataFrame]) -> Repeats:
     in_train = {split: own.isin(train) for split, own in keys.items()}
     return Repeats(
         equal={split: int(own.duplicated().sum()) for split, own in keys.items()},
-        equal_in_train={split: int(found.sum()) for split, found in in_train.items() if split != "train"},
+        equal_in_train={split: int(repeated.sum()) for split, repeated in in_train.items() if split != "train"},
         near_in_train={
             split: int((own.isin(near_keys) & (~in_train[split] | (split == "train"))).sum())
             for split, own in keys.items()

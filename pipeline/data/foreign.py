@@ -147,12 +147,12 @@ def _delimiter(text: str) -> str:
     Texts hold commas, so a comma makes rows of many lengths where another character is the delimiter.
     """
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    found: dict[str, tuple[float, int]] = {}
+    fits: dict[str, tuple[float, int]] = {}
     for separator in DELIMITERS:
         if separator not in header_line(text):
             continue
         reader = csv.reader(io.StringIO(text.lstrip("\r\n"), newline=""), delimiter=separator)
         widths = [len(cells) for cells in islice(reader, _LOOKED_AT) if cells]
         alike = Counter(widths)[widths[0]] / len(widths)
-        found[separator] = (alike, widths[0])
-    return max(found, key=lambda separator: (round(found[separator][0], 1), found[separator][1]), default=",")
+        fits[separator] = (alike, widths[0])
+    return max(fits, key=lambda separator: (round(fits[separator][0], 1), fits[separator][1]), default=",")

@@ -36,9 +36,9 @@ def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarr
     other_keys = row_keys(other)
     # Only the keys of `other` are kept: `train` may have millions of rows.
     numbers = {key: number for number, key in enumerate(set(other_keys))}
-    found = np.fromiter((numbers.get(key, -1) for key in _keys(train)), np.int64, len(train))
-    shared = set(found.tolist())
-    return found >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)
+    matches = np.fromiter((numbers.get(key, -1) for key in _keys(train)), np.int64, len(train))
+    shared = set(matches.tolist())
+    return matches >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)
 
 
 def first_overlap(train: pd.DataFrame, parts: Sequence[pd.DataFrame]) -> np.ndarray:

@@ -44,13 +44,13 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     for stratum in np.unique(strata):
         if not (parts[strata == stratum] == 0).any():
             parts[min((group for group in groups if (strata[group] == stratum).any()), key=len)] = 0
-    found = [np.flatnonzero(parts == part) for part in range(len(shares))]
-    if any(rows["label"].iloc[positions].nunique() < 2 for positions in found):
+    positions_of = [np.flatnonzero(parts == part) for part in range(len(shares))]
+    if any(rows["label"].iloc[positions].nunique() < 2 for positions in positions_of):
         raise PipelineError(
             f"{what}: {len(rows)} rows in {len(groups)} different texts are too few for {len(shares)} splits with two"
             " labels in each: give more rows, or --split 80/20 for train and dev alone"
         )
-    return found
+    return positions_of
 
 
 def _groups(rows: pd.DataFrame) -> list[np.ndarray]:

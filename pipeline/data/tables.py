@@ -213,22 +213,25 @@ def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.D
 def other_delimiter(columns: Iterable[str]) -> str | None:
     """What to do where the names of all columns stand in one, as another delimiter separates them; else None."""
     names = list(map(str, columns))
-    found = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
-    return found and f"its columns seem to be separated by {found!r}: save it with commas, or let tasks new read it"
+    delimiter = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
+    return (
+        delimiter
+        and f"its columns seem to be separated by {delimiter!r}: save it with commas, or let tasks new read it"
+    )
 
 
 def header_line(text: str) -> str:
     """The first line that is not blank."""
     text = text.lstrip("\r\n")
-    found = _LINE_BREAK.search(text)
-    return text if found is None else text[: found.start()]
+    line_break = _LINE_BREAK.search(text)
+    return text if line_break is None else text[: line_break.start()]
 
 
 def _numbered_rows(text: str, separator: str, file: Path) -> Iterator[tuple[int, int, list[str]]]:
     """The cells of each row, with the numbers of its first and last line, from 1; a blank line has no cells."""
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     # Line breaks inside quotes stay as they are written. StringIO would take four bytes a character.
-    lines = (found[0] for found in _LINE.finditer(text))
+    lines = (match[0] for match in _LINE.finditer(text))
     reader = csv.reader(lines, delimiter=separator, strict=True)
     line = 0
     try:

@@ -70,8 +70,8 @@ class TaskData:
         # Samples for many seeds share these rows.
         if self.whole is not None and self.whole.dev is self.dev and self.whole.test is self.test:
             return self.whole._held_out_fingerprint
-        found = {"dev": fingerprint(self.dev)}
-        return found if self.test is None else {**found, "test": fingerprint(self.test)}
+        fingerprints = {"dev": fingerprint(self.dev)}
+        return fingerprints if self.test is None else {**fingerprints, "test": fingerprint(self.test)}
 
     @cached_property
     def dev_in_train(self) -> int:
@@ -91,12 +91,12 @@ class TaskData:
         Raises:
             PipelineError: less than two classes stay.
         """
-        found = first_overlap(self.train, list(held_out.values()))
-        if (found < 0).all():
+        overlaps = first_overlap(self.train, list(held_out.values()))
+        if (overlaps < 0).all():
             return self
-        counts = np.bincount(found[found >= 0], minlength=len(held_out))
+        counts = np.bincount(overlaps[overlaps >= 0], minlength=len(held_out))
         dropped = {name: int(count) for name, count in zip(held_out, counts, strict=True) if count}
-        train = self.train[found < 0].reset_index(drop=True)
+        train = self.train[overlaps < 0].reset_index(drop=True)
         if train["label"].nunique() < 2:
             names = ", ".join(f"'{name}'" for name in dropped)
             raise PipelineError(

@@ -230,15 +230,17 @@ def _tokenise(
     def tokenised(some: slice) -> pa.Table:
         texts = [column.iloc[some].tolist() for column in columns]
         whole = encode(texts[0]) if siamese else encode(*texts)
-        found = {"a": whole["input_ids"]}
+        sequences = {"a": whole["input_ids"]}
         if "token_type_ids" in whole:
-            found["types_a"] = whole["token_type_ids"]
+            sequences["types_a"] = whole["token_type_ids"]
         if siamese:
-            found["b"] = encode(texts[1])["input_ids"]
+            sequences["b"] = encode(texts[1])["input_ids"]
         if with_tail:
-            found = {name: [_head_and_tail(one, max_length) for one in values] for name, values in found.items()}
-        kinds = {name: pa.list_(pa.int8() if name == "types_a" else pa.int32()) for name in found}
-        return pa.table({name: pa.array(values, type=kinds[name]) for name, values in found.items()})
+            sequences = {
+                name: [_head_and_tail(one, max_length) for one in values] for name, values in sequences.items()
+            }
+        kinds = {name: pa.list_(pa.int8() if name == "types_a" else pa.int32()) for name in sequences}
+        return pa.table({name: pa.array(values, type=kinds[name]) for name, values in sequences.items()})
 
     if len(rows) <= _MANY:
         yield tokenised(slice(None))

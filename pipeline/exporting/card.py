@@ -85,14 +85,14 @@ class Checked:
     int8: Agreement | None = None
 
     def sentences(self) -> list[str]:
-        said = [
+        sentences = [
             f"{self.fp32.rows} texts ({self.texts}) in {self.fp32.batches} batches of 1 to 32: in fp32 no output"
             f" differs from the trained model's by more than {self.fp32.difference:.1e} (allowed: {TOLERANCE:g})."
         ]
         if self.int8 is not None:
             same = "" if self.int8.agree is None else f", and {self.int8.agree:.1%} of the classes are the same"
-            said.append(f"The int8 model's outputs differ by up to {self.int8.difference:.2g}{same}.")
-        return said
+            sentences.append(f"The int8 model's outputs differ by up to {self.int8.difference:.2g}{same}.")
+        return sentences
 
 
 def write_card(
@@ -186,10 +186,10 @@ def _scores(scores: Scores) -> list[str]:
     ]
     if scores.test is not None:
         rows.append(f"| held out | {_count(scores.test_rows)} | {scores.test:.4f} | scored once, at the end |")
-    said = [f"One run, seed {scores.seed}. Other seeds score differently."]
+    sentences = [f"One run, seed {scores.seed}. Other seeds score differently."]
     if scores.test is None:
-        said.append("The score is of rows that also chose the epoch: expect less on new texts.")
-    return ["\n".join(rows), " ".join(said)]
+        sentences.append("The score is of rows that also chose the epoch: expect less on new texts.")
+    return ["\n".join(rows), " ".join(sentences)]
 
 
 def _data(trained: Trained, scores: Scores) -> list[str]:

@@ -43,11 +43,11 @@ def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> 
     """Ask the script in ``folder`` in batches of many sizes, and so of many lengths."""
     answer, batches = script_of(folder), list(_batches(len(texts)))
     parts = [answer([*texts][batch]) for batch in batches]
-    found = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    difference = max(float(np.abs(values - expected[name]).max()) for name, values in found.items())
+    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    difference = max(float(np.abs(values - expected[name]).max()) for name, values in outputs.items())
     agree = None
     if trained.answer == "probabilities":
-        same = found[trained.answer].argmax(axis=-1) == expected[trained.answer].argmax(axis=-1)
+        same = outputs[trained.answer].argmax(axis=-1) == expected[trained.answer].argmax(axis=-1)
         agree = float(same.mean())
     return Agreement(len(texts), len(batches), difference, agree)
 

@@ -100,15 +100,15 @@ def _packed_attention(module: Any, first_only: bool, packed: Packed, hidden_stat
     asking = hidden_states[:, packed.firsts] if first_only else hidden_states
     query, key, value = module.query(asking)[0], module.key(hidden_states)[0], module.value(hidden_states)[0]
     probability = module.dropout.p if module.training else 0.0
-    found: list[Tensor] = []
+    contexts: list[Tensor] = []
     for group in packed.groups:
         asked = query[group.inputs].unsqueeze(1) if first_only else group.pad(query)
         queries, keys, values = (_by_head(module, states) for states in (asked, group.pad(key), group.pad(value)))
         context = _attend(queries, keys, values, group.mask, probability).transpose(1, 2).flatten(2)
-        found.append(context.squeeze(1) if first_only else group.unpad(context))
+        contexts.append(context.squeeze(1) if first_only else group.unpad(context))
     if not first_only:
-        found.append(query.new_zeros(len(query) - packed.count, query.shape[1]))
-    return torch.cat(found).unsqueeze(0)
+        contexts.append(query.new_zeros(len(query) - packed.count, query.shape[1]))
+    return torch.cat(contexts).unsqueeze(0)
 
 
 def _by_head(module: Any, states: Tensor) -> Tensor:

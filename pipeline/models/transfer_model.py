@@ -121,8 +121,8 @@ class TransferModel(nn.Module):
             return encoder(**inputs).last_hidden_state
         packed = Packed.of(mask)
         with as_packed(packed):
-            found = encoder(**packed_inputs(encoder, packed, inputs["input_ids"], inputs.get("token_type_ids")))
-        return packed.padded(found.last_hidden_state)
+            outputs = encoder(**packed_inputs(encoder, packed, inputs["input_ids"], inputs.get("token_type_ids")))
+        return packed.padded(outputs.last_hidden_state)
 
     def decide(self, vectors: Tensor, pairs: Tensor | None = None) -> Tensor:
         """Outputs of the head, (B, outputs), in fp32 whatever the backbone computes in.

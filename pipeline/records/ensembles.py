@@ -101,14 +101,14 @@ class Ensembles:
 
     def named(self, name: str) -> EnsembleRecord:
         """The ensemble called ``name``, or a :class:`PipelineError` that lists those there are."""
-        found = self.find(name)
-        if found is None:
+        record = self.find(name)
+        if record is None:
             here = ", ".join(self.names()) or "none"
             raise PipelineError(
                 f"no ensemble '{name}' in {self.root} (there: {here}): make it with"
                 f" python -m pipeline ensemble --target TASK --name {name}"
             )
-        return found
+        return record
 
     def write(self, record: EnsembleRecord, predictions: pd.DataFrame) -> Path:
         """Write the record and the predictions, both or neither; returns their folder."""

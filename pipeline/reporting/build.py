@@ -89,8 +89,8 @@ def build_report(result: StudyResult, ledger: Ledger, folder: Path, maps: Sequen
     )
     # The study's runs, and those that cells name beside them: adapters of sources, first steps.
     named = (run for table in tables for row in table.rows for cell in row for run in cell.runs)
-    found = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))
-    records = {run: record for run, record in found if record is not None}
+    read = ((run, ledger.find(run)) for run in dict.fromkeys((*runs_of(runs.scored), *named)))
+    records = {run: record for run, record in read if record is not None}
     return Report(
         study=result.study,
         backbone=backbone_text(result.backbone),

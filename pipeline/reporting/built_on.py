@@ -55,25 +55,27 @@ def _sources(runs: StudyRuns, line: Line, target: str) -> str:
 def built_on_table(runs: StudyRuns) -> Table | None:
     """One line a contrast; None where no row is built on another."""
     all_contrasts = contrasts(runs)
-    rows = [_row(runs, one) for one in all_contrasts]
+    rows = [_row(runs, contrast) for contrast in all_contrasts]
     unequal = sum(row["base steps"].sort != row["steps"].sort for row in rows)
     marks = marks_note("the base row", all_contrasts)
     return Table.of("built-on", rows, unequal=unequal, total=len(rows), marks=marks)
 
 
-def _row(runs: StudyRuns, one: Contrast) -> dict[str, Cell]:
-    base, group = runs.cell(one.base, one.target), runs.cell(one.line, one.target)
+def _row(runs: StudyRuns, contrast: Contrast) -> dict[str, Cell]:
+    base, group = runs.cell(contrast.base, contrast.target), runs.cell(contrast.line, contrast.target)
     both = runs_of((*group, *base))
     return {
-        "method": line_cell(runs, one.line),
-        "base row": line_cell(runs, one.base),
-        "other tasks": text_cell(one.sources),
-        "target": text_cell(one.target),
+        "method": line_cell(runs, contrast.line),
+        "base row": line_cell(runs, contrast.base),
+        "other tasks": text_cell(contrast.sources),
+        "target": text_cell(contrast.target),
         "base score": group_cell(base),
         "base steps": _steps_cell(runs, base),
         "score": group_cell(group),
         "steps": _steps_cell(runs, group),
-        "difference, points": difference_cell(one.comparison.difference, both, one.comparison, runs.title(one.base)),
+        "difference, points": difference_cell(
+            contrast.comparison.difference, both, contrast.comparison, runs.title(contrast.base)
+        ),
     }
 
 

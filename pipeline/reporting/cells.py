@@ -108,7 +108,10 @@ def with_best(rows: Sequence[Mapping[str, Cell]], columns: Sequence[str]) -> lis
         scores = [score for row in rows if isinstance(score := row[name].sort, float)]
         highest[name] = max(scores, default=None)
     return [
-        {name: replace(one, best=one.sort is not None and one.sort == highest.get(name)) for name, one in row.items()}
+        {
+            name: replace(cell, best=cell.sort is not None and cell.sort == highest.get(name))
+            for name, cell in row.items()
+        }
         for row in rows
     ]
 

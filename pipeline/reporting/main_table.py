@@ -77,11 +77,15 @@ def _row(runs: StudyRuns, line: Line) -> dict[str, Cell]:
 def main_comparisons(runs: StudyRuns) -> dict[Line, Comparison]:
     """The comparison of every line on the mean of the targets, the highest first."""
     scope = None if len(runs.study.targets) > 1 else runs.study.targets[0]
-    found = {line: one for line in _told(runs) if (one := main_verdicts(runs).get(((line, None), scope))) is not None}
-    return dict(sorted(found.items(), key=lambda pair: -pair[1].difference))
+    comparisons = {
+        line: comparison
+        for line in _undivided_lines(runs)
+        if (comparison := main_verdicts(runs).get(((line, None), scope))) is not None
+    }
+    return dict(sorted(comparisons.items(), key=lambda pair: -pair[1].difference))
 
 
-def _told(runs: StudyRuns) -> list[Line]:
+def _undivided_lines(runs: StudyRuns) -> list[Line]:
     """Every line but those of a row of sequential tuning with several sources, which would drown the others."""
     lines = Counter(line.row for line in runs.lines)
     return [line for line in runs.lines if lines[line.row] == 1]
@@ -89,10 +93,10 @@ def _told(runs: StudyRuns) -> list[Line]:
 
 def which_compared(runs: StudyRuns) -> str:
     """Which of the other rows :func:`main_comparisons` holds: ``that have all targets``; empty where it holds all."""
-    targets, told = runs.study.targets, _told(runs)
+    targets, undivided = runs.study.targets, _undivided_lines(runs)
     left = [line for line in runs.lines if line not in main_comparisons(runs) and line != runs.reference]
     whole = [line for line in left if len(runs.groups(line)) == len(targets)]
-    split = [line for line in whole if line not in told]
+    split = [line for line in whole if line not in undivided]
     which = []
     if len(whole) < len(left) and len(whole) == len(split) and len(targets) > 1:
         which.append("have all targets")
@@ -104,23 +108,23 @@ def which_compared(runs: StudyRuns) -> str:
 
 
 def _by_verdict(runs: StudyRuns) -> dict[Verdict, dict[str, Comparison]]:
-    found: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
-    for line, one in main_comparisons(runs).items():
-        found[one.verdict][runs.title(line)] = one
-    return {verdict: own for verdict, own in found.items() if own}
+    groups: dict[Verdict, dict[str, Comparison]] = {"better": {}, "worse": {}, "not significant": {}}
+    for line, comparison in main_comparisons(runs).items():
+        groups[comparison.verdict][runs.title(line)] = comparison
+    return {verdict: own for verdict, own in groups.items() if own}
 
 
 def main_verdict(runs: StudyRuns) -> Iterator[str]:
     """How many rows are better or worse than the reference, and which scores highest."""
-    found, against = _by_verdict(runs), runs.title(runs.reference)
-    if not found:
+    groups, against = _by_verdict(runs), runs.title(runs.reference)
+    if not groups:
         return
-    where, total = where_text(runs.study), sum(map(len, found.values()))
+    where, total = where_text(runs.study), sum(map(len, groups.values()))
     if total <= MOST_NAMED:
-        said = (f"{verdict}: {'; '.join(amounts(own, runs.study))}" for verdict, own in found.items())
-        yield f"On {where}, against {against}, {'; '.join(said)}."
+        clauses = (f"{verdict}: {'; '.join(amounts(own, runs.study))}" for verdict, own in groups.items())
+        yield f"On {where}, against {against}, {'; '.join(clauses)}."
         return
-    counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in found.items()])
+    counts = listed([f"{len(own)} {_SAYS[verdict].rpartition(' ')[0]}" for verdict, own in groups.items()])
     means = {line: mean for line in runs.lines if (mean := _mean(runs, line)) is not None}
     best = max(means, key=lambda line: means[line])
     highest = f"the highest score is {number(means[best])} ({runs.title(best)})"
@@ -165,13 +169,17 @@ def _for_targets(runs: StudyRuns, line: Line) -> str:
 
 def main_sentences(runs: StudyRuns) -> Iterator[str]:
     """What the tests say on the mean, a sentence a verdict, and on how many targets each row is better or worse."""
-    found, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
-    if sum(map(len, found.values())) > MOST_NAMED:
-        for verdict, own in found.items():
+    groups, targets, against = _by_verdict(runs), runs.study.targets, runs.title(runs.reference)
+    if sum(map(len, groups.values())) > MOST_NAMED:
+        for verdict, own in groups.items():
             yield f"On {where_text(runs.study)}, {_SAYS[verdict]} {against}: {'; '.join(amounts(own, runs.study))}."
     each = {
-        line: Counter(one.verdict for t in targets if (one := main_verdicts(runs).get(((line, None), t))) is not None)
-        for line in _told(runs)
+        line: Counter(
+            comparison.verdict
+            for t in targets
+            if (comparison := main_verdicts(runs).get(((line, None), t))) is not None
+        )
+        for line in _undivided_lines(runs)
     }
     if len(targets) == 1 or not any(each.values()):
         return
@@ -179,5 +187,5 @@ def main_sentences(runs: StudyRuns) -> Iterator[str]:
     for line, verdicts in each.items():
         counts = [f"{verdict} on {verdicts[verdict]}" for verdict in ("better", "worse") if verdicts[verdict]]
         parts += [f"{runs.title(line)} {', '.join(counts)}"] if counts else []
-    said = "; ".join(parts) or "no significant difference"
-    yield f"Target by target, of {len(targets)}, against {against}: {said}."
+    counted = "; ".join(parts) or "no significant difference"
+    yield f"Target by target, of {len(targets)}, against {against}: {counted}."

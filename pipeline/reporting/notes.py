@@ -40,7 +40,7 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     others = "; ".join(f"{title}: {backbone_text(backbone)}" for title, backbone in own if backbone is not None)
     # ``auto`` may mean another precision elsewhere, and seconds are those of the hardware.
     records = [scored.record for scored in main]
-    places = {f"{one.recipe.precision} by {one.hardware}" for one in records}
+    places = {f"{record.recipe.precision} by {record.hardware}" for record in records}
     yield from paragraphs(
         _NOTES["data"],
         backbone=backbone_text(runs.result.backbone) + (f" ({others})" if others else ""),
@@ -151,7 +151,7 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
     for name in runs.rows:
         row = study.row(name)
         # A joint model stands in the cell of each of its targets.
-        chosen = {one.record.run: one.recipe.flat() for one in runs.all(name) if one.entry.seed in tuned_on}
+        chosen = {scored.record.run: scored.recipe.flat() for scored in runs.all(name) if scored.entry.seed in tuned_on}
         for key, values in (row.tune or {}).items():
             numbers = {value for value in values if isinstance(value, int | float) and not isinstance(value, bool)}
             if len(numbers) < 2 or len(numbers) < len({*map(str, values)}):

@@ -88,7 +88,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
     study = runs.study
     fusions = [line for line in runs.lines if study.row(line.row).method == "fusion"]
     without = [line for line in runs.lines if not holds_fusion(study, line.row)]
-    found = []
+    result = []
     for line in fusions:
         variants = [other for other in fusions if study.row(other.row).variant_of == line.row]
         own = [line, *variants]
@@ -105,14 +105,14 @@ def duels(runs: StudyRuns) -> list[Duel]:
             if len(known) == len(study.targets):
                 trials = {target: (_trials(runs, own, target), _trials(runs, those, target)) for target in known}
                 chosen = any(_is_chosen_on_scores(runs, side, target) for side in (own, those) for target in known)
-                found.append(Duel(line, ours, kind, best, trials, known, chosen))
-    leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in found}
-    tested = [duel for duel in found if not duel.is_chosen_on_scores]
+                result.append(Duel(line, ours, kind, best, trials, known, chosen))
+    leads = {(duel.line, duel.kind): duel.line == leading_fusion(runs) for duel in result}
+    tested = [duel for duel in result if not duel.is_chosen_on_scores]
     means = {(duel.line, duel.kind): _mean(runs, duel) for duel in tested}
     verdicts: dict[tuple[Line, str], Comparison] = {}
     for family in (True, False):
         verdicts |= judge({key: mean for key, mean in means.items() if leads[key] is family})
-    return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in found]
+    return [replace(duel, comparison=verdicts.get((duel.line, duel.kind))) for duel in result]
 
 
 def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
@@ -138,15 +138,15 @@ def _candidates(runs: StudyRuns, lines: list[Line], target: str) -> list[Line]:
 
 def _best_by_target(runs: StudyRuns, lines: list[Line]) -> dict[str, Line]:
     """Of ``lines`` the best on the validation rows, for each target that one of them has."""
-    found = {}
+    best = {}
     for target in runs.study.targets:
         scores = {
             line: statistics.mean(scored.score.dev for scored in runs.cell(line, target))
             for line in _candidates(runs, lines, target)
         }
         if scores:
-            found[target] = max(scores, key=lambda line: scores[line])
-    return found
+            best[target] = max(scores, key=lambda line: scores[line])
+    return best
 
 
 def _trials(runs: StudyRuns, lines: list[Line], target: str) -> int:
@@ -208,18 +208,21 @@ def opponents_sentences(runs: StudyRuns) -> Iterator[str]:
         return
     tested = [duel for duel in _of_leading(runs) if duel.kind in own]
     named = {name: own[kinds[0]] for name, kinds in _by_opponent(runs, tested).items()}
-    named = {name: one for verdict in _SAYS for name, one in named.items() if one.verdict == verdict}
+    named = {
+        name: comparison for verdict in _SAYS for name, comparison in named.items() if comparison.verdict == verdict
+    }
     texts = dict(zip(named, amounts(named, runs.study), strict=True))
     groups = {
-        _SAYS[one.verdict]: [texts[n] for n in named if named[n].verdict == one.verdict] for one in named.values()
+        _SAYS[comparison.verdict]: [texts[n] for n in named if named[n].verdict == comparison.verdict]
+        for comparison in named.values()
     }
-    said = [f"{says} {listed(group)}" for says, group in groups.items()]
+    clauses = [f"{says} {listed(group)}" for says, group in groups.items()]
     where = where_text(runs.study)
     more = [duel.kind for duel in tested if any(ours > theirs for ours, theirs in duel.trials.values())]
     trials = f" It was chosen from more trials than {listed(more)}." if more else ""
     yield (
         f"{capital(runs.title(leading))}{_variants(runs, leading)}, against the best row of each kind on {where},"
-        f" {'; it '.join(said)}.{trials}"
+        f" {'; it '.join(clauses)}.{trials}"
     )
 
 
@@ -228,17 +231,17 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
     kinds = defaultdict[tuple[tuple[str, Line], ...], list[str]](list)
     for duel in tested:
         kinds[tuple(duel.best.items())].append(duel.kind)
-    found = {}
+    named = {}
     for best, own in kinds.items():
         titles = [runs.title(line) for line in dict.fromkeys(line for _, line in best)]
         which = "the same rows" if titles[1:] and own[1:] else "" if titles[1:] or titles[0] in own[0] else titles[0]
-        found[listed(own) + (f", here {which}" if which else "")] = own
-    return found
+        named[listed(own) + (f", here {which}" if which else "")] = own
+    return named
 
 
 def _variants(runs: StudyRuns, leading: Line) -> str:
     """Where variants stand for the leading fusion, in brackets; empty where none does."""
     ours = next(duel.ours for duel in duels(runs) if duel.line == leading)
     on = {other: [target for target in ours if ours[target] == other] for other in dict.fromkeys(ours.values())}
-    said = [f"on {listed(targets)} as {runs.title(other)}" for other, targets in on.items() if other != leading]
-    return f" ({listed(said)}, as the validation rows prefer)" if said else ""
+    standing = [f"on {listed(targets)} as {runs.title(other)}" for other, targets in on.items() if other != leading]
+    return f" ({listed(standing)}, as the validation rows prefer)" if standing else ""

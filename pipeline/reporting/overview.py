@@ -46,7 +46,7 @@ def write_overview(report: Report, folder: Path) -> None:
     # Under a lock: of two studies that end at once, the one that writes last has read both.
     with locked(folder.parent / ".overview.lock"):
         studies = {page.parent.name: _read(page.parent) for page in sorted(folder.parent.glob("*/index.html"))}
-        names = sorted(studies, key=lambda name: one.finished if (one := studies[name]) else "", reverse=True)
+        names = sorted(studies, key=lambda name: study.finished if (study := studies[name]) else "", reverse=True)
         page = TEMPLATES.get_template("overview.html").render(studies={name: studies[name] for name in names})
         write_text(folder.parent / "index.html", printable(page))
 

@@ -52,7 +52,7 @@ def run_view(record: RunRecord, curve: pd.DataFrame | None, method: str) -> dict
 
 def usual(views: Sequence[Mapping[str, Any]]) -> dict[str, Pairs]:
     """By group, what most of the runs that have such a value have in common; it is taken out of their ``views``."""
-    found: dict[str, Pairs] = {}
+    shared: dict[str, Pairs] = {}
     for title in _SHARED:
         values: dict[str, Counter[str]] = {}
         for view in views:
@@ -64,8 +64,8 @@ def usual(views: Sequence[Mapping[str, Any]]) -> dict[str, Pairs]:
             view["groups"][title] = [
                 (name, value) for name, value in view["groups"][title] if common.get(name) != value
             ]
-        found |= {title: [*common.items()]} if common else {}
-    return found
+        shared |= {title: [*common.items()]} if common else {}
+    return shared
 
 
 def value_text(value: Any, digits: int | None = None) -> str:

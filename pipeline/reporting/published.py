@@ -53,14 +53,14 @@ class Absent(NamedTuple):
 @cache
 def tables() -> dict[tuple[str, str, str], list[Value]]:
     """The cells of every table by report, table and split, in their order."""
-    found: dict[tuple[str, str, str], list[Value]] = {}
+    cells: dict[tuple[str, str, str], list[Value]] = {}
     with FILE.open(encoding="utf-8", newline="") as file:
         for report, table, split, row, metric, value, flag in list(csv.reader(file))[1:]:
             whole = statistic_of(report, metric) in (PARAMETERS, SETTING) or metric == "train_loss"
             scale = 100 if SETTINGS[report]["percent"] and not whole else 1
             cell = Value(table, row, metric, float(value) / scale if value else None, flag)
-            found.setdefault((report, table, split), []).append(cell)
-    return found
+            cells.setdefault((report, table, split), []).append(cell)
+    return cells
 
 
 @cache
@@ -141,12 +141,12 @@ def lines_of(runs: StudyRuns, name: str) -> list[tuple[Line, str]]:
 
     With each the task that its model was trained on, where the name is that of one task's model; else empty.
     """
-    found = [(line, "") for line in runs.lines if name in runs.study.published_names(line.row, line.source)]
+    lines = [(line, "") for line in runs.lines if name in runs.study.published_names(line.row, line.source)]
     for line in runs.lines:
         own = runs.study.row(line.row)
         by_task = own.published if isinstance(own.published, dict) and not METHODS[own.method].by_source else {}
-        found += [(line, task) for task, called in by_task.items() if called == name]
-    return found
+        lines += [(line, task) for task, called in by_task.items() if called == name]
+    return lines
 
 
 Groups = Mapping[str, Sequence[Scored]]
@@ -227,13 +227,13 @@ def _ours(runs: StudyRuns, line: Line, trained: str, column: Column, tasks: Sequ
         groups = {name: own for name in tasks if own and all(name in scored.record.scores for scored in own)}
     if task not in groups if task else set(groups) != set(tasks):
         return Cell(MISSING)
-    found = _OF_A_TASK[statistic](runs, groups, task) if task else _OF_ALL_TASKS[statistic](runs, groups)
-    if not found:
+    values = _OF_A_TASK[statistic](runs, groups, task) if task else _OF_ALL_TASKS[statistic](runs, groups)
+    if not values:
         return Cell(MISSING)
     used = runs_of(scored for name, group in groups.items() if task in ("", name) for scored in group)
     if statistic == PARAMETERS:
-        return Cell(f"{found[0]:.1f}", found[0], used)
-    return scores_cell(found, used)
+        return Cell(f"{values[0]:.1f}", values[0], used)
+    return scores_cell(values, used)
 
 
 def published_tables(runs: StudyRuns) -> tuple[Table, ...]:

@@ -140,17 +140,17 @@ def _trained(runs: StudyRuns) -> Iterator[Trained]:
 
 def published_differences_table(runs: StudyRuns) -> Table | None:
     """A line a published row and setting that is not ours; None where there is none, or no published table."""
-    found: dict[tuple[str, str, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for one in _trained(runs):
-        for key, (their, our) in differences(one.theirs, one.recipe, one.method).items():
-            tasks, used = found.setdefault((one.table, one.name, key, their, our), ({}, {}))
-            tasks[one.task] = None
-            used.update(dict.fromkeys(one.runs))
-    if runs.study.published is None or not found:
+    differing: dict[tuple[str, str, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for row in _trained(runs):
+        for key, (their, our) in differences(row.theirs, row.recipe, row.method).items():
+            tasks, used = differing.setdefault((row.table, row.name, key, their, our), ({}, {}))
+            tasks[row.task] = None
+            used.update(dict.fromkeys(row.runs))
+    if runs.study.published is None or not differing:
         return None
     rows = [
         (*map(Cell, (table, name, key.replace("_", " "), ", ".join(tasks), their)), Cell(our, our, tuple(used)))
-        for (table, name, key, their, our), (tasks, used) in found.items()
+        for (table, name, key, their, our), (tasks, used) in differing.items()
     ]
     columns = ("table", "method", "setting", "tasks", runs.study.published.report, "ours")
     return Table.named("published-differences", columns, rows)
@@ -158,17 +158,17 @@ def published_differences_table(runs: StudyRuns) -> Table | None:
 
 def published_unstated_table(runs: StudyRuns) -> Table | None:
     """A line a setting that the report does not give for some row, and what it is in ours; None without any."""
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for one in _trained(runs):
-        if one.method == "ensemble":  # it trains nothing itself
+    unstated: dict[str, dict[str, dict[str, None]]] = {}
+    for row in _trained(runs):
+        if row.method == "ensemble":  # it trains nothing itself
             continue
-        ours = _ours(one.recipe, one.method)
-        for key, value in one.theirs.items():
+        ours = _ours(row.recipe, row.method)
+        for key, value in row.theirs.items():
             if value == UNSTATED:
-                found.setdefault(key, {}).setdefault(_text(ours[key]), {})[one.task] = None
+                unstated.setdefault(key, {}).setdefault(_text(ours[key]), {})[row.task] = None
     rows = [
         tuple(map(Cell, (key.replace("_", " "), ", ".join(tasks), our)))
-        for key, values in found.items()
+        for key, values in unstated.items()
         for our, tasks in values.items()
     ]
     return Table.named("published-unstated", ("setting", "tasks", "ours"), rows) if rows else None

@@ -67,8 +67,8 @@ def amount_text(comparison: Comparison, study: Study) -> str:
 def amounts(compared: Mapping[str, Comparison], study: Study) -> list[str]:
     """``a (+1.3 points, 95 % CI 0.4 to 2.1)``, ``b (+0.9, 0.1 to 1.7)``: the first has the units."""
     texts: list[str] = []
-    for name, one in compared.items():
-        difference, interval = points(one.difference), interval_text(one, study)
+    for name, comparison in compared.items():
+        difference, interval = points(comparison.difference), interval_text(comparison, study)
         if texts:
             texts.append(f"{name} ({difference}, {interval.removeprefix(CONFIDENCE)})")
         else:

@@ -69,11 +69,11 @@ def choose_gates(
     none, alone = fit({}), {name: fit({name: 1.0}) for name in sources}
     order = sorted(sources, key=lambda name: -alone[name].mean())
     first, reached, gates = order[0], none.mean(), dict[str, float]()
-    told = [f"{'the warm start' if warm else 'none'} {reached:.3f}"]
+    steps = [f"{'the warm start' if warm else 'none'} {reached:.3f}"]
     if not warm:
-        told.append(f"{first} {alone[first].mean():.3f}")
+        steps.append(f"{first} {alone[first].mean():.3f}")
         if most_explaining(alone, none) is None:
-            return _told({first: 0.0}, told, task, accelerator)
+            return _announced({first: 0.0}, steps, task, accelerator)
         gates, reached = {first: 1.0}, alone[first].mean()
     while True:
         tried = {
@@ -88,13 +88,13 @@ def choose_gates(
         # Between equals the one at full strength: what it knows reaches the layers above.
         name, gate = max(helpful, key=lambda each: helpful[each] - (LEAST_GAIN if each[1] < 1 else 0.0))
         gates[name], reached = gate, helpful[name, gate]
-        told.append(f"with {name} {reached:.3f}")
-    return _told(gates or {first: 0.0}, told, task, accelerator)
+        steps.append(f"with {name} {reached:.3f}")
+    return _announced(gates or {first: 0.0}, steps, task, accelerator)
 
 
-def _told(gates: dict[str, float], told: Sequence[str], task: Task, accelerator: Accelerator) -> dict[str, float]:
+def _announced(gates: dict[str, float], steps: Sequence[str], task: Task, accelerator: Accelerator) -> dict[str, float]:
     if accelerator.is_main_process:
         print(
-            f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(told)}", file=sys.stderr
+            f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(steps)}", file=sys.stderr
         )
     return gates

@@ -48,8 +48,8 @@ class Choice(BaseModel, frozen=True):
     @property
     def record(self) -> dict[str, dict[str, float]]:
         """Fields of the run's record."""
-        found = {"anchor_candidates": self.anchor_candidates, "anchor_scores": self.anchor_scores, "gates": self.gates}
-        return {key: value for key, value in found.items() if value}
+        fields = {"anchor_candidates": self.anchor_candidates, "anchor_scores": self.anchor_scores, "gates": self.gates}
+        return {key: value for key, value in fields.items() if value}
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,8 @@ def best_sources(
             f" rows: {', '.join(listed)}; fused: {', '.join(each.manifest.task for each in chosen)}",
             file=sys.stderr,
         )
-        found = {each.manifest.task: fit for each, fit in zip(kept, fits, strict=True)}
-        if ledger is not None and (agreed := agreement(found, trained_alone(ledger, task.name))):
+        fit_of = {each.manifest.task: fit for each, fit in zip(kept, fits, strict=True)}
+        if ledger is not None and (agreed := agreement(fit_of, trained_alone(ledger, task.name))):
             print(f"{task.name}: {agreed}", file=sys.stderr)
     return chosen
 

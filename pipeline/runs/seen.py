@@ -58,7 +58,7 @@ def sources_seen(
         target: the task of ``rows``; itself no source.
         problems: gets what cannot be read of the sources, which then counts as not at hand.
     """
-    found = dict[str, np.ndarray | None]()
+    seen_of = dict[str, np.ndarray | None]()
     # A task reads the same rows in both but for those that are held out of its training.
     places = [
         workspace if workspace.held_out == names else replace(workspace, held_out=names)
@@ -66,9 +66,9 @@ def sources_seen(
     ]
     for lesson in _lessons(sources, workspace, problems):
         if lesson.task != target.name:
-            seen, before = _seen(rows, lesson, places), found.get(lesson.task, np.zeros(len(rows), bool))
-            found[lesson.task] = None if seen is None or before is None else seen | before
-    return found
+            seen, before = _seen(rows, lesson, places), seen_of.get(lesson.task, np.zeros(len(rows), bool))
+            seen_of[lesson.task] = None if seen is None or before is None else seen | before
+    return seen_of
 
 
 def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[str]:

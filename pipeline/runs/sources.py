@@ -116,7 +116,7 @@ class Fusion:
 
         One that is named with its run is not missing: it cannot be trained anew.
         """
-        verdicts, found = _by_task(self._verdicts()), dict[str, str | None]()
+        verdicts, reasons = _by_task(self._verdicts()), dict[str, str | None]()
         for name in names:
             meant = [
                 (artifact.manifest.run, why)
@@ -124,8 +124,8 @@ class Fusion:
                 if name.means(artifact.manifest)
             ]
             if name.run is None and all(why is not None for _, why in meant):
-                found[name.task] = f"adapter {meant[0][0]} {meant[0][1]}" if meant else None
-        return found
+                reasons[name.task] = f"adapter {meant[0][0]} {meant[0][1]}" if meant else None
+        return reasons
 
     def adapter_recipe(self, task: Task) -> Recipe:
         """The recipe for an adapter of ``task`` that this fusion lacks: what of the fusion's has an effect on it.
@@ -274,10 +274,10 @@ def _choose(
 
 def _by_task(verdicts: Iterable[Verdict]) -> Mapping[str, Sequence[Verdict]]:
     """The verdicts on the adapters of each task; none on a task without adapters."""
-    found = defaultdict[str, list[Verdict]](list)
+    verdicts_of = defaultdict[str, list[Verdict]](list)
     for verdict in verdicts:
-        found[verdict[0].manifest.task].append(verdict)
-    return found
+        verdicts_of[verdict[0].manifest.task].append(verdict)
+    return verdicts_of
 
 
 def why_other_backbone(manifest: Manifest, backbone_weights: str) -> str | None:
@@ -327,12 +327,12 @@ def dropped_layers(recipe: Recipe, adapters: Mapping[str, Recipe]) -> tuple[int,
     is left out.
     """
     dropped = {*recipe.adapter.drop_layers}
-    found = {task: tuple(sorted(dropped.union(own.adapter.drop_layers))) for task, own in adapters.items()}
-    if len(set(found.values())) > 1:
-        listed = ", ".join(f"{task}: {layers_text(layers) or 'none'}" for task, layers in found.items())
-        every = layers_text(tuple({layer for layers in found.values() for layer in layers}))
+    dropped_of = {task: tuple(sorted(dropped.union(own.adapter.drop_layers))) for task, own in adapters.items()}
+    if len(set(dropped_of.values())) > 1:
+        listed = ", ".join(f"{task}: {layers_text(layers) or 'none'}" for task, layers in dropped_of.items())
+        every = layers_text(tuple({layer for layers in dropped_of.values() for layer in layers}))
         raise PipelineError(
             f"fuse: the adapters leave out different layers ({listed}): give --drop-layers {every}, or name adapters"
             " that agree (--sources TASK@RUN)"
         )
-    return next(iter(found.values()))
+    return next(iter(dropped_of.values()))

@@ -64,11 +64,11 @@ class TrainingRun:
     @cached_property
     def data(self) -> dict[str, TaskData]:
         """The rows of each task."""
-        seed, found = self.request.seed, dict[str, TaskData]()
+        seed, data = self.request.seed, dict[str, TaskData]()
         for name, part in self.parts.items():
             rows = self.workspace.task_data(part.task, part.limit, seed, part.recipe.extra)
-            found[name] = rows.permuted(seed) if part.recipe.permute_labels else rows
-        return found
+            data[name] = rows.permuted(seed) if part.recipe.permute_labels else rows
+        return data
 
     def sources(self, adapters: Sequence[Artifact]) -> tuple[SourceRun, ...]:
         """What the run builds on: the run that it continues, else ``adapters``."""

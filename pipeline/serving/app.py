@@ -165,8 +165,8 @@ class Service:
     async def model(self, name: str) -> Served:
         """The model of a name that a request gave."""
         self.check_known(name)
-        found = self.shelf.find(name)
-        return await self._named(name, self.shelf.load) if found is None else found
+        served = self.shelf.find(name)
+        return await self._named(name, self.shelf.load) if served is None else served
 
     async def _named(self, name: str, action: Callable[[str], T]) -> T:
         try:

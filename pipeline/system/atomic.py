@@ -107,13 +107,13 @@ def clear_leftovers(folder: Path, name: str | None = None) -> None:
 
 def leftovers(root: Path) -> list[Path]:
     """The staging folders anywhere below ``root`` that no process is writing in."""
-    found = []
+    folders = []
     for folder, names, _ in os.walk(root):
         for name in names:
             match = _STAGING.fullmatch(name)
             if match is not None and not is_held(Path(folder, name, f"{match['name']}.lock")):
-                found.append(Path(folder, name))
-    return sorted(found)
+                folders.append(Path(folder, name))
+    return sorted(folders)
 
 
 def size_of(path: Path) -> int:

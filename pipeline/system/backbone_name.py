@@ -18,10 +18,10 @@ def is_folder(name: str) -> bool:
         PipelineError: a folder without a configuration, or neither a folder nor an id.
     """
     try:
-        found = Path(name).is_dir()
+        is_directory = Path(name).is_dir()
     except (OSError, ValueError):  # a name too long, or one with a null byte
         raise PipelineError(f"backbone {shortened(name)}: no folder and no Hub id (--backbone)") from None
-    if not found:
+    if not is_directory:
         if name.startswith((".", "/", "~")) or name.count("/") > 1:
             raise refused(name, "no such folder (--backbone takes a folder or a Hub id)")
         return False

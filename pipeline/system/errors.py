@@ -62,8 +62,8 @@ def writing(path: Path) -> Iterator[None]:
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
         if type(error).__name__ == "SafetensorError":  # which has the errno in its text
-            found = re.search(r"os error (\d+)\)|code: (\d+),", str(error))
-            number = int(found[1] or found[2]) if found else None
+            match = re.search(r"os error (\d+)\)|code: (\d+),", str(error))
+            number = int(match[1] or match[2]) if match else None
         reason = _WRITING.get(number or 0)
         if reason is None:
             raise
@@ -92,8 +92,8 @@ def validation_problems(error: ValidationError) -> list[str]:
         key = (
             ".".join(part if part.isprintable() and len(part) <= 80 else shortened(part) for part in parts) or "(file)"
         )
-        told = f"{item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})"
-        problems.append(f"{key or '(file)'}: {_SHORT.get(item['type'], told)}")
+        problem = f"{item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})"
+        problems.append(f"{key or '(file)'}: {_SHORT.get(item['type'], problem)}")
     return problems
 
 

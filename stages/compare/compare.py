@@ -115,10 +115,10 @@ def _with_cosines(wanted: Iterable[Job], entries: Iterable[Entry], jobs: Jobs) -
         record = jobs.get(job)
         if entry.target in record.trained_on and (recipe := record.recipe_of(entry.target)).head == "cosine":
             cosines[entry.line.row, entry.seed][entry.target] = recipe
-    found: dict[str | None, dict[str, Cosines]] = {}
+    cosines_of: dict[str | None, dict[str, Cosines]] = {}
     for job, entry in main:
-        found.setdefault(job.backbone, {}).setdefault(str(entry.run), cosines[entry.line.row, entry.seed])
-    return found
+        cosines_of.setdefault(job.backbone, {}).setdefault(str(entry.run), cosines[entry.line.row, entry.seed])
+    return cosines_of
 
 
 def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> tuple[Study, dict[Entry, Job], Jobs]:

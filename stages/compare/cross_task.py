@@ -43,13 +43,13 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
         if record is None or METHODS[record.kind].answers_for_several:
             continue
         try:
-            found = _missing_scores(record, tasks, cosines, workspace)
+            scores = _missing_scores(record, tasks, cosines, workspace)
         except PipelineError as error:
             if is_main_process():
                 print(f"note: run {name} is not scored on other tasks: {error}", file=sys.stderr)
             continue
-        if found and is_main_process():
-            workspace.ledger.add_scores(record, found)
+        if scores and is_main_process():
+            workspace.ledger.add_scores(record, scores)
         wait_for_everyone()
 
 
@@ -101,7 +101,7 @@ def _missing_scores(
     accelerator = make_accelerator(record.recipe.precision)
     model = restore_run(record, trained, workspace).to(accelerator.device)
     own = objective_of(trained, record.recipe)
-    found = {}
+    scores = {}
     for task in missing:
         rows = data[task.name]
         recipe = cosines.get(task.name, record.recipe)
@@ -117,5 +117,5 @@ def _missing_scores(
             predictions = [read_on(task, trained, each.predict(model)) for each in parts]
         score, table = scoring.scored(*predictions)
         read = {"reading": readings[task.name], "dev_rows": rows.scored_fingerprint}
-        found[task.name] = score.model_copy(update=read), table
-    return found
+        scores[task.name] = score.model_copy(update=read), table
+    return scores

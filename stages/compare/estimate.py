@@ -87,8 +87,8 @@ class Estimate:
 
     def total(self, jobs: Iterable[Job], at_once: int = 1) -> Duration:
         """The time of all ``jobs``, one after the other, or so many at once that do not wait for each other."""
-        found = [self.seconds(job) for job in jobs]
-        return Duration(sum(seconds for seconds in found if seconds is not None) / at_once, found.count(None))
+        times = [self.seconds(job) for job in jobs]
+        return Duration(sum(seconds for seconds in times if seconds is not None) / at_once, times.count(None))
 
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on its backbone."""

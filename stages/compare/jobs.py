@@ -321,13 +321,13 @@ class Jobs:
                 continue
             run = known.run(job)
             is_ensemble = isinstance(run, EnsembleRun)
-            record = run.finished() if is_ensemble else self._found(job, run.name, job in self._wanted)
+            record = run.finished() if is_ensemble else self._finished(job, run.name, job in self._wanted)
             if record is not None:
                 known.outcomes[job] = record
         self._miss_lost_models()
         return known.outcomes, self._lost
 
-    def _found(self, job: Job, run: str, with_model: bool) -> RunRecord | None:
+    def _finished(self, job: Job, run: str, with_model: bool) -> RunRecord | None:
         record = self.workspace.on(job.backbone).finished(run, with_model)
         # What continues a run has the hash of its weights in its name: one that never kept any is trained again.
         is_nameless = record is not None and record.kind not in ARTIFACT_KINDS and record.weights_sha256 is None
@@ -342,7 +342,7 @@ class Jobs:
                 if need in seen or not isinstance(record, RunRecord):
                     continue
                 seen.add(need)
-                if self._found(need, record.run, with_model=True) is None:
+                if self._finished(need, record.run, with_model=True) is None:
                     same = [each for each in (need, *need.trials) if outcomes.get(each) == record]
                     self._lost |= dict.fromkeys(same, record)
                     for each in same:

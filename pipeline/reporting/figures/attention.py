@@ -14,15 +14,15 @@ _SITES = {"attention": "after attention", "ffn": "after feed-forward"}
 
 def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
     """One figure, a panel a site, a line a fusion and target: mean over layers, dev tokens and seeds."""
-    found = []
+    tables = []
     for line, target, group in runs.cells():
         parts = [part for scored in group if (part := runs.ledger.attention(scored.record.run)) is not None]
         if parts:
             means = pd.concat(parts).groupby(["site", "layer", "adapter"], as_index=False)["weight"].mean()
-            found.append(means.assign(method=line, target=target))
-    if not found:
+            tables.append(means.assign(method=line, target=target))
+    if not tables:
         return
-    table = pd.concat(found, ignore_index=True)[["method", "target", "site", "layer", "adapter", "weight"]]
+    table = pd.concat(tables, ignore_index=True)[["method", "target", "site", "layer", "adapter", "weight"]]
     lines = list(dict.fromkeys(zip(table["method"], table["target"], strict=True)))
     several = len(runs.study.targets) > 1
     titles = [f"{runs.title(line)}, {target}" if several else runs.title(line) for line, target in lines]

@@ -25,7 +25,7 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     leading, against = leading_fusion(runs), runs.title(runs.reference)
     which = which_compared(runs)
     rows = f"rows {which}, against {against}" if which else f"every row against {against}"
-    groups = {rows: {runs.title(x): one for x, one in main_comparisons(runs).items()}}
+    groups = {rows: {runs.title(x): comparison for x, comparison in main_comparisons(runs).items()}}
     if leading is not None:
         groups = {f"{runs.title(leading)} against": leading_duels(runs), **groups}
     groups = {title: own for title, own in groups.items() if own}
@@ -43,21 +43,23 @@ def forest(runs: StudyRuns) -> Iterator[Drawing]:
     # Beside the rows' names there is room for a long label, beyond the right end there is none.
     axes[-1].set_xlabel(f"difference in points on {where_text(runs.study)}", loc="right")
     numbers = [
-        (title, name, one.difference, *one.interval, one.p_value, one.verdict)
+        (title, name, comparison.difference, *comparison.interval, comparison.p_value, comparison.verdict)
         for title, own in groups.items()
-        for name, one in own.items()
+        for name, comparison in own.items()
     ]
     columns = ["group", "row", "difference", "low", "high", "p_value", "verdict"]
     yield Drawing(Figure.of("forest"), canvas, pd.DataFrame(numbers, columns=columns))
 
 
 def _draw(axis: Axes, compared: Mapping[str, Comparison]) -> None:
-    for place, one in enumerate(compared.values()):
-        low, high = one.interval
-        colour = _COLOURS[one.verdict]
+    for place, comparison in enumerate(compared.values()):
+        low, high = comparison.interval
+        colour = _COLOURS[comparison.verdict]
         axis.plot([100 * low, 100 * high], [place, place], color=colour, linewidth=2, solid_capstyle="butt")
-        axis.plot([100 * one.difference], [place], "o", color=colour, markersize=6 if one.significant else 4)
-        text = f"{points(one.difference)} {MARKS[one.verdict]}"
+        axis.plot(
+            [100 * comparison.difference], [place], "o", color=colour, markersize=6 if comparison.significant else 4
+        )
+        text = f"{points(comparison.difference)} {MARKS[comparison.verdict]}"
         axis.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize="small")
     axis.axvline(0, color="#888888", linewidth=1)
     axis.set_yticks(range(len(compared)), list(compared))

@@ -46,7 +46,7 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     all_contrasts = contrasts(runs)
     if not all_contrasts:
         return
-    compared = {(one.line, one.target): one.comparison for one in all_contrasts}
+    compared = {(contrast.line, contrast.target): contrast.comparison for contrast in all_contrasts}
     lines = {line: runs.title(line) for line, _ in compared}
     targets = [task for task in runs.study.targets if any(target == task for _, target in compared)]
     differences = {place: comparison.difference for place, comparison in compared.items()}
@@ -60,7 +60,7 @@ def contrast_map(runs: StudyRuns) -> Iterator[Drawing]:
     canvas.colorbar(image, ax=axis, label="difference, points")
     tests = [(c.difference, *c.interval, c.p_value, c.verdict) for c in compared.values()]
     both = zip(all_contrasts, tests, strict=True)
-    numbers = [(one.line, one.base, one.sources, one.target, *test) for one, test in both]
+    numbers = [(contrast.line, contrast.base, contrast.sources, contrast.target, *test) for contrast, test in both]
     columns = ["method", "against", "sources", "target", "difference", "low", "high", "p_value", "verdict"]
     yield Drawing(Figure.of("built-on"), canvas, pd.DataFrame(numbers, columns=columns))
 
