@@ -8,7 +8,7 @@ from stages.runs import Runs
 
 
 @dataclass(frozen=True)
-class Part:
+class Use:
     """What ``count`` things of one kind take."""
 
     name: str
@@ -29,7 +29,7 @@ class Spare:
 
 @dataclass(frozen=True)
 class Usage:
-    parts: tuple[Part, ...]
+    parts: tuple[Use, ...]
     may_go: tuple[Spare, ...]
 
 
@@ -50,11 +50,11 @@ def usage_of(runs: Runs) -> Usage:
     whole = sum(sizes.values()) - sum(checkpoints.values()) - sum(weights.values())
     return Usage(
         parts=(
-            Part("store", len(artifacts), size_of(runs.store.root), str(runs.store.root)),
-            Part("runs", len(folders), whole, f"{runs.ledger.root}: records, curves, predictions"),
-            Part("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{runs.ledger.root}/RUN/checkpoint"),
-            Part("kept weights", len(weights), sum(weights.values()), f"{runs.ledger.root}/RUN/weights.safetensors"),
-            Part("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
+            Use("store", len(artifacts), size_of(runs.store.root), str(runs.store.root)),
+            Use("runs", len(folders), whole, f"{runs.ledger.root}: records, curves, predictions"),
+            Use("checkpoints", len(checkpoints), sum(checkpoints.values()), f"{runs.ledger.root}/RUN/checkpoint"),
+            Use("kept weights", len(weights), sum(weights.values()), f"{runs.ledger.root}/RUN/weights.safetensors"),
+            Use("token cache", len(list(cache.iterdir())) if cache and cached else 0, cached, str(cache or "-")),
         ),
         may_go=tuple(
             Spare(what, tuple(names), sum(names.values()), how)

@@ -25,7 +25,7 @@ from pipeline.cli.app import app
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.settings.resources import Resources
-from pipeline.settings.rows import Curve, Published, Row, Scoring
+from pipeline.settings.rows import Curve, Published, Row, ScoredRows
 from pipeline.settings.study import Study
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError
@@ -74,7 +74,7 @@ def _rows(fields: dict[str, FieldInfo], flat: dict[str, str]) -> Iterator[str]:
 _TABLES: dict[type[BaseModel], tuple[str, str]] = {
     Study: ("Of a study", "The keys of a study's file ([Studies](studies.md) has examples)."),
     Row: ("Of a row", "The table `[rows.ROW]`."),
-    Scoring: ("Of scoring", 'The table `[scoring]`; `scoring = "half"` is short for its `rows`.'),
+    ScoredRows: ("Of scoring", 'The table `[scoring]`; `scoring = "half"` is short for its `rows`.'),
     Curve: ("Of the curve", "The table `[curve]`."),
     Published: (
         "Of published numbers",

@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 
 
@@ -72,7 +72,7 @@ class StudyResult(BaseModel):
     def _check_rows(self) -> Self:
         study = self.study
         for name in (*study.methods, *(study.curve.methods if study.curve is not None else ())):
-            if name not in study.rows and name not in METHODS:
+            if name not in study.rows and name not in TRAITS:
                 raise ValueError(f"study.methods: '{name}' is no method, and no row of study {study.name}")
         return self
 

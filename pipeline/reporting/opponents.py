@@ -10,7 +10,7 @@ from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, answers_several, mean_of, once, runs_of
 from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
 
@@ -30,7 +30,7 @@ def holds_fusion(study: Study, name: str) -> bool:
 
 OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
-    "sequential tuning": lambda study, name: METHODS[study.row(name).method].by_source,
+    "sequential tuning": lambda study, name: TRAITS[study.row(name).method].by_source,
     "one adapter": lambda study, name: study.row(name).method == "adapter",
     "the best row without fusion": lambda study, name: True,
 }

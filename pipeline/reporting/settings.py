@@ -11,7 +11,7 @@ from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_in_effect
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 
 # Known from the row's name or shown in the main table.
 _LEFT_OUT = {"trainable", "epochs", "min_steps"}
@@ -19,7 +19,7 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    trained = [row for row in runs.rows if not METHODS[runs.study.row(row).method].is_ensemble]
+    trained = [row for row in runs.rows if not TRAITS[runs.study.row(row).method].is_ensemble]
     groups = {row: [(scored, _recipe(scored)) for scored in runs.all(row)] for row in trained if runs.all(row)}
     recipes = [recipe for group in groups.values() for _, recipe in group]
     usual = Recipe().flat().items()

@@ -9,7 +9,7 @@ from pipeline.records.ledger import Kind, RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.process_group import process_count
 
@@ -94,8 +94,8 @@ def _joint_problems(parts: Sequence[Part[Task]]) -> Iterator[str]:
     for name in sorted(set(names)):
         if names.count(name) > 1:
             yield f"task '{name}' is named more than once"
-    for trainable in sorted({recipe.trainable for recipe in recipes} - set(METHODS["multitask"].trains)):
-        allowed = ", ".join(f"'{name}'" for name in METHODS["multitask"].trains)
+    for trainable in sorted({recipe.trainable for recipe in recipes} - set(TRAITS["multitask"].trains)):
+        allowed = ", ".join(f"'{name}'" for name in TRAITS["multitask"].trains)
         yield f"joint training cannot have trainable = '{trainable}': use one of {allowed}"
     for counted in sorted({recipe.joint.epoch_of for recipe in recipes if recipe.joint.epoch_of is not None}):
         if counted not in names:

@@ -28,7 +28,7 @@ from pipeline.records.store import Artifact, Store
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.rows import ScoredOn, Scoring
+from pipeline.settings.rows import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import announce
@@ -59,7 +59,7 @@ class Workspace:
     dev_limit: int | None = None
     """Choose by so many rows of each task, and score as many, the same for every run; part of a run's data. Rows that
     are held out of train are all scored."""
-    scoring: Scoring = field(default_factory=Scoring)
+    scoring: ScoredRows = field(default_factory=ScoredRows)
     """Which are the validation and the test rows; part of a run's data."""
     more_data: tuple[Path, ...] = ()
     held_out: tuple[str, ...] = ()

@@ -27,7 +27,7 @@ MergeRule = Literal["none", "mean", "ties"]
 AdapterKind = Literal["houlsby", "pfeiffer", "pal", "prefix", "prefix-tuning", "lora", "ia3", "bitfit", "unipelt"]
 
 
-class Part(BaseModel):
+class RecipePart(BaseModel):
     """Settings that have an effect together. A part that has none is at its defaults, as if it was never written."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -36,7 +36,7 @@ class Part(BaseModel):
     """The flat names of keys, where they are not the keys themselves; None: every one is ``<part>_<key>``."""
 
 
-class AdapterSettings(Part):
+class AdapterSettings(RecipePart):
     flags = {"kind": "adapter"}
 
     kind: AdapterKind = Field("houlsby", description="a task's modules: bottlenecks, PAL, prefixes of two kinds, ...")
@@ -45,14 +45,14 @@ class AdapterSettings(Part):
     )
 
 
-class Bottleneck(Part):
+class Bottleneck(RecipePart):
     flags = {"width": "bottleneck"}
 
     width: Width = Field(64, ge=1, description="adapter width m")
     train_layernorm: bool = Field(False, description="train the LayerNorms with the adapter (Houlsby et al. 2019)")
 
 
-class Pal(Part):
+class Pal(RecipePart):
     model_config = ConfigDict(validate_default=True)
 
     size: Width = Field(204, ge=1, description="width s of a projected attention layer")
@@ -67,15 +67,15 @@ class Pal(Part):
         return heads
 
 
-class Prefix(Part):
+class Prefix(RecipePart):
     length: Tokens = Field(10, ge=1, description="vectors that a prefix puts before each layer's input")
 
 
-class Lora(Part):
+class Lora(RecipePart):
     rank: Width = Field(8, ge=1, description="rank r of what LoRA adds to query and value")
 
 
-class Unipelt(Part):
+class Unipelt(RecipePart):
     bottleneck: Width = Field(48, ge=1, description="width m of its bottlenecks")
     prefix: Tokens = Field(10, ge=1, description="length of its prefixes")
     rank: Width = Field(8, ge=1, description="rank r of its LoRA")
@@ -98,7 +98,7 @@ BOTTLENECKS = frozenset(kind for kind, part in ADAPTER_KINDS.items() if part == 
 """The kinds that fusion can mix."""
 
 
-class Merge(Part):
+class Merge(RecipePart):
     """Of an adapter that is merged from those of its target and of other tasks: a row of method ``merge``."""
 
     flags = {"rule": "merge", "density": "ties_density", "scale": "ties_scale", "train": "train_merged"}
@@ -109,7 +109,7 @@ class Merge(Part):
     train: bool = Field(False, description="train the merged adapter and its head further")
 
 
-class Fusion(Part):
+class Fusion(RecipePart):
     flags = {"form": "fusion", "implementation": "fusion_impl", "best": "best_sources"}
 
     form: FusionForm = Field(
@@ -124,7 +124,7 @@ class Fusion(Part):
     )
 
 
-class Anchor(Part):
+class Anchor(RecipePart):
     """Of an anchored fusion."""
 
     flags = {"score": "anchor", "rank": "fusion_rank"}
@@ -133,7 +133,7 @@ class Anchor(Part):
     rank: Width = Field(16, ge=1, description="rank of Q, K and V - I")
 
 
-class Gated(Part):
+class Gated(RecipePart):
     """Of a gated fusion."""
 
     flags = {"gate": "gate", "rank": "gate_rank", "start": "gate_start", "shared": "gate_shared", "own": "own_adapter"}
@@ -178,7 +178,7 @@ def gates_text(gates: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {gate:.2g}" for name, gate in gates.items())
 
 
-class Standard(Part):
+class Standard(RecipePart):
     """Of a standard fusion."""
 
     flags = {"regularization": "fusion_regularization"}
@@ -186,7 +186,7 @@ class Standard(Part):
     regularization: Number = Field(0.01, ge=0, description="weight of ||V - I||^2 a fusion site")
 
 
-class Smart(Part):
+class Smart(RecipePart):
     flags = {"weight": "smart", "direction": "smart_direction", "radius": "smart_radius"}
 
     weight: Number = Field(0.0, ge=0, description="lambda of SMART, smoothness against perturbed embeddings; 0 is off")
@@ -194,7 +194,7 @@ class Smart(Part):
     radius: Number = Field(1.0, gt=0, description="largest entry of a token's perturbation")
 
 
-class Pretrained(Part):
+class Pretrained(RecipePart):
     """How the pretrained weights train, where they do."""
 
     flags = {"learning_rate": "backbone_learning_rate"}
@@ -206,7 +206,7 @@ class Pretrained(Part):
     second_encoder: SecondEncoder = Field("none", description="another encoder beside it, frozen or tuned too")
 
 
-class Pairs(Part):
+class Pairs(RecipePart):
     """Of pairs that are encoded as one input."""
 
     flags = {"order": "pair_order"}
@@ -215,7 +215,7 @@ class Pairs(Part):
     average_orders: bool = Field(False, description="score the mean of both orders")
 
 
-class Joint(Part):
+class Joint(RecipePart):
     """Of training several tasks together."""
 
     flags = {}

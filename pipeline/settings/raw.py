@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pipeline.settings.recipe import Recipe, layered, table
-from pipeline.settings.rows import METHODS, point_text, points
+from pipeline.settings.rows import TRAITS, point_text, points
 from pipeline.system.errors import shortened
 
 Table = dict[str, Any]
@@ -31,7 +31,7 @@ def expand_likes(values: Mapping[str, Any]) -> tuple[Table, dict[str, str], list
     rows = values.get("rows")
     if not isinstance(rows, dict):
         return dict(values), {}, []
-    complete: Table = {method: {"method": method} for method in METHODS}
+    complete: Table = {method: {"method": method} for method in TRAITS}
     bases: Table = {}
     for name, row in rows.items():
         complete[name] = {**complete.get(name, {}), **row} if isinstance(row, dict) else row

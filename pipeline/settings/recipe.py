@@ -22,7 +22,7 @@ from pydantic import (
 from pipeline.data.tasks import PAIR_HEADS, CosineScale, Encoding, HeadKind, Pooling, Truncation
 from pipeline.data.tasks.extra import Extra, extra_table, in_order, parse_extra
 from pipeline.settings import parts
-from pipeline.settings.parts import Count, FusionForm, Number, Part, Tokens
+from pipeline.settings.parts import Count, FusionForm, Number, RecipePart, Tokens
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 
 Trainable = Literal["head", "adapter", "fusion", "full", "full+adapter"]
@@ -53,7 +53,7 @@ def check_seed(seed: int) -> None:
         raise PipelineError(f"seed {seed}: give a whole number from 0 to 2**32 - 1")
 
 
-class Recipe(Part):
+class Recipe(RecipePart):
     """How a model is built and trained. ``None`` means "from the task" or "from ``trainable``" until resolved.
 
     Each part holds what has an effect together. Its keys may also be written flat, named as the flags of the command
@@ -286,10 +286,10 @@ def pairing_problems(encoding: Any, head: Any) -> list[str]:
     return []
 
 
-PARTS: dict[str, type[Part]] = {
+PARTS: dict[str, type[RecipePart]] = {
     name: field.annotation
     for name, field in Recipe.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Part)
+    if isinstance(field.annotation, type) and issubclass(field.annotation, RecipePart)
 }
 FLAGS: dict[str, tuple[str, str]] = {
     f"{name}_{key}" if part.flags is None else part.flags.get(key, key): (name, key)
@@ -308,7 +308,7 @@ def layered(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Raw values of recipes, the later ones over the former; flat keys go into their parts, which merge key by key."""
     whole: dict[str, Any] = {}
     for name, value in chain.from_iterable(layer.items() for layer in layers):
-        if isinstance(value, Part):
+        if isinstance(value, RecipePart):
             value = value.model_dump()
         if name in FLAGS and not (name in PARTS and isinstance(value, Mapping)):
             name, key = FLAGS[name]

@@ -95,7 +95,7 @@ class Traits:
         return self.is_joint or self.by_source or self.is_ensemble
 
 
-METHODS: dict[Method, Traits] = {
+TRAITS: dict[Method, Traits] = {
     "frozen": Traits(("head",), "head only"),
     "full": Traits(("full", "full+adapter"), "full fine-tuning"),
     "sequential": Traits(("full",), "sequential", built_on="full", joins="sequential tuning", by_source=True),
@@ -207,7 +207,7 @@ class Row(BaseModel):
             return "adapter"
         if self.method == "full" and self.of:
             return "frozen"
-        return "full" if self.after else METHODS[self.method].built_on
+        return "full" if self.after else TRAITS[self.method].built_on
 
     @property
     def trials(self) -> list[dict[str, Any]]:
@@ -217,14 +217,14 @@ class Row(BaseModel):
     @property
     def by_source(self) -> bool:
         """Whether it has a run for each source of a target, and not one through several."""
-        return METHODS[self.method].by_source and self.order is None and self.through is None
+        return TRAITS[self.method].by_source and self.order is None and self.through is None
 
     @property
     def joins(self) -> str:
         """What the row does with several tasks, in words; empty: it needs only one."""
         if self.method == "adapter" and self.through:
             return "an adapter that learns tasks in turn"
-        return "a warm-started adapter" if self.method == "adapter" and self.of else METHODS[self.method].joins
+        return "a warm-started adapter" if self.method == "adapter" and self.of else TRAITS[self.method].joins
 
     def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
@@ -238,7 +238,7 @@ class Row(BaseModel):
             yield "through: order says what comes before each task: leave one of the two out"
         if self.method == "ensemble":
             yield from self._member_mistakes(rows)
-        trains = METHODS[self.method].trains
+        trains = TRAITS[self.method].trains
         if self.recipe.get("trainable", trains[0]) not in trains:
             yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
         base = rows.get(self.of or "")
@@ -285,7 +285,7 @@ class Row(BaseModel):
         for key in grid:
             if has_key(own, key):
                 yield f"{key}: the row's recipe has it: leave it out of one of them (tune = {{}} tunes nothing)"
-        base, trains = layered(shared, self.recipe), METHODS[self.method].trains
+        base, trains = layered(shared, self.recipe), TRAITS[self.method].trains
         problems = {problem: None for point in self.trials for problem in Recipe.problems(layered(base, point))}
         yield from (problem for problem in problems if problem not in Recipe.problems(base))
         if not set(map(str, grid.get("trainable", ()))) <= set(trains):
@@ -310,7 +310,7 @@ class Curve(BaseModel):
 ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
 
 
-class Scoring(BaseModel):
+class ScoredRows(BaseModel):
     """Which labelled rows choose, and which are scored.
 
     ``half``: one half of dev chooses and the other is scored. ``test``: dev chooses and the labelled test split is

@@ -12,7 +12,7 @@ from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, rec
 from pipeline.settings.recipe import Recipe, layered, table
 from pipeline.settings.resources import Resources
 from pipeline.settings.rows import (
-    METHODS,
+    TRAITS,
     Curve,
     Grid,
     Method,
@@ -20,7 +20,7 @@ from pipeline.settings.rows import (
     Row,
     RowName,
     Rows,
-    Scoring,
+    ScoredRows,
     TaskName,
     no_repeats,
 )
@@ -63,7 +63,7 @@ class Study(BaseModel):
     dev_limit: Rows | None = Field(
         None, ge=2, description="validation rows, and as many test rows unless these are held out of train"
     )
-    scoring: Scoring = Field(Scoring(), description="which are the validation rows and which the test rows")
+    scoring: ScoredRows = Field(ScoredRows(), description="which are the validation rows and which the test rows")
     recipe: dict[str, Any] = Field({}, description="of every row")
     tasks: dict[TaskName, dict[str, Any]] = Field({}, description="over that recipe, for one task")
     tune: dict[Method, Grid] = Field({}, description="what the rows of a method tune, where they do not say")
@@ -113,7 +113,7 @@ class Study(BaseModel):
 
     def _mistakes(self) -> list[str]:
         """Rows that do not exist, that do not fit each other, or that have nothing to run on."""
-        rows = {name: self.row(name) for name in (*METHODS, *self.rows)}
+        rows = {name: self.row(name) for name in (*TRAITS, *self.rows)}
         known = [name for name in self.methods if name in rows]
         taken_in = (own for name in known for own in rows[name].own if own in rows)
         return [
@@ -137,7 +137,7 @@ class Study(BaseModel):
 
     def _unknown(self, rows: Collection[str]) -> Iterator[str]:
         named = (("methods", self.methods), ("curve.methods", self.curve.methods if self.curve else ()))
-        there, known = ", ".join(METHODS), (*METHODS, *self.rows)
+        there, known = ", ".join(TRAITS), (*TRAITS, *self.rows)
         for key, names in named:
             for name in names:
                 if name not in rows:
@@ -161,7 +161,7 @@ class Study(BaseModel):
 
     def _mistakes_of_all(self, known: Sequence[str]) -> Iterator[str]:
         """Keys of the study that its rows cannot have."""
-        by_source = [name for name in known if METHODS[self.row(name).method].by_source]
+        by_source = [name for name in known if TRAITS[self.row(name).method].by_source]
         if self.reference not in self.methods or self.reference in by_source:
             yield f"reference: '{self.reference}' must be one of the methods, and not sequential"
         for name in known if self.source_seed is not None else ():
@@ -183,7 +183,7 @@ class Study(BaseModel):
         for target in alone:
             if target in self.apart:
                 yield f"apart.{target}: leaves no task that {name} could take knowledge from"
-            elif METHODS[row.method].fuses or row.through:
+            elif TRAITS[row.method].fuses or row.through:
                 key = "through" if row.through else "sources"
                 yield f"rows.{name}.{key}: none for {target}: add one, or leave it out of targets"
 
@@ -217,7 +217,7 @@ class Study(BaseModel):
     def row(self, name: str) -> Row:
         """The row called ``name``, or the method of that name with nothing of its own; title and base filled in."""
         row = self.rows.get(name) or Row.model_validate({"method": name})
-        title = row.title or (METHODS[row.method].title if name == row.method else name)
+        title = row.title or (TRAITS[row.method].title if name == row.method else name)
         tune = self.tune.get(row.method, {}) if row.tune is None else row.tune
         return row.model_copy(update={"title": title, "of": row.of or row.built_on, "tune": tune})
 
@@ -264,9 +264,9 @@ class Study(BaseModel):
         What it is built on otherwise was tuned on other tasks.
         """
         row = self.row(name)
-        if METHODS[row.method].fuses and not self.fuses_own(name, target):
+        if TRAITS[row.method].fuses and not self.fuses_own(name, target):
             return ()
-        if METHODS[row.method].fuses or row.method == "full":
+        if TRAITS[row.method].fuses or row.method == "full":
             return row.own or ((row.of,) if row.of else ())
         return ()
 
@@ -315,7 +315,7 @@ class Study(BaseModel):
 
     def recipe_for(self, row: str, task: str, curve: bool = False, trial: Mapping[str, Any] | None = None) -> Recipe:
         """The recipe of a row on a task, in the main table or on the curve, of one of its trials or of none."""
-        own, trains = self.row(row), METHODS[self.row(row).method].trains
+        own, trains = self.row(row), TRAITS[self.row(row).method].trains
         on_curve = self.curve.recipe if curve and self.curve else {}
         values = layered(
             self.recipe, self.tasks.get(task, {}), own.recipe, own.tasks.get(task, {}), on_curve, trial or {}

@@ -88,7 +88,7 @@ def fit(
     """
     reset_peak_memory()
     interrupts = DeferredInterrupts()
-    scoring = _Scoring(evaluate, companions, interrupts, alone=accelerator.num_processes == 1)
+    scoring = _DevScores(evaluate, companions, interrupts, alone=accelerator.num_processes == 1)
     if not trainable(model):
         if not recipe.score_start:
             raise PipelineError(f"{title}: nothing is trainable with trainable = '{recipe.trainable}' and this head")
@@ -124,7 +124,7 @@ class _Training:
     recipe: Recipe
     data: TrainingData
     steps: _Steps
-    scoring: _Scoring
+    scoring: _DevScores
     companions: Sequence[Companion]
     state: Resumption
     interrupts: DeferredInterrupts
@@ -200,7 +200,7 @@ class _Training:
             self.interrupts.end()
 
 
-class _Scoring:
+class _DevScores:
     """Takes the dev scores of a model; only a process ``alone`` may be interrupted meanwhile."""
 
     def __init__(

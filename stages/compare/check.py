@@ -13,7 +13,7 @@ from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, 
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
 from stages.compare.plan import Job, in_order, jobs_of, plan
@@ -116,7 +116,7 @@ def _name_of(alias: str, workspace: Workspace) -> str:
 
 
 def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
-    if METHODS[job.kind].is_ensemble:  # its members are checked
+    if TRAITS[job.kind].is_ensemble:  # its members are checked
         return
     parts = job.parts_in(workspace)
     for part in parts:

@@ -19,7 +19,7 @@ from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
@@ -40,7 +40,7 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
     tasks = [workspace.task(name) for name in targets]
     for name, cosines in runs.items():
         record = on_main_process(partial(workspace.ledger.find, name))
-        if record is None or METHODS[record.kind].answers_for_several:
+        if record is None or TRAITS[record.kind].answers_for_several:
             continue
         try:
             scores = _missing_scores(record, tasks, cosines, workspace)

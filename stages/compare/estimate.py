@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.records.ledger import Kind, RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError
 from pipeline.training.terms import extra_passes
 from stages.compare.plan import Job
@@ -92,7 +92,7 @@ class Estimate:
 
     def seconds(self, job: Job) -> float | None:
         """The time of one job, or None where no run of its method has finished on its backbone."""
-        if METHODS[job.kind].is_ensemble:
+        if TRAITS[job.kind].is_ensemble:
             return 0.0
         weights, tasks = self._weights(job), frozenset(part.task for part in job.parts)
         known = [key for key in ((weights, job.kind, tasks), (weights, job.kind, None)) if key in self._spent]

@@ -22,7 +22,7 @@ from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.training.memory import free_host_bytes
@@ -74,7 +74,7 @@ class Known:
         keep_weights = job in self.kept
         if job.trials:
             job = self.best_trial(job)
-        traits, workspace = METHODS[job.kind], self.workspace.on(job.backbone)
+        traits, workspace = TRAITS[job.kind], self.workspace.on(job.backbone)
         sources = [self.get(need) for need in job.needs]
         if traits.is_ensemble:
             return EnsembleRun(workspace.task(job.task), sources, job.rule, job.most, job.seed, workspace)
@@ -164,7 +164,7 @@ class Jobs:
     def __init__(self, jobs: Sequence[Job], workspace: Workspace, estimate: Estimate, kept: Set[Job]) -> None:
         self.jobs, self.workspace, self.estimate = jobs, workspace, estimate
         self._wanted = kept | {trial for job in kept for trial in job.trials}
-        continued = (job for job in jobs if not METHODS[job.kind].takes_adapters)
+        continued = (job for job in jobs if not TRAITS[job.kind].takes_adapters)
         built_on = {need for job in continued for need in job.takes_models_of}
         # The best trial is the run of its job, which must not be trained again to have its weights.
         self._known = Known(workspace, self._wanted | built_on | {trial for job in built_on for trial in job.trials})
@@ -260,7 +260,7 @@ class Jobs:
         if self._known.failed(job):
             self._try(job)
             return True
-        if METHODS[job.kind].is_ensemble:
+        if TRAITS[job.kind].is_ensemble:
             self._try(job)  # a moment
         elif job.is_choice and (best := self._known.best_trial(job)) in self._known.outcomes:
             self._known.outcomes[job] = self._known.outcomes[best]

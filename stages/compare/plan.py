@@ -12,7 +12,7 @@ from pipeline.records.ledger import Kind
 from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import METHODS, Row, point_text
+from pipeline.settings.rows import TRAITS, Row, point_text
 from pipeline.settings.study import Study
 
 
@@ -77,18 +77,18 @@ class Job:
 
     @property
     def title(self) -> str:
-        source = f" from {self.needs[0].task}" if METHODS[self.kind].by_source or self.in_turn else ""
+        source = f" from {self.needs[0].task}" if TRAITS[self.kind].by_source or self.in_turn else ""
         return f"{self.row}{f' ({self.tuned})' if self.tuned else ''} {self.task}{source} seed {self.seed}"
 
     @property
     def is_choice(self) -> bool:
         """Whether one of its trials is its run, or it joins other runs, so that it trains nothing itself."""
-        return METHODS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
+        return TRAITS[self.kind].is_ensemble or any(trial.seed == self.seed for trial in self.trials)
 
     @property
     def takes_models_of(self) -> tuple[Job, ...]:
         """The jobs whose models it starts from or takes in; of the others that it names their scores are enough."""
-        return () if METHODS[self.kind].is_ensemble else self.needs
+        return () if TRAITS[self.kind].is_ensemble else self.needs
 
     def with_best(self, dev: Mapping[Job, float]) -> Job:
         """The job with the recipes of its best trial by the ``dev`` scores of those that finished, of equal ones the
@@ -188,7 +188,7 @@ class _Planner:
         return self.study.row(self.name)
 
     def job(self) -> Job:
-        row, traits = self.row, METHODS[self.row.method]
+        row, traits = self.row, TRAITS[self.row.method]
         if traits.is_ensemble:
             return self._ensemble()
         if traits.by_source:
@@ -277,7 +277,7 @@ class _Planner:
     def _part(self, name: str, task: str, trial: Mapping[str, Any]) -> Part[str]:
         study, is_own, rows = self.study, task == self.target, self.cell.rows
         # A source is trained as in the main table, whichever point of the curve it serves.
-        on_curve = rows is not None and (is_own or METHODS[self.row.method].is_joint)
+        on_curve = rows is not None and (is_own or TRAITS[self.row.method].is_joint)
         recipe = study.recipe_for(name, task, on_curve, trial)
         return Part(task, recipe, (rows or study.rows_of_target) if is_own else study.limit)
 

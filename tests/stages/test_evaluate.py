@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.cli.app import main
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import Scoring
+from pipeline.settings.rows import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract
@@ -42,7 +42,7 @@ def test_dev_chose_the_model_and_new_rows_did_not(workspace, quick, films) -> No
 def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untyped-def]
     scoring, workspace, quick, data_folder, tmp_path
 ) -> None:
-    place = dataclasses.replace(workspace, data=tmp_path / "data", scoring=Scoring(rows=scoring))
+    place = dataclasses.replace(workspace, data=tmp_path / "data", scoring=ScoredRows(rows=scoring))
     (tmp_path / "data/films").mkdir(parents=True)
     for file in (data_folder / "films").iterdir():
         text = file.read_text()
@@ -52,7 +52,7 @@ def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untype
         (tmp_path / "data/films" / file.name).write_text(text)
     record = extract("films", quick("adapter"), place, seed=0, limit=40)
     assert record.own.test is not None
-    plain = dataclasses.replace(place, scoring=Scoring())
+    plain = dataclasses.replace(place, scoring=ScoredRows())
     found = evaluate("films", plain, using=record.run)
     assert (found.trained_on, found.chosen_on) == (0, 20 if scoring == "half" else 0)
     own = evaluate("films", plain, using=record.run, input_file=tmp_path / "data/films/train.csv")

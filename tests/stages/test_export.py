@@ -23,7 +23,7 @@ from pipeline.exporting.card import Written
 from pipeline.exporting.trained import Trained
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Scoring
+from pipeline.settings.rows import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.export import export
 from stages.extract import extract
@@ -117,7 +117,7 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
 def test_a_run_that_was_scored_on_other_rows_says_so(
     workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    halved = dataclasses.replace(workspace, scoring=Scoring(rows="half"))
+    halved = dataclasses.replace(workspace, scoring=ScoredRows(rows="half"))
     record = extract("films", quick("adapter", epochs=1), halved, seed=1)
     export("films", tmp_path / "films", halved, adapterhub, format="adapterhub")
     text = (tmp_path / "films" / "README.md").read_text()

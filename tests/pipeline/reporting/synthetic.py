@@ -12,7 +12,7 @@ import pandas as pd
 from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import accuracy, pearson
 
@@ -110,7 +110,7 @@ class Synthetic:
                 task: {"meaning": {"classes": [] if task in SCORED else CLASSES}} for task in (target, *(others or {}))
             },
         }
-        recipe = changes.pop("recipe", Recipe(trainable=METHODS[method].trains[0], epochs=4))
+        recipe = changes.pop("recipe", Recipe(trainable=TRAITS[method].trains[0], epochs=4))
         own = TaskScore(
             metric=metric_of(target), dev=dev, rows=len(predictions), recipe=recipe, train_rows=rows or 1000
         )

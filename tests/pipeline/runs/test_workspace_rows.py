@@ -14,7 +14,7 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Scoring
+from pipeline.settings.rows import ScoredRows
 from pipeline.system.errors import PipelineError
 from tests.nano import save_backbone, write_tasks
 
@@ -56,41 +56,44 @@ def test_by_default_dev_chooses_and_is_scored_as_it_always_was(place: Workspace)
 
 
 def test_the_halves_of_dev_are_dev_whatever_the_limit_and_the_seed(place: Workspace) -> None:
-    plain, halved = read(place), read(place, scoring=Scoring(rows="half"))
+    plain, halved = read(place), read(place, scoring=ScoredRows(rows="half"))
     assert sorted(texts(halved.dev) + texts(halved.test)) == sorted(texts(plain.dev))
     assert (len(halved.dev), halved.fingerprint["train"]) == (20, plain.fingerprint["train"])
     assert halved.fingerprint.keys() == {"train", "dev", "test"}
     for limit, seed in ((None, 1), (20, 1), (20, 2)):
-        other = read(place, limit=limit, seed=seed, scoring=Scoring(rows="half"))
+        other = read(place, limit=limit, seed=seed, scoring=ScoredRows(rows="half"))
         assert texts(other.test) == texts(halved.test)
         assert other.fingerprint["test"] == halved.fingerprint["test"]
-    moved = read(place, scoring=Scoring(rows="half", seed=1))
+    moved = read(place, scoring=ScoredRows(rows="half", seed=1))
     assert texts(moved.test) != texts(halved.test)
 
 
 def test_a_test_split_is_scored_and_all_of_dev_chooses(place: Workspace) -> None:
-    plain, tested = read(place), read(place, scoring=Scoring(rows="test"))
+    plain, tested = read(place), read(place, scoring=ScoredRows(rows="test"))
     assert texts(tested.test) == [f"films test {number}" for number in range(30)]
     assert tested.fingerprint["dev"] == plain.fingerprint["dev"]
     assert (tested.dev_in_train, tested.test_in_train) == (1, 1)
     with pytest.raises(PipelineError, match="split 'test' is missing"):
-        read(place, "meals", scoring=Scoring(rows="test"))
-    assert read(place, "meals", scoring=Scoring(rows="test", tasks={"meals": "dev"})).test is None
+        read(place, "meals", scoring=ScoredRows(rows="test"))
+    assert read(place, "meals", scoring=ScoredRows(rows="test", tasks={"meals": "dev"})).test is None
 
 
 def test_a_source_without_a_test_split_is_scored_on_dev_unless_test_was_asked_of_it(place: Workspace) -> None:
-    tested = Scoring(rows="test")
-    of_target = Scoring(rows="test", tasks={"meals": "dev"})
+    tested = ScoredRows(rows="test")
+    of_target = ScoredRows(rows="test", tasks={"meals": "dev"})
     assert read(place, scoring=of_target, held_out=("meals",)).test is not None  # a source that has one
     assert read(place, "meals", scoring=tested, held_out=("films",)).test is None
-    for held_out, asked in ((("films", "meals"), tested), (("films",), Scoring(rows="test", tasks={"meals": "test"}))):
+    for held_out, asked in (
+        (("films", "meals"), tested),
+        (("films",), ScoredRows(rows="test", tasks={"meals": "test"})),
+    ):
         with pytest.raises(PipelineError, match="split 'test' is missing"):
             read(place, "meals", scoring=asked, held_out=held_out)
 
 
 def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace) -> None:
     plain = read(place)
-    scoring = Scoring(rows="held-out", size=20)
+    scoring = ScoredRows(rows="held-out", size=20)
     found = read(place, scoring=scoring)
     assert found.fingerprint["dev"] == plain.fingerprint["dev"]
     shared = {"films dev 7"}  # of train, in dev too: it would have chosen
@@ -100,8 +103,8 @@ def test_held_out_rows_are_train_less_what_the_target_trains_on(place: Workspace
     assert not shared & set(texts(found.test))
     for limit, seed in ((20, 1), (20, 2)):
         assert texts(read(place, limit=limit, seed=seed, scoring=scoring).test) == texts(found.test)
-    assert texts(read(place, scoring=Scoring(rows="held-out", size=20, seed=1)).test) != texts(found.test)
-    assert len(texts(read(place, scoring=Scoring(rows="held-out")).train)) == 30  # at most half is held out
+    assert texts(read(place, scoring=ScoredRows(rows="held-out", size=20, seed=1)).test) != texts(found.test)
+    assert len(texts(read(place, scoring=ScoredRows(rows="held-out")).train)) == 30  # at most half is held out
 
 
 def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None:
@@ -109,32 +112,32 @@ def test_rows_that_all_stand_in_dev_cannot_be_held_out(place: Workspace) -> None
     films = place.data / "films"
     pd.read_csv(films / "train.csv").to_csv(films / "dev.csv", index=False)
     with pytest.raises(PipelineError, match="30 of 30 training rows to be held out stand in dev too"):
-        read(place, scoring=Scoring(rows="held-out"))
+        read(place, scoring=ScoredRows(rows="held-out"))
 
 
 def test_a_source_does_without_the_rows_that_a_target_holds_out(place: Workspace) -> None:
     assert place.data is not None
     train = pd.read_csv(place.data / "films" / "train.csv")
     train.to_csv(place.data / "meals" / "train.csv", index=False)
-    changes: dict[str, Any] = {"scoring": Scoring(rows="held-out", tasks={"meals": "dev"}), "held_out": ("films",)}
+    changes: dict[str, Any] = {"scoring": ScoredRows(rows="held-out", tasks={"meals": "dev"}), "held_out": ("films",)}
     target, source = read(place, **changes), read(place, "meals", **changes)
     assert set(texts(source.train)) == set(texts(target.train)) - set(texts(target.dev))
 
 
 def test_few_rows_give_some_of_theirs_to_choose_by(place: Workspace) -> None:
     plain = read(place, limit=20, seed=3)
-    found = read(place, limit=20, seed=3, scoring=Scoring(rows="train"))
+    found = read(place, limit=20, seed=3, scoring=ScoredRows(rows="train"))
     assert (len(found.train), len(found.dev)) == (16, 4)
     assert sorted(texts(found.train) + texts(found.dev)) == sorted(texts(plain.train))
     assert texts(found.test) == texts(plain.dev)
     assert set(found.dev["label"]) == {0, 1}
-    few = read(place, limit=4, seed=3, scoring=Scoring(rows="train", share=0.1))
+    few = read(place, limit=4, seed=3, scoring=ScoredRows(rows="train", share=0.1))
     assert (set(few.dev["label"]), set(few.train["label"])) == ({0, 1}, {0, 1})
 
 
 @pytest.mark.parametrize("scoring", ["half", "test", "train"])
 def test_no_row_that_chooses_or_scores_is_trained_on_for_another_task(place: Workspace, scoring: Any) -> None:
-    changes = {"scoring": Scoring(rows=scoring, tasks={"meals": "dev"}), "held_out": ("films",)}
+    changes = {"scoring": ScoredRows(rows=scoring, tasks={"meals": "dev"}), "held_out": ("films",)}
     target, source = read(place, **changes), read(place, "meals", **changes)
     assert source.dropped == {"films": 4 if scoring == "test" else 3}
     for part in (target.dev, target.test) if scoring != "train" else (target.test,):
@@ -144,7 +147,7 @@ def test_no_row_that_chooses_or_scores_is_trained_on_for_another_task(place: Wor
 
 @pytest.mark.parametrize(("scoring", "dropped"), [("dev", 1), ("half", 1), ("test", 2), ("train", 1)])
 def test_overlap_is_dropped_with_all_rows_that_choose_or_score(place: Workspace, scoring: Any, dropped: int) -> None:
-    found = read(place, drop_overlap=True, scoring=Scoring(rows=scoring))
+    found = read(place, drop_overlap=True, scoring=ScoredRows(rows=scoring))
     assert found.dropped == {"films": dropped}
     assert (found.dev_in_train, found.test_in_train) == (0, 0)
 
@@ -152,7 +155,7 @@ def test_overlap_is_dropped_with_all_rows_that_choose_or_score(place: Workspace,
 def test_dev_limit_bounds_rows_of_both_kinds(place: Workspace) -> None:
     sizes = {}
     for scoring in ("dev", "half", "test", "held-out", "train"):
-        found = read(place, dev_limit=8, scoring=Scoring(rows=scoring))  # type: ignore[arg-type]
+        found = read(place, dev_limit=8, scoring=ScoredRows(rows=scoring))  # type: ignore[arg-type]
         sizes[scoring] = (len(found.dev), len(found.scored))
     assert sizes == {"dev": (8, 8), "half": (8, 8), "test": (8, 8), "held-out": (8, 30), "train": (12, 8)}
 

@@ -9,7 +9,7 @@ import stages
 from pipeline.data.tasks import built_in_tasks
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.rows import METHODS
+from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study, read_study, study_names
 from pipeline.system.errors import PipelineError
 from stages.demo_tasks import TASKS as DEMO_TASKS
@@ -40,7 +40,7 @@ def test_a_shipped_study_parses_with_all_its_recipes(name: str) -> None:
         for task in study.all_tasks:
             for curve in (False, True):
                 method = study.row(row).method
-                assert study.recipe_for(row, task, curve).trainable in METHODS[method].trains
+                assert study.recipe_for(row, task, curve).trainable in TRAITS[method].trains
 
 
 @pytest.mark.parametrize("name", sorted({*SHIPPED} - {"demo", "control"}))
