@@ -280,7 +280,11 @@ def load(
     name, run, root = parse_model(target, store)
     named = "" if backbone is None else str(backbone)
     workspace = Workspace(named, None if data is None else Path(data), root, Path(reports))
-    trained = find_run(run, name, workspace.store, workspace.ledger) if run else best_model(name, using, workspace)
+    trained: Artifact | RunRecord
+    if run:
+        trained = find_run(run, name, workspace.store, workspace.ledger)
+    else:
+        trained = best_model(name, using, workspace, None if data is None else workspace.task(name))
     return _open(trained, name, on_own_backbone(workspace, trained), place)
 
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.data.tasks import Task, built_in_tasks, is_name
-from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Store
+from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, make_all, shortened
+from pipeline.system.process import is_main_process
 from pipeline.system.reading import present
 
 if TYPE_CHECKING:  # they load pandas or torch
@@ -59,19 +60,19 @@ def check_models(target: str, using: str, find: Callable[[str], Task], store: Pa
     if using.startswith(ENSEMBLE):
         ensemble_of(using, tasks[0], reports)
     else:
-        make_all(f"--target {target}", tasks, lambda task: find_model(task.name, using, store, reports))
+        make_all(f"--target {target}", tasks, lambda task: find_model(task, using, store, reports))
 
 
-def find_model(task: str, using: str, store: Path, reports: Path) -> Artifact | RunRecord:
+def find_model(task: Task, using: str, store: Path, reports: Path) -> Artifact | RunRecord:
     """What ``using`` means where any backbone will do; raises as :func:`find_run` and :func:`kept_for`."""
     with silent_unless_refused():
         if using in KINDS:
-            best = best_of(kept_for(task, using, Store(store)), using)
+            best = best_of(trained_as(task, kept_for(task.name, using, Store(store))), using)
             assert best is not None
             return best
         from pipeline.records.ledger import Ledger
 
-        return find_run(using, task, Store(store), Ledger(reports))
+        return find_run(using, task.name, Store(store), Ledger(reports))
 
 
 @contextmanager
@@ -141,7 +142,7 @@ def target_of(task: Task, using: str, workspace: Workspace, drop_layers: tuple[i
     Where the workspace names no backbone, it is on the model's own.
     """
     if using in KINDS:
-        trained: Artifact | RunRecord = best_model(task.name, using, workspace)
+        trained: Artifact | RunRecord = best_model(task.name, using, workspace, task)
     else:
         trained = find_run(using, task.name, workspace.store, workspace.ledger)
     if drop_layers and not isinstance(trained, Artifact):
@@ -187,11 +188,14 @@ def find_run(run: str, task: str, store: Store, ledger: Ledger) -> Artifact | Ru
     return trained
 
 
-def best_model(task: str, using: str, workspace: Workspace) -> Artifact:
+def best_model(task: str, using: str, workspace: Workspace, defined: Task | None = None) -> Artifact:
     """The artifact of ``task`` with the best dev score, for the workspace's backbone; for any where it names none.
+
+    A note names the best of those whose scores are of other dev rows: the two cannot be compared.
 
     Args:
         using: one of :data:`KINDS`.
+        defined: the task as it is now: what was trained for other classes counts only where nothing else is there.
 
     Raises:
         PipelineError: the store has none of that kind and task, or none whose backbone and adapters are at hand.
@@ -199,8 +203,13 @@ def best_model(task: str, using: str, workspace: Workspace) -> Artifact:
     store, named = workspace.store, workspace.backbone_name
     kept = kept_for(task, using, store)
     weights = workspace.backbone.weights_hash if named else None
-    if (best := best_artifact(task, using, store, weights)) is not None:
-        return best
+    usable = [each for each in usable_artifacts(store.artifacts(), weights) if each.manifest.task == task]
+    usable = usable if defined is None else trained_as(defined, usable)
+    if (best := best_of(usable, using)) is not None:
+        other = best_of([each for each in usable if has_other_dev(each.manifest, best.manifest)], using)
+        if other is not None and is_main_process():
+            print(f"note: {_other_dev_note(best.manifest, other.manifest)}", file=sys.stderr)
+        return store.current(best)
     where = _none_of(task, using, store)
     if all(weights not in (None, artifact.manifest.backbone_weights) for artifact in kept):
         backbones = ", ".join(sorted({artifact.manifest.backbone for artifact in kept}))
@@ -230,16 +239,35 @@ def _none_of(task: str, using: str, store: Store) -> str:
     return f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
 
 
-def best_artifact(task: str, using: str, store: Store, backbone_weights: str | None = None) -> Artifact | None:
-    """The artifact of ``task`` with the best dev score whose adapters are all in the store; None if there is none.
+def trained_as(task: Task, artifacts: Sequence[Artifact]) -> Sequence[Artifact]:
+    """Those of a task's ``artifacts`` that were trained for its present classes or range, metric and number of texts.
 
-    Args:
-        using: one of :data:`KINDS`.
-        backbone_weights: the hash of the backbone that it must be for; None: it may be for any.
+    All of them where none was: whatever restores one then says what has changed.
     """
-    usable = usable_artifacts(store.artifacts(), backbone_weights)
-    best = best_of([artifact for artifact in usable if artifact.manifest.task == task], using)
-    return None if best is None else store.current(best)
+    own = (task.meaning, task.is_pair)
+    return [each for each in artifacts if (each.manifest.meaning, each.manifest.pair) == own] or artifacts
+
+
+def has_other_dev(one: Manifest, other: Manifest) -> bool:
+    """Whether two scores on whole dev splits are known to be of different rows, so that neither is the higher."""
+    if one.part_of_dev or other.part_of_dev:  # which best_of ranks below those of a whole dev split
+        return False
+    if one.dev_rows is None or other.dev_rows is None:
+        return False
+    if one.dev_fingerprint is None or other.dev_fingerprint is None:
+        return one.dev_rows != other.dev_rows
+    return one.dev_fingerprint != other.dev_fingerprint
+
+
+def _other_dev_note(used: Manifest, other: Manifest) -> str:
+    first, second = (
+        f"{each.kind} {each.run} (dev {each.metric} {each.dev:.4f} on {each.dev_rows or 0:,} rows)"
+        for each in (used, other)
+    )
+    return (
+        f"{used.task}: {first} is used. {second} was scored on other dev rows, so the two cannot be compared:"
+        f" --using {other.run} takes that one"
+    )
 
 
 def usable_artifacts(artifacts: Sequence[Artifact], backbone_weights: str | None) -> list[Artifact]:

@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from pipeline.data.canonical import fingerprint
 from pipeline.data.tasks import Task
 from pipeline.methods.attention import source_shares
 from pipeline.methods.fusion import members_of, prune_fusion
@@ -88,6 +89,7 @@ def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, ident
         "run": run,
         "dev": score.dev,
         "dev_rows": len(rows),
+        "dev_fingerprint": fingerprint(rows),
         "part_of_dev": workspace.chooses_by_part(task, rows),
         "sources": sources,
         "pruned_from": manifest.run,

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.data.tasks import Task
 from pipeline.exporting.trained import SCRIPT, Texts, Trained
 from pipeline.system.errors import PipelineError
 
 TOLERANCE = 1e-4
-"""The largest difference of any output that rounding in fp32 explains."""
+"""The largest difference that rounding in fp32 explains: of an output or probability, or of a score in its unit."""
 
 Answers = Mapping[str, np.ndarray]
 """``outputs`` of the head (B, k), and ``probabilities`` (B, C) or ``scores`` (B,)."""
@@ -24,7 +25,7 @@ class Agreement:
     rows: int
     batches: int
     difference: float
-    """The largest of any output, probability or score."""
+    """The largest of any output or probability, or of any score in units of :func:`score_unit`."""
     agree: float | None
     """Share of rows with the same class; None for scores."""
 
@@ -44,12 +45,29 @@ def compare(trained: Trained, expected: Answers, folder: Path, texts: Texts) -> 
     answer, batches = script_of(folder), list(_batches(len(texts)))
     parts = [answer([*texts][batch]) for batch in batches]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    difference = max(float(np.abs(values - expected[name]).max()) for name, values in outputs.items())
+    units = {"scores": score_unit(trained.task), "outputs": _output_unit(trained)}
+    difference = max(
+        float(np.abs(values - expected[name]).max()) / units.get(name, 1.0) for name, values in outputs.items()
+    )
     agree = None
     if trained.answer == "probabilities":
         same = outputs[trained.answer].argmax(axis=-1) == expected[trained.answer].argmax(axis=-1)
         agree = float(same.mean())
     return Agreement(len(texts), len(batches), difference, agree)
+
+
+def score_unit(task: Task) -> float:
+    """What an output of 1 adds to a score, at least 1; more where the scores themselves are too large for fp32.
+
+    A score of 5,000 has steps of 0.0005 in fp32.
+    """
+    low, high = task.range or (-1.0, 1.0)
+    return max(1.0, (high - low) / 2, max(abs(low), abs(high)) / 1000)
+
+
+def _output_unit(trained: Trained) -> float:
+    is_score = trained.task.kind == "score" and trained.recipe.score_loss == "raw" and trained.recipe.head != "cosine"
+    return score_unit(trained.task) if is_score else 1.0
 
 
 def check(agreement: Agreement, folder: Path) -> None:

@@ -60,6 +60,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     metric: Metric
     dev: float
     dev_rows: int | None = Field(None, description="how many rows dev is a score of; absent from older manifests")
+    dev_fingerprint: str | None = Field(None, description="fingerprint of these rows; absent from older manifests")
     part_of_dev: bool = Field(False, description="whether these are a part of the dev split, or rows cut from train")
     backbone: str
     backbone_weights: str = Field(description="sha256 over the backbone's tensors")

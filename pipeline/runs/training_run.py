@@ -322,6 +322,7 @@ class TrainingRun:
             metric=task.metric,
             dev=dev,
             dev_rows=len(rows),
+            dev_fingerprint=self.data[task.name].fingerprint["dev"],
             part_of_dev=self.workspace.chooses_by_part(task, rows),
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,

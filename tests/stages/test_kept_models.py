@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.data.tasks import find_task
 from pipeline.records.store import MANIFEST, Artifact, Store
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
-from stages.kept_models import best_of, find_model
+from stages.kept_models import best_model, best_of, find_model
 from tests.pipeline.records.artifacts import SST, STS, manifest, save
 
 
@@ -65,11 +67,53 @@ def test_an_early_look_leaves_warnings_to_the_command_unless_it_refuses(
     store = Store(tmp_path / "store")
     save(store, SST)
     (save(store, STS, "sts").folder / MANIFEST).write_text("{")
-    assert find_model("sst", using, store.root, tmp_path / "reports") == store.find(SST)
+    assert find_model(find_task("sst"), using, store.root, tmp_path / "reports") == store.find(SST)
     assert capsys.readouterr() == ("", "")
     with pytest.raises(PipelineError, match="no model of 'sts' in .*: there are those of sst"):
-        find_model("sts", "auto", store.root, tmp_path / "reports")
+        find_model(find_task("sts"), "auto", store.root, tmp_path / "reports")
     assert capsys.readouterr().err.startswith("warning: left out: ")
+
+
+@pytest.mark.parametrize(
+    ("other", "is_told"),
+    [
+        ({"dev_rows": 500, "dev_fingerprint": "b"}, True),
+        ({"dev_rows": 50, "dev_fingerprint": "b"}, True),
+        ({"dev_rows": 500}, True),  # older manifests have the number alone
+        ({"dev_rows": 50}, False),
+        ({"dev_rows": 50, "dev_fingerprint": "a"}, False),
+        ({"dev_rows": 25, "dev_fingerprint": "b", "part_of_dev": True}, False),
+        ({}, False),
+    ],
+    ids=str,
+)
+def test_a_model_that_was_scored_on_other_dev_rows_is_named(
+    other: dict[str, Any], is_told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither score is the higher: the one of a new model may be lower because its dev split is harder."""
+    store, task = Store(tmp_path / "store"), find_task("sst")
+    kept = save(store, SST, dev=0.91, dev_rows=50, dev_fingerprint="a")
+    newer = save(store, STS, dev=0.89, **other)
+    workspace = Workspace("", None, store.root, tmp_path / "reports")
+    assert best_model("sst", "auto", workspace, task) == kept
+    note = (
+        f"note: sst: adapter {kept.manifest.run} (dev accuracy 0.9100 on 50 rows) is used. adapter {newer.manifest.run}"
+        f" (dev accuracy 0.8900 on {newer.manifest.dev_rows} rows) was scored on other dev rows, so the two cannot be"
+        f" compared: --using {newer.manifest.run} takes that one\n"
+    )
+    assert capsys.readouterr().err == (note if is_told else "")
+
+
+def test_a_model_of_the_present_classes_comes_before_a_better_one_of_others(tmp_path: Path) -> None:
+    """A task that got another class and was trained again is answered by the new model."""
+    store, task = Store(tmp_path / "store"), find_task("sst")
+    old = save(store, SST, dev=0.9, meaning={**task.meaning, "classes": ["bad", "good"]})
+    assert find_model(task, "auto", store.root, tmp_path / "reports") == old  # restoring it says what has changed
+    new = save(store, STS, dev=0.8, meaning=task.meaning)
+    assert find_model(task, "auto", store.root, tmp_path / "reports") == new
+    workspace = Workspace("", None, store.root, tmp_path / "reports")
+    assert best_model("sst", "auto", workspace, task) == new
+    assert best_model("sst", "auto", workspace) == old  # what the task is now is not known
 
 
 def test_no_model_of_a_kind_is_none() -> None:
