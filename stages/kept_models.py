@@ -60,19 +60,19 @@ def check_models(target: str, using: str, find: Callable[[str], Task], store: Pa
     if using.startswith(ENSEMBLE):
         ensemble_of(using, tasks[0], reports)
     else:
-        make_all(f"--target {target}", tasks, lambda task: find_model(task, using, store, reports))
+        make_all(f"--target {target}", tasks, lambda task: find_model(task.name, using, store, reports))
 
 
-def find_model(task: Task, using: str, store: Path, reports: Path) -> Artifact | RunRecord:
+def find_model(task: str, using: str, store: Path, reports: Path) -> Artifact | RunRecord:
     """What ``using`` means where any backbone will do; raises as :func:`find_run` and :func:`kept_for`."""
     with silent_unless_refused():
         if using in KINDS:
-            best = best_of(trained_as(task, kept_for(task.name, using, Store(store))), using)
+            best = best_of(kept_for(task, using, Store(store)), using)
             assert best is not None
             return best
         from pipeline.records.ledger import Ledger
 
-        return find_run(using, task.name, Store(store), Ledger(reports))
+        return find_run(using, task, Store(store), Ledger(reports))
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def _none_of(task: str, using: str, store: Store) -> str:
     return f"no {'model' if using == 'auto' else using} of '{task}' in {store.root}"
 
 
-def trained_as(task: Task, artifacts: Sequence[Artifact]) -> Sequence[Artifact]:
+def trained_as(task: Task, artifacts: list[Artifact]) -> list[Artifact]:
     """Those of a task's ``artifacts`` that were trained for its present classes or range, metric and number of texts.
 
     All of them where none was: whatever restores one then says what has changed.
