@@ -70,6 +70,7 @@ class Parameters(BaseModel, frozen=True):
 
     backbone: Count = Field(description="of the pretrained encoder, without adapters")
     head: Count = Field(description="of the heads")
+    model: Count | None = Field(None, description="of the whole model, frozen ones too; absent from older records")
 
 
 class TaskScore(BaseModel, frozen=True):

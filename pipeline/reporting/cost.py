@@ -43,8 +43,10 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     own, parts = f"run {record.run}", Parts()
     pretrained = f"backbone {record.backbone_weights}"
     if recipe.trainable in ("full", "full+adapter"):
-        # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone.
-        parts[own] = max(trained, backbone + record.parameters.head)
+        # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone. An
+        # older record has no number for both together.
+        static = backbone if recipe.pretrained.second_encoder == "static" else 0
+        parts[own] = (record.parameters.model or max(trained, backbone + record.parameters.head) + static) - static
     elif record.kind == "merge" and not trained:
         # As large as what it is merged from, and with the head of the target's own.
         adapter = next((ledger.find(source.run) for source in record.sources if source.task == record.task), None)

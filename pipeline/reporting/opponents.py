@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pipeline.reporting.cells import difference_cell, judge, line_cell, text_cell
 from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, answers_several, mean_of, once, runs_of
+from pipeline.reporting.runs import StudyRuns, mean_of, move_together, once, runs_of
 from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text
+from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Comparison, Difference, Verdict, mean_difference
@@ -22,6 +23,13 @@ def _is_alone(study: Study, name: str) -> bool:
     return not row.joins and not extra and row.backbone is None and all(_is_alone(study, each) for each in row.members)
 
 
+def _is_one_adapter(study: Study, name: str) -> bool:
+    """Whether a row trains adapters of the kind that a fusion mixes: bottlenecks, fresh or warm-started."""
+    targets = study.targets_of(name)
+    kinds = {study.recipe_for(name, target).adapter.kind for target in targets}
+    return study.row(name).method == "adapter" and kinds <= BOTTLENECKS
+
+
 def holds_fusion(study: Study, name: str) -> bool:
     """Whether a row is a fusion, or an ensemble of which one member is."""
     row = study.row(name)
@@ -31,7 +39,7 @@ def holds_fusion(study: Study, name: str) -> bool:
 OPPONENTS: dict[str, Callable[[Study, str], bool]] = {
     "the target alone": _is_alone,
     "sequential tuning": lambda study, name: TRAITS[study.row(name).method].by_source,
-    "one adapter": lambda study, name: study.row(name).method == "adapter",
+    "one adapter": _is_one_adapter,
     "the best row without fusion": lambda study, name: True,
 }
 """Kinds of rows without fusion. The best row of a kind stands for it, on each target its own."""
@@ -116,8 +124,8 @@ def duels(runs: StudyRuns) -> list[Duel]:
 
 
 def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
-    sides = ([runs.cell(side[target], target) for target in duel.parts] for side in (duel.ours, duel.best))
-    return mean_difference([*duel.parts.values()], any(map(answers_several, sides)))
+    both = ([scored for side in (duel.ours, duel.best) for scored in runs.cell(side[t], t)] for t in duel.parts)
+    return mean_difference([*duel.parts.values()], move_together(both))
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:

@@ -244,10 +244,21 @@ def difference_of_tables(
     return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
 
 
-def answers_several(cells: Iterable[Iterable[Scored]]) -> bool:
-    """Whether one run stands in several cells, a target each, as after joint training."""
-    runs = [run for cell in cells for run in {scored.record.run for scored in cell}]
-    return len(set(runs)) < len(runs)
+def move_together(targets: Iterable[Iterable[Scored]]) -> bool:
+    """Whether a seed moves the scores of several targets at once, of which ``targets`` has the runs.
+
+    It does where one run answers them, as after joint training, and where a run of one target is built on what a run
+    of another is, or is itself: the adapters that fusions of the same seed share. What all seeds share, such as sources
+    under ``source_seed``, moves nothing from seed to seed.
+    """
+    behind: list[set[str]] = []
+    for runs in targets:
+        by_seed = defaultdict[int, set[str]](set)
+        for scored in runs:
+            by_seed[scored.entry.seed] |= {scored.record.run, *(source.run for source in scored.record.sources)}
+        of_all_seeds = set.intersection(*by_seed.values()) if len(by_seed) > 1 else set()
+        behind.append(set().union(*by_seed.values()) - of_all_seeds)
+    return len(set().union(*behind)) < sum(map(len, behind))
 
 
 def targets_at_once(runs: StudyRuns, line: Line | str) -> int:

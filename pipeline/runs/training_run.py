@@ -296,6 +296,7 @@ class TrainingRun:
             parameters=Parameters(
                 backbone=self.backbone.parameters,
                 head=sum(p.numel() for name in self.parts for p in model.of(name).head.parameters()),
+                model=sum(p.numel() for p in model.parameters()),
             ),
             artifact=None if artifact is None else str(artifact.folder),
             artifact_digest=None if artifact is None else artifact.manifest.digest,

@@ -208,13 +208,14 @@ THRESHOLDS = 512
 def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
     """The threshold above which ``values`` (B,) are class 1 that scores best against ``labels`` (B,) of 0 and 1.
 
-    0, and what lies half-way between neighbouring values, are tried; of many values, evenly spaced ones. Of equally
-    good thresholds it is the one nearest to 0.
+    0, what lies half-way between neighbouring values, and what makes all of them one class are tried; of many values,
+    evenly spaced ones. Of equally good thresholds it is the one nearest to 0.
     """
     ordered = np.unique(values.astype(np.float64))
     between = (ordered[1:] + ordered[:-1]) / 2
     places = np.linspace(0, len(between) - 1, min(len(between), THRESHOLDS)).round().astype(int)
-    tried = sorted([0.0, *between[places].tolist()], key=lambda threshold: (abs(threshold), threshold))
+    all_of_one = [float(np.nextafter(ordered[0], -np.inf)), float(ordered[-1])]
+    tried = sorted([0.0, *between[places].tolist(), *all_of_one], key=lambda threshold: (abs(threshold), threshold))
     return max(tried, key=lambda threshold: METRICS[metric].score((values > threshold).astype(np.int64), labels))
 
 

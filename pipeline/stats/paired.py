@@ -1,5 +1,7 @@
 """Paired comparisons of systems on the same examples and seeds: one t statistic gives verdict, interval and p-value."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
@@ -14,6 +16,8 @@ Verdict = Literal["better", "worse", "not significant"]
 
 LEVEL = 0.05
 """The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
+_EQUAL = 1e-9
+"""Numbers that differ by less are equal but for rounding."""
 _LEAST = 0.8
 """The estimated variance is at least this share of the examples' part. At 1, intervals are too wide (simulated)."""
 
@@ -67,12 +71,18 @@ class Difference:
     freedom: float  # degrees of freedom of ``variance``
     seeds: int = 1  # of one seed the variance says nothing about others
     origin: Origin | None = field(default=None, compare=False)
+    estimate: Difference | None = field(default=None, compare=False)
+    """The same difference with another estimate of its variance: of the two intervals the wider one stands."""
 
     def comparison(self, family: int = 1) -> Comparison:
         """Judge the difference as one of ``family`` comparisons (Bonferroni; Dunn 1961).
 
         Holm's step-down correction rejects more, but has no two-sided intervals that always agree with it.
         """
+        judged = [self._judged(family), *([self.estimate._judged(family)] if self.estimate is not None else [])]
+        return max(judged, key=lambda comparison: np.ptp(comparison.interval))
+
+    def _judged(self, family: int) -> Comparison:
         error = float(np.sqrt(self.variance))
         if error == 0:  # the systems answer alike
             return Comparison(0.0, 1.0, (0.0, 0.0), self.seeds)
@@ -136,20 +146,27 @@ def score_interval(metric: Metric, predictions: np.ndarray, labels: np.ndarray) 
     """95 % confidence interval of the score of predictions (B,) on labels (B,), over examples; B is at least 2.
 
     Of an accuracy Wilson's (1927), which holds near 0 and 1 too; of other metrics t's, from what each row adds, for
-    correlations of Fisher's z (1915).
+    correlations of Fisher's z (1915). Where all rows add the same, as under a perfect score, they say nothing about
+    their spread: then as many rows could differ as Wilson allows where none of B does.
     """
     if metric == "accuracy":
-        right = stats.binomtest(int((predictions == labels).sum()), len(labels))
-        wilson = right.proportion_ci(1 - LEVEL, method="wilson")
-        return float(wilson.low), float(wilson.high)
+        return _wilson(int((predictions == labels).sum()), len(labels))
     measure = METRICS[metric]
     rows = measure.rows(np.asarray(predictions, dtype=np.float64), np.asarray(labels, dtype=np.float64))
+    value, is_correlation = measure.score(predictions, labels), measure.worst < 0
+    if rows.std() < _EQUAL or (is_correlation and 1 - abs(value) < _EQUAL):
+        margin = (1 - measure.worst) * _wilson(0, len(rows))[1]
+        return max(measure.worst, value - margin), min(1.0, value + margin)
     margin = float(stats.t.isf(LEVEL / 2, len(rows) - 1) * rows.std(ddof=1) / np.sqrt(len(rows)))
-    value = measure.score(predictions, labels)
-    if measure.worst < 0 and abs(value) < 1:  # a correlation
+    if is_correlation:
         centre, margin = np.arctanh(value), margin / (1 - value**2)
         return float(np.tanh(centre - margin)), float(np.tanh(centre + margin))
     return max(measure.worst, value - margin), min(1.0, value + margin)
+
+
+def _wilson(count: int, rows: int) -> tuple[float, float]:
+    interval = stats.binomtest(count, rows).proportion_ci(1 - LEVEL, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def mean_difference(parts: Sequence[Difference], one_model: bool = False) -> Difference | None:
@@ -158,8 +175,9 @@ def mean_difference(parts: Sequence[Difference], one_model: bool = False) -> Dif
     None if some are of one seed and others of several: an interval would cover other seeds of the latter alone.
 
     Args:
-        one_model: whether a run answers several of the tasks, as after joint training. Its seed then moves all of its
-            scores together, and S is taken from the means over tasks at each seed. Else seeds are independent too.
+        one_model: whether a seed moves the scores of several tasks together: a run answers them, as after joint
+            training, or runs of one seed are built on the same sources. S is then taken from the means over tasks at
+            each seed. Else seeds are independent too.
     """
     fewest = min(part.seeds for part in parts)
     if fewest == 1 < max(part.seeds for part in parts):
@@ -169,8 +187,9 @@ def mean_difference(parts: Sequence[Difference], one_model: bool = False) -> Dif
     if not one_model or not origins:
         return independent
     common = _of_one_model(parts, origins)
-    # With few seeds either is a poor estimate, and may be too small by chance: the wider interval stands.
-    return None if common is None else max(independent, common, key=lambda one: np.ptp(one.comparison().interval))
+    # With few seeds either is a poor estimate, and may be too small by chance: the wider interval stands. Which is the
+    # wider depends on the family, since their degrees of freedom differ.
+    return None if common is None else replace(common, estimate=independent)
 
 
 def _of_independent(parts: Sequence[Difference], fewest: int) -> Difference:

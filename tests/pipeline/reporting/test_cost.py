@@ -1,6 +1,7 @@
 """What must be stored is added up by hand: shared parts count once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,6 +62,27 @@ def test_a_joint_model_is_stored_with_its_modules_and_encoders(recipe, trained, 
     assert (f"backbone {WEIGHTS}" in (stored_parts(joint, own.ledger) or {})) == (
         not started and (recipe["trainable"] in ("adapter", "head") or recipe.get("second_encoder") == "static")
     )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "modules", "encoders"),
+    [
+        ({"trainable": "full+adapter", "freeze_embeddings": True}, ADAPTER, 1),
+        ({"trainable": "full", "freeze_embeddings": True, "second_encoder": "tuned"}, 0, 2),
+        ({"trainable": "full", "freeze_embeddings": True, "second_encoder": "static"}, 0, 2),
+        ({"trainable": "full", "freeze_embeddings": True, "split_layers": 6}, BACKBONE // 2, 1),
+    ],
+    ids=str,
+)
+def test_frozen_embeddings_hide_no_modules_layers_or_encoders(
+    recipe: dict[str, Any], modules: int, encoders: int, own: Synthetic
+) -> None:
+    record = own.record("multitask", "sst", 7, recipe=Recipe.parse(recipe, "test"))
+    whole = encoders * BACKBONE + modules + HEAD
+    static = recipe.get("second_encoder") == "static"
+    cost = record.cost.model_copy(update={"trainable_parameters": whole - 5_000 - (BACKBONE if static else 0)})
+    sizes = Parameters(backbone=BACKBONE, head=HEAD, model=whole)
+    assert stored([record.model_copy(update={"cost": cost, "parameters": sizes})], own.ledger) == whole
 
 
 def test_a_record_that_does_not_say_leaves_the_field_empty(own: Synthetic) -> None:

@@ -1,6 +1,7 @@
 """Runs are found by line, row, target and point, and what several parts of a report need is computed once."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.entries import Entry, Line
 from pipeline.reporting.report import Table
-from pipeline.reporting.runs import StudyRuns, once
+from pipeline.reporting.runs import StudyRuns, move_together, once
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
@@ -68,3 +69,35 @@ def test_each_table_has_a_name_of_its_own(runs: StudyRuns) -> None:
     made = [make(runs) or () for make in TABLES]
     names = [table.name for each in made for table in ([each] if isinstance(each, Table) else each)]
     assert len(names) == len(set(names))
+
+
+def cells_of(*targets: dict[int, tuple[str, ...]]) -> list[list[Any]]:
+    """Cells by target: at each seed a run, and those that it is built on."""
+    return [
+        [
+            SimpleNamespace(
+                entry=SimpleNamespace(seed=seed),
+                record=SimpleNamespace(run=run, sources=[SimpleNamespace(run=source) for source in sources]),
+            )
+            for seed, (run, *sources) in cell.items()
+        ]
+        for cell in targets
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        ([{1: ("a",), 2: ("b",)}, {1: ("c",), 2: ("d",)}], False),
+        ([{1: ("a",), 2: ("b",)}, {1: ("a",), 2: ("b",)}], True),  # joint training
+        ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("c", "x"), 2: ("d", "y")}], True),  # sources of the same seed
+        ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("x",), 2: ("y",)}], True),  # one target's runs are the other's sources
+        ([{1: ("a", "x"), 2: ("b", "x")}, {1: ("c", "x"), 2: ("d", "x")}], False),  # sources that all seeds share
+        ([{1: ("a", "x"), 2: ("b", "x", "y")}, {1: ("c", "x"), 2: ("d", "x", "z")}], False),
+    ],
+    ids=str,
+)
+def test_a_seed_moves_targets_together_that_share_what_it_decides(
+    targets: list[dict[int, tuple[str, ...]]], expected: bool
+) -> None:
+    assert move_together(cells_of(*targets)) is expected

@@ -386,6 +386,8 @@ def test_tasks_may_have_layers_or_encoders_of_their_own(settings, encoders, work
     else:
         layer = sum(p.numel() for p in workspace.backbone.load().encoder.layer[-1].parameters())
         assert trained == backbone + 2 * layer
+    is_static = settings.get("second_encoder") == "static"
+    assert record.parameters.model == record.cost.trainable_parameters + (backbone if is_static else 0)
     plain = make(workspace, quick, limits=dict.fromkeys(TASKS, 32), epochs=1).get()
     assert (record.run == plain.run) == (not settings)
 

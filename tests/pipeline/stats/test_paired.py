@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -433,7 +434,39 @@ def test_the_interval_of_a_score_covers_the_true_one_as_often_as_it_says(metric:
     assert 0.92 <= covered <= 0.98
 
 
-def test_a_perfect_score_of_few_rows_is_not_certain() -> None:
-    low, high = score_interval("accuracy", np.ones(20), np.ones(20))
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("size", [2, 3, 20, 119])
+def test_a_perfect_score_of_few_rows_is_not_certain(metric: Metric, size: int) -> None:
+    values = np.arange(size, dtype=float) if METRICS[metric].worst < 0 and metric != "matthews" else np.arange(size) % 2
+    low, high = score_interval(metric, values, values)
     assert high == 1.0
-    assert 0.8 < low < 0.9
+    assert low < 1 - 1 / size
+    if size == 20:
+        assert low > (0.8 if METRICS[metric].worst == 0 else 0.6)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_predictions_that_never_change_have_an_interval_with_a_width(metric: Metric) -> None:
+    labels = np.arange(40) % 2
+    low, high = score_interval(metric, np.ones(40), labels)
+    assert low < METRICS[metric].score(np.ones(40), labels) < high
+
+
+@pytest.mark.parametrize("family", [1, 28])
+def test_of_two_estimates_of_a_mean_the_wider_interval_stands_in_any_family(family: int) -> None:
+    """With few seeds the one by common seeds has fewer degrees of freedom, which count for more in a large family."""
+    turned = 0
+    for trial in range(200):
+        generator = np.random.default_rng(trial)
+        parts = [
+            paired_difference("accuracy", *(list(generator.integers(0, 2, (2, 200))) for _ in "ab"), np.zeros(200))
+            for _ in range(3)
+        ]
+        mean, independent = mean_difference(parts, one_model=True), mean_difference(parts)
+        assert mean is not None and mean.estimate is not None and independent is not None
+        widths = [np.ptp(each.comparison(family).interval) for each in (mean, independent)]
+        common = np.ptp(replace(mean, estimate=None).comparison(family).interval)
+        assert widths[0] == max(widths[1], common)
+        alone = [np.ptp(replace(each, estimate=None).comparison().interval) for each in (mean, independent)]
+        turned += (alone[0] > alone[1]) != (common > widths[1])
+    assert (turned > 0) == (family > 1)
