@@ -15,7 +15,7 @@ from pipeline.reporting.entries import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric
-from pipeline.stats.paired import Difference, paired_difference
+from pipeline.stats.paired import Difference, Shared, paired_difference
 from pipeline.system.errors import PipelineError
 
 once = lru_cache(maxsize=1)
@@ -244,13 +244,19 @@ def difference_of_tables(
     return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
 
 
-def move_together(targets: Iterable[Iterable[Scored]]) -> bool:
-    """Whether a seed moves the scores of several targets at once, of which ``targets`` has the runs.
+def shared_by(targets: Sequence[Sequence[Scored]]) -> Shared:
+    """What the runs of one seed on several targets share, so that it moves their scores together.
 
-    It does where one run answers them, as after joint training, and where a run of one target is built on what a run
-    of another is, or is itself: the adapters that fusions of the same seed share. What all seeds share, such as sources
+    ``runs``: one answers several targets, as after joint training. ``sources``: a run on one target is built on what a
+    run on another is, or is itself, as fusions on the adapters of their seed. What all seeds share, such as sources
     under ``source_seed``, moves nothing from seed to seed.
+
+    Args:
+        targets: the runs of both sides of a comparison, target by target.
     """
+    own = [{scored.record.run for scored in runs} for runs in targets]
+    if len(set().union(*own)) < sum(map(len, own)):
+        return "runs"
     behind: list[set[str]] = []
     for runs in targets:
         by_seed = defaultdict[int, set[str]](set)
@@ -258,7 +264,7 @@ def move_together(targets: Iterable[Iterable[Scored]]) -> bool:
             by_seed[scored.entry.seed] |= {scored.record.run, *(source.run for source in scored.record.sources)}
         of_all_seeds = set.intersection(*by_seed.values()) if len(by_seed) > 1 else set()
         behind.append(set().union(*by_seed.values()) - of_all_seeds)
-    return len(set().union(*behind)) < sum(map(len, behind))
+    return "sources" if len(set().union(*behind)) < sum(map(len, behind)) else "nothing"
 
 
 def targets_at_once(runs: StudyRuns, line: Line | str) -> int:

@@ -13,6 +13,8 @@ from pipeline.stats.metrics import METRICS
 from pipeline.stats.names import Metric
 
 Verdict = Literal["better", "worse", "not significant"]
+Shared = Literal["nothing", "sources", "runs"]
+"""What runs of one seed on several tasks share: the runs that they are built on, or one run answers them all."""
 
 LEVEL = 0.05
 """The chance that a family of comparisons finds any difference where there is none, or has an interval that misses."""
@@ -60,6 +62,11 @@ class Origin:
     freedom: float
     together: float
     of_seeds: Mapping[int, float]  # the mean difference at each seed
+
+    @property
+    def by_seeds(self) -> float:
+        """S, from two seeds or more."""
+        return float(np.var([*self.of_seeds.values()], ddof=1)) / len(self.of_seeds)
 
 
 @dataclass(frozen=True)
@@ -134,8 +141,7 @@ def paired_difference(
 
 def _over_seeds(value: float, origin: Origin) -> Difference:
     """A difference with the variance V + S - I, and Satterthwaite's degrees of freedom."""
-    count, examples = len(origin.of_seeds), origin.examples
-    by_seeds = float(np.var([*origin.of_seeds.values()], ddof=1)) / count
+    count, examples, by_seeds = len(origin.of_seeds), origin.examples, origin.by_seeds
     variance = max(examples + by_seeds - origin.together, _LEAST * examples)
     # Of a sum they are never fewer than those of its least known part; what is taken away from it can make them so.
     satterthwaite = variance**2 / (examples**2 / origin.freedom + by_seeds**2 / (count - 1))
@@ -169,23 +175,23 @@ def _wilson(count: int, rows: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def mean_difference(parts: Sequence[Difference], one_model: bool = False) -> Difference | None:
+def mean_difference(parts: Sequence[Difference], shared: Shared = "nothing") -> Difference | None:
     """The mean of differences on several tasks, whose examples are independent.
 
     None if some are of one seed and others of several: an interval would cover other seeds of the latter alone.
 
     Args:
-        one_model: whether a seed moves the scores of several tasks together: a run answers them, as after joint
-            training, or runs of one seed are built on the same sources. S is then taken from the means over tasks at
-            each seed. Else seeds are independent too.
+        shared: what the runs of a seed on several tasks share, so that it moves their scores together.
     """
     fewest = min(part.seeds for part in parts)
     if fewest == 1 < max(part.seeds for part in parts):
         return None
     independent = _of_independent(parts, fewest)
     origins = [part.origin for part in parts if part.origin is not None]
-    if not one_model or not origins:
+    if shared == "nothing" or not origins:
         return independent
+    if shared == "sources":
+        return replace(_of_shared_sources(independent, origins, len(parts)), estimate=independent)
     common = _of_one_model(parts, origins)
     # With few seeds either is a poor estimate, and may be too small by chance: the wider interval stands. Which is the
     # wider depends on the family, since their degrees of freedom differ.
@@ -198,6 +204,22 @@ def _of_independent(parts: Sequence[Difference], fewest: int) -> Difference:
     variance, spread = float(variances.sum()), float((variances**2 / freedoms).sum())
     freedom = variance**2 / spread if spread else float(freedoms.sum())
     return Difference(float(np.mean([part.value for part in parts])), variance, freedom, fewest)
+
+
+def _of_shared_sources(independent: Difference, origins: Sequence[Origin], count: int) -> Difference:
+    """The mean of ``count`` differences as if their seeds' parts were perfectly correlated: sqrt(S) adds up, not S.
+
+    That is more than sources make them. With degrees of freedom as if they were independent, the mean is called
+    different from 0 no more often than its level promises where a half or less of what a seed changes is shared
+    (simulated).
+    """
+    by_seeds = np.array([origin.by_seeds for origin in origins])
+    apart, together = float(by_seeds.sum()), float(np.sqrt(by_seeds).sum() ** 2)
+    variance = independent.variance + (together - apart) / count**2
+    spread = sum((origin.examples / count**2) ** 2 / origin.freedom for origin in origins)
+    spread += together * sum(origin.by_seeds / (len(origin.of_seeds) - 1) for origin in origins) / count**4
+    freedom = variance**2 / spread if spread else independent.freedom
+    return replace(independent, variance=variance, freedom=freedom)
 
 
 def _of_one_model(parts: Sequence[Difference], origins: Sequence[Origin]) -> Difference | None:

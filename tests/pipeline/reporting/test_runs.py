@@ -9,7 +9,7 @@ import pytest
 from pipeline.reporting.build import TABLES
 from pipeline.reporting.entries import Entry, Line
 from pipeline.reporting.report import Table
-from pipeline.reporting.runs import StudyRuns, move_together, once
+from pipeline.reporting.runs import StudyRuns, once, shared_by
 from pipeline.settings.recipe import Recipe
 from tests.pipeline.reporting.synthetic import Synthetic, make, predictions_of
 
@@ -88,16 +88,19 @@ def cells_of(*targets: dict[int, tuple[str, ...]]) -> list[list[Any]]:
 @pytest.mark.parametrize(
     ("targets", "expected"),
     [
-        ([{1: ("a",), 2: ("b",)}, {1: ("c",), 2: ("d",)}], False),
-        ([{1: ("a",), 2: ("b",)}, {1: ("a",), 2: ("b",)}], True),  # joint training
-        ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("c", "x"), 2: ("d", "y")}], True),  # sources of the same seed
-        ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("x",), 2: ("y",)}], True),  # one target's runs are the other's sources
-        ([{1: ("a", "x"), 2: ("b", "x")}, {1: ("c", "x"), 2: ("d", "x")}], False),  # sources that all seeds share
-        ([{1: ("a", "x"), 2: ("b", "x", "y")}, {1: ("c", "x"), 2: ("d", "x", "z")}], False),
+        ([{1: ("a",), 2: ("b",)}, {1: ("c",), 2: ("d",)}], "nothing"),
+        ([{1: ("a",), 2: ("b",)}, {1: ("a",), 2: ("b",)}], "runs"),  # joint training
+        ([{1: ("a", "x"), 2: ("b", "y")}, {1: ("c", "x"), 2: ("d", "y")}], "sources"),  # those of the same seed
+        (
+            [{1: ("a", "x"), 2: ("b", "y")}, {1: ("x",), 2: ("y",)}],
+            "sources",
+        ),  # runs that are sources of others
+        ([{1: ("a", "x"), 2: ("b", "x")}, {1: ("c", "x"), 2: ("d", "x")}], "nothing"),  # sources that all seeds share
+        ([{1: ("a", "x"), 2: ("b", "x", "y")}, {1: ("c", "x"), 2: ("d", "x", "z")}], "nothing"),
     ],
     ids=str,
 )
 def test_a_seed_moves_targets_together_that_share_what_it_decides(
-    targets: list[dict[int, tuple[str, ...]]], expected: bool
+    targets: list[dict[int, tuple[str, ...]]], expected: str
 ) -> None:
-    assert move_together(cells_of(*targets)) is expected
+    assert shared_by(cells_of(*targets)) == expected

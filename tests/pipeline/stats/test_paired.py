@@ -1,9 +1,10 @@
 """Verdict and interval are one reading: seldom wrong where there is no difference, and right as often as they say."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,17 @@ from scipy import stats
 
 from pipeline.reporting.text import comparison_text
 from pipeline.stats.metrics import METRICS, Metric, score
-from pipeline.stats.paired import LEVEL, Comparison, Difference, mean_difference, paired_difference, score_interval
+from pipeline.stats.paired import (
+    LEVEL,
+    Comparison,
+    Difference,
+    Origin,
+    Shared,
+    _over_seeds,
+    mean_difference,
+    paired_difference,
+    score_interval,
+)
 
 Systems = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -348,14 +359,14 @@ def test_gains_that_cancel_over_the_seeds_do_not_make_systems_alike(signs: list[
     assert -low == high >= rows / 100  # by which a seed differs
     low, high = cancelling(signs, rows, mirrored=True).comparison().interval
     assert -low == high > 0  # though no seed does
-    for one_model in (True, False):
-        mean = mean_difference([difference, difference], one_model)
+    for shared in get_args(Shared):
+        mean = mean_difference([difference, difference], shared)
         assert mean is not None
         assert np.ptp(mean.comparison().interval) > 0
 
 
-@pytest.mark.parametrize("one_model", [True, False])
-def test_a_seed_that_moves_all_scores_of_one_model_does_so_in_their_mean(one_model: bool) -> None:
+@pytest.mark.parametrize("shared", ["runs", "nothing"])
+def test_a_seed_that_moves_all_scores_of_one_model_does_so_in_their_mean(shared: Shared) -> None:
     """Jointly trained models of four tasks against others, equally good, five seeds. Told that, 95 % hold."""
     wrong, studies = [], 300
     for trial in range(studies):
@@ -365,22 +376,22 @@ def test_a_seed_that_moves_all_scores_of_one_model_does_so_in_their_mean(one_mod
             right = 0.3 + 0.65 * generator.random(500) + moved
             ours, theirs = (generator.random((2, 5, 500)) > right).astype(float)
             parts.append(paired_difference("accuracy", list(ours), list(theirs), np.zeros(500)))
-        mean = mean_difference(parts, one_model)
+        mean = mean_difference(parts, shared)
         assert mean is not None
         wrong.append(mean.comparison().significant)
-    assert (np.mean(wrong) <= 0.07) == one_model
+    assert (np.mean(wrong) <= 0.07) == (shared == "runs")
 
 
 def test_the_mean_of_one_model_over_tasks_that_answer_alike_is_that_of_one_task() -> None:
     ours, theirs, labels = SYSTEMS["accuracy"](np.random.default_rng(0), seeds=4)
     one = paired_difference("accuracy", list(ours), list(theirs), labels, [1, 2, 3, 4])
     same = paired_difference("accuracy", list(ours), list(ours), labels, [1, 2, 3, 4])
-    mean = mean_difference([one, same], one_model=True)
+    mean = mean_difference([one, same], "runs")
     assert mean is not None
     assert (mean.value, mean.variance) == pytest.approx((one.value / 2, one.variance / 4))
     assert mean.freedom == pytest.approx(one.freedom)
     few = paired_difference("accuracy", list(ours[:2]), list(theirs[:2]), labels, [8, 9])
-    assert mean_difference([one, few], one_model=True) is None  # no two seeds in common
+    assert mean_difference([one, few], "runs") is None  # no two seeds in common
 
 
 def test_seeds_that_differ_widen_the_interval() -> None:
@@ -452,6 +463,22 @@ def test_predictions_that_never_change_have_an_interval_with_a_width(metric: Met
     assert low < METRICS[metric].score(np.ones(40), labels) < high
 
 
+@pytest.mark.parametrize(("seeds", "family", "studies"), [(3, 1, 1500), (5, 20, 5000)])
+def test_sources_that_runs_of_a_seed_share_make_no_false_verdicts(seeds: int, family: int, studies: int) -> None:
+    """Three targets, equally good systems: half of what a seed changes is the same on all of them."""
+    wrong = Counter[str]()
+    generator = np.random.default_rng(0)
+    for study in generator.normal(size=(studies, seeds, 1)) + generator.normal(size=(studies, seeds, 3)):
+        parts = [_over_seeds(of.mean(), Origin(1e-6, 1e6, 0.0, dict(enumerate(of)))) for of in study.T]
+        for shared in ("nothing", "sources"):
+            mean = mean_difference(parts, shared)
+            assert mean is not None
+            wrong[shared] += mean.comparison(family).significant
+    allowed = LEVEL / family * studies
+    assert wrong["sources"] <= allowed
+    assert wrong["nothing"] > 1.5 * allowed
+
+
 @pytest.mark.parametrize("family", [1, 28])
 def test_of_two_estimates_of_a_mean_the_wider_interval_stands_in_any_family(family: int) -> None:
     """With few seeds the one by common seeds has fewer degrees of freedom, which count for more in a large family."""
@@ -462,7 +489,7 @@ def test_of_two_estimates_of_a_mean_the_wider_interval_stands_in_any_family(fami
             paired_difference("accuracy", *(list(generator.integers(0, 2, (2, 200))) for _ in "ab"), np.zeros(200))
             for _ in range(3)
         ]
-        mean, independent = mean_difference(parts, one_model=True), mean_difference(parts)
+        mean, independent = mean_difference(parts, "runs"), mean_difference(parts)
         assert mean is not None and mean.estimate is not None and independent is not None
         widths = [np.ptp(each.comparison(family).interval) for each in (mean, independent)]
         common = np.ptp(replace(mean, estimate=None).comparison(family).interval)
