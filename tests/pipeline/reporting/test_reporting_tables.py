@@ -21,6 +21,10 @@ def split_markdown(line: str) -> list[str]:
     return [cell.strip().replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
+SIGNS = {r"$\pm$": "±", r"$\uparrow$": "↑", r"$\downarrow$": "↓", r"$\rightarrow$": "→", "$-$": "−"}
+"""What LaTeX prints of these."""
+
+
 def tables_of(text: str) -> list[tuple[list[str], list[list[str]]]]:
     """The header and the rows of every table in a Markdown text."""
     found = []
@@ -82,14 +86,23 @@ def test_markdown_holds_every_table_summary_and_note(report: Report) -> None:
 
 
 def test_markdown_and_latex_hold_the_same_cells(report: Report) -> None:
-    signs = {r"$\pm$": "±", r"$\uparrow$": "↑", r"$\downarrow$": "↓", r"$\rightarrow$": "→"}
     lines = [line.removesuffix(r" \\") for line in latex(report).splitlines() if line.endswith(r" \\")]
     rows = [row for head, rows in tables_of(markdown(report)) for row in (head, *rows)]
     for cells, line in zip(rows, lines, strict=True):
-        for sign, plain in signs.items():
+        for sign, plain in SIGNS.items():
             line = line.replace(sign, plain)
         line = re.sub(r"\\textbf\{([^{}]*)\}", r"**\1**", line)
         assert [printed(cell) for cell in re.split(r" (?<!\\)& ", line)] == cells
+
+
+def test_latex_says_under_each_table_what_its_marks_mean(report: Report) -> None:
+    notes = [line for line in latex(report).splitlines() if line.startswith(r"{\footnotesize")]
+    expected = [" ".join(" ".join(table.notes).split()) for table in report.tables if table.notes]
+    assert any("better" in note and "Bonferroni" in note for note in notes)
+    for note, text in zip(notes, expected, strict=True):
+        for sign, plain in SIGNS.items():
+            note = note.replace(sign, plain)
+        assert printed(note.removeprefix(r"{\footnotesize ").removesuffix(r"\par}")) == text
 
 
 def test_every_table_has_a_csv_with_its_verdicts_in_words(report: Report, tmp_path: Path) -> None:
