@@ -228,6 +228,15 @@ class Row(BaseModel):
 
     def mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
         """Keys that do not go with the method, with each other, or with the ``rows`` that this one is built on."""
+        yield from self._key_mistakes()
+        yield from self._member_mistakes(rows)
+        yield from self._trainable_mistakes()
+        yield from self._base_mistakes(rows)
+        yield from self._variant_mistakes(rows)
+        yield from self._own_mistakes(rows)
+        yield from self._backbone_mistakes(rows)
+
+    def _key_mistakes(self) -> Iterator[str]:
         for key, (methods, why) in _ONLY.items():
             if getattr(self, key) and self.method not in methods:
                 yield f"{key}: {why}, not {self.method}"
@@ -236,34 +245,10 @@ class Row(BaseModel):
                 yield f"sources: {key} says what comes before each task: leave sources out"
         if self.order is not None and self.through is not None:
             yield "through: order says what comes before each task: leave one of the two out"
-        if self.method == "ensemble":
-            yield from self._member_mistakes(rows)
-        trains = TRAITS[self.method].trains
-        if self.recipe.get("trainable", trains[0]) not in trains:
-            yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
-        base = rows.get(self.of or "")
-        if self.of and self.built_on is None:
-            yield f"of: {self.method} is built on no other row: leave it out"
-        elif self.of and base is None:
-            yield f"of: there is no row '{self.of}'"
-        elif base is not None and base.method != self.built_on:
-            yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
-        elif base is not None and self.method in ("adapter", "merge") and (base.of or base.through):
-            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
-        other = rows.get(self.variant_of or "")
-        if self.variant_of and (other is None or other.method != "fusion" or other is self):
-            yield f"variant_of: '{self.variant_of}' is no other row of fusion"
-        elif other is not None and other.variant_of:
-            yield f"variant_of: '{self.variant_of}' is itself a variant of '{other.variant_of}': name that one"
-        for own in self.own if self.method == "fusion" else ():
-            if own not in rows or rows[own].method != "adapter":
-                yield f"own: '{own}' is no row of adapters"
-        for name in dict.fromkeys((self.of or "", *self.own)):
-            if self.built_on and name in rows and rows[name].backbone != self.backbone:
-                mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
-                yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
 
     def _member_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        if self.method != "ensemble":
+            return
         if not self.members:
             yield 'of: name the rows whose runs it joins, such as of = ["full", "multitask"]'
         for name in self.members:
@@ -277,6 +262,48 @@ class Row(BaseModel):
         for key in ("recipe", "tasks", "tune"):
             if getattr(self, key):
                 yield f"{key}: an ensemble trains nothing"
+
+    def _trainable_mistakes(self) -> Iterator[str]:
+        trains = TRAITS[self.method].trains
+        if self.recipe.get("trainable", trains[0]) not in trains:
+            yield f"recipe: a row of {self.method} trains {' or '.join(trains)}"
+
+    def _base_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        if not self.of:
+            return
+        base = rows.get(self.of)
+        if self.built_on is None:
+            yield f"of: {self.method} is built on no other row: leave it out"
+        elif base is None:
+            yield f"of: there is no row '{self.of}'"
+        elif base.method != self.built_on:
+            yield f"of: '{self.of}' is a row of {base.method}, but {self.method} is built on {self.built_on}"
+        elif self.method in ("adapter", "merge") and (base.of or base.through):
+            yield f"of: '{self.of}' is warm-started itself: name a row whose adapters start fresh"
+
+    def _variant_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        if not self.variant_of:
+            return
+        other = rows.get(self.variant_of)
+        if other is None or other.method != "fusion" or other is self:
+            yield f"variant_of: '{self.variant_of}' is no other row of fusion"
+        elif other.variant_of:
+            yield f"variant_of: '{self.variant_of}' is itself a variant of '{other.variant_of}': name that one"
+
+    def _own_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        if self.method != "fusion":  # _key_mistakes says so
+            return
+        for name in self.own:
+            if name not in rows or rows[name].method != "adapter":
+                yield f"own: '{name}' is no row of adapters"
+
+    def _backbone_mistakes(self, rows: Mapping[str, Row]) -> Iterator[str]:
+        if not self.built_on:
+            return
+        for name in dict.fromkeys((self.of or "", *self.own)):
+            if name in rows and rows[name].backbone != self.backbone:
+                mine, its = (f"'{given}'" if given else "the study's" for given in (self.backbone, rows[name].backbone))
+                yield f"backbone: {mine}, but '{name}', which it is built on, has {its}: give both the same"
 
     def tune_mistakes(self, shared: Mapping[str, Any]) -> Iterator[str]:
         """Tuned keys that the row has a value for, and values that its recipe, over the ``shared`` one, cannot have."""
