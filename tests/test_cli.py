@@ -372,7 +372,7 @@ def test_a_terminal_shows_at_once_what_is_done(places: list[str], recipe: str, t
         (["compare", "--methods", "magic"], ["methods"]),
         (["compare", "--batch-size", "-1", "--learning-rate", "-1"], ["2 mistakes", "batch_size", "learning_rate"]),
         (["compare", "--targets", "films,nope", "--methods", "full"], ["unknown task 'nope'"]),
-        (["compare", "--seeds", "1,1"], ["study 'default' with --seeds: 1 mistake", "seeds: a value stands twice"]),
+        (["compare", "--seeds", "1,1"], ["study 'default' with --seeds: 1 mistake", "seeds: 1 is listed twice"]),
         (["predict", "--target", "films", "--input", "in.csv", "--output", "out.csv"], ["in.csv", "no such file"]),
     ],
 )  # fmt: skip

@@ -25,7 +25,8 @@ from pipeline.cli.app import app
 from pipeline.data.tasks import Files, Hub, Task
 from pipeline.settings.recipe import FLAGS, PARTS, Recipe
 from pipeline.settings.resources import Resources
-from pipeline.settings.rows import Curve, Published, Row, ScoredRows
+from pipeline.settings.rows import Row
+from pipeline.settings.sections import Curve, Published, ScoredRows
 from pipeline.settings.study import Study
 from pipeline.stats.names import METRICS_OF
 from pipeline.system.errors import PipelineError

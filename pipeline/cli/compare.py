@@ -9,7 +9,7 @@ from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, 
 from pipeline.cli.printing import print_lines, print_plan, print_result
 from pipeline.reporting.entries import StudyResult
 from pipeline.settings.resources import ExecutorName
-from pipeline.settings.rows import ScoredOn
+from pipeline.settings.sections import ScoredOn
 from pipeline.settings.study import study_names
 from pipeline.system.errors import BUG
 from pipeline.system.process import is_main_process

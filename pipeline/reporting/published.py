@@ -15,7 +15,8 @@ from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, number
-from pipeline.settings.rows import TRAITS, Published
+from pipeline.settings.rows import TRAITS
+from pipeline.settings.sections import Published
 from pipeline.settings.study import Study
 from pipeline.stats.metrics import overall
 from pipeline.system.errors import PipelineError

@@ -28,7 +28,7 @@ from pipeline.records.store import Artifact, Store
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
-from pipeline.settings.rows import ScoredOn, ScoredRows
+from pipeline.settings.sections import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
 from pipeline.system.streams import announce

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+from pipeline.settings.grid import point_text, points
 from pipeline.settings.recipe import Recipe, layered, table
-from pipeline.settings.rows import TRAITS, point_text, points
+from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import shortened
 
 Table = dict[str, Any]

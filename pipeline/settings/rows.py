@@ -1,78 +1,21 @@
-"""The parts of a study: rows, the low-resource curve, the published table beside it."""
+"""Row: a line of the comparison, and what all rows of a method have in common."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.data.tasks import Name
+from pipeline.settings.fields import RowName, TaskName, no_repeats
+from pipeline.settings.grid import Grid, points
 from pipeline.settings.recipe import Recipe, Trainable, has_key, layered
-from pipeline.system.errors import shortened
 
 Method = Literal["frozen", "full", "sequential", "multitask", "adapter", "merge", "fusion", "ensemble"]
 JoinedBy = Literal["mean", "weighted", "vote"]
-RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
-Rows = Annotated[int, Field(ge=1, le=10**9)]
 Title = Annotated[str, Field(max_length=300)]
 BackboneName = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f]+$")]
-
-
-def _renamed(task: str, info: ValidationInfo) -> str:
-    return info.context(task) if info.context else task
-
-
-def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
-    """Refuse a repeated value: its runs would be trained and counted twice."""
-    if values is not None and len(set(values)) < len(values):
-        raise ValueError("a value stands twice")
-    return values
-
-
-def _no_equal_values(values: Sequence[Any]) -> Sequence[Any]:
-    """As :func:`no_repeats`, of values that may be tables."""
-    if any(value in values[:place] for place, value in enumerate(values)):
-        raise ValueError("a value stands twice")
-    return values
-
-
-def _not_too_large(grid: dict[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
-    if (size := math.prod(map(len, grid.values()))) > MOST_TRIALS:
-        raise ValueError(f"{size} trials are too many (most {MOST_TRIALS}): leave values out")
-    return grid
-
-
-MOST_TRIALS = 200
-Values = Annotated[tuple[Any, ...], Field(min_length=1), AfterValidator(_no_equal_values)]
-Grid = Annotated[dict[str, Values], AfterValidator(_not_too_large)]
-"""Values of recipe keys, flat: a trial for every combination."""
-
-
-def points(grid: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination of a grid's values, the last key fastest; of an empty grid the one without a key."""
-    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-
-def point_text(point: Mapping[str, Any]) -> str:
-    """``epochs 2, head_dropout 0.3``."""
-    return ", ".join(f"{key} {value if isinstance(value, str) else shortened(value)}" for key, value in point.items())
-
-
-TaskName = Annotated[Name, AfterValidator(_renamed)]
-"""A task. A function as the validation's context renames it."""
 
 
 @dataclass(frozen=True)
@@ -317,73 +260,3 @@ class Row(BaseModel):
         yield from (problem for problem in problems if problem not in Recipe.problems(base))
         if not set(map(str, grid.get("trainable", ()))) <= set(trains):
             yield f"trainable: a row of {self.method} trains {' or '.join(trains)}"
-
-
-class Curve(BaseModel):
-    """Low-resource curves: the rows again with few training rows of the target. Sources keep theirs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
-    methods: tuple[RowName, ...] = Field(
-        ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have one"
-    )
-    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
-    recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
-
-    _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
-
-
-ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
-
-
-class ScoredRows(BaseModel):
-    """Which labelled rows choose, and which are scored.
-
-    ``half``: one half of dev chooses and the other is scored. ``test``: dev chooses and the labelled test split is
-    scored. ``held-out``: dev chooses and rows of train are scored, on which no task trains. ``train``: a part of the
-    training rows chooses and dev is scored. ``dev``: dev chooses and is scored.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rows: ScoredOn = Field("dev", description="which rows are scored")
-    tasks: dict[TaskName, ScoredOn] = Field({}, description="the same for one task")
-    share: float = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
-    size: Rows = Field(1000, description="held-out: so many rows of train, at most half of them")
-    seed: int = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_word(cls, value: Any) -> Any:
-        """``scoring = "half"`` is short for ``scoring = { rows = "half" }``."""
-        return {"rows": value} if isinstance(value, str) else value
-
-    def of(self, *names: str) -> ScoredOn:
-        """For the task with these names."""
-        return next((self.tasks[name] for name in names if name in self.tasks), self.rows)
-
-
-class PublishedCurve(BaseModel):
-    """Whose epochs a published table of epochs is printed beside."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    row: RowName = Field(description="the study's row")
-    task: TaskName = Field(description="the target")
-
-
-class Published(BaseModel):
-    """Tables of a report, from ``reporting/published.csv``, to print beside the study's own."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    report: str = Field(description="its name in the file")
-    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
-    split: str = Field("dev", description="whose scores they are")
-    curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> the row and target it is of")
-    tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
-
-    @property
-    def tables(self) -> tuple[str, ...]:
-        return (self.table,) if isinstance(self.table, str) else self.table

@@ -8,22 +8,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from pipeline.settings.fields import RowName, Rows, TaskName, no_repeats
+from pipeline.settings.grid import Grid
 from pipeline.settings.raw import expand_grids, expand_likes, listed, parts, recipe_problems, stray_tasks
 from pipeline.settings.recipe import Recipe, layered, table
 from pipeline.settings.resources import Resources
-from pipeline.settings.rows import (
-    TRAITS,
-    Curve,
-    Grid,
-    Method,
-    Published,
-    Row,
-    RowName,
-    Rows,
-    ScoredRows,
-    TaskName,
-    no_repeats,
-)
+from pipeline.settings.rows import TRAITS, Method, Row
+from pipeline.settings.sections import Curve, Published, ScoredRows
 from pipeline.system.errors import PipelineError, raise_all, validation_problems
 from pipeline.system.reading import present, read_toml
 

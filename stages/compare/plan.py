@@ -12,7 +12,8 @@ from pipeline.records.ledger import Kind
 from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import TRAITS, Row, point_text
+from pipeline.settings.grid import point_text
+from pipeline.settings.rows import TRAITS, Row
 from pipeline.settings.study import Study
 
 

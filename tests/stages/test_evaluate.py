@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.cli.app import main
 from pipeline.runs.workspace import Workspace
-from pipeline.settings.rows import ScoredRows
+from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.evaluate import evaluate
 from stages.extract import extract

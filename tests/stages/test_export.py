@@ -23,7 +23,7 @@ from pipeline.exporting.card import Written
 from pipeline.exporting.trained import Trained
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import ScoredRows
+from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.export import export
 from stages.extract import extract

@@ -19,7 +19,7 @@ from pipeline.reporting.published import published_mistakes, published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.reporting.runs import StudyRuns
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import Published
+from pipeline.settings.sections import Published
 from pipeline.settings.study import study_names
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked

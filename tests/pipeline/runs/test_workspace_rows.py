@@ -14,7 +14,7 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import ScoredRows
+from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from tests.nano import save_backbone, write_tasks
 

@@ -149,7 +149,7 @@ def test_aliases_become_their_tasks_everywhere() -> None:
     assert study.curve_rows()["full"] == ("quora",)
     assert study.published is not None
     assert study.published.tasks == {"a": "quora"}
-    with pytest.raises(PipelineError, match="targets: a value stands twice"):
+    with pytest.raises(PipelineError, match="targets: 'quora' is listed twice"):
         parse(targets=["qqp", "quora"]).with_task_names(lambda name: aliases.get(name, name))
 
 
@@ -223,7 +223,7 @@ def test_bad_overrides_are_told_with_the_files_own_mistakes(tmp_path: Path) -> N
     message = str(caught.value)
     assert message.startswith(f"{file} with --seeds: 2 mistakes")
     assert "colour: unknown key" in message
-    assert "seeds: a value stands twice (got [1, 1])" in message
+    assert "seeds: 1 is listed twice (got [1, 1])" in message
 
 
 def test_a_study_is_found_by_its_file_and_named_like_it(tmp_path: Path) -> None:
@@ -266,16 +266,16 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
             "limit: Input",
             "methods.1: String",
             "targets.1: String",
-            "seeds: a value stands twice",
+            "seeds: 1 is listed twice",
         ],
     ),
     "values that stand twice": (
         {"methods": ["full", "full"], "targets": ["sst", "sst"], "sources": ["imdb", "imdb"], "seeds": [3, 3]},
-        [f"{key}: a value stands twice" for key in ("methods", "targets", "sources", "seeds")],
+        ["methods: 'full' is", "targets: 'sst' is", "sources: 'imdb' is listed twice", "seeds: 3 is listed twice"],
     ),
     "values that stand twice further down": (
         {"curve": {"rows": [5, 5], "targets": ["sst", "sst"]}, "rows": {"full": {"targets": ["sts", "sts"]}}},
-        [f"{key}: a value stands twice" for key in ("curve.rows", "curve.targets", "rows.full.targets")],
+        ["curve.rows: 5 is listed twice", "curve.targets: 'sst' is listed", "rows.full.targets: 'sts' is listed"],
     ),
     "rows to score that are none": (
         {"scoring": {"rows": "third", "share": 1, "tasks": {"nli": "half"}}},
@@ -375,7 +375,7 @@ BAD: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             "rows.a.order: Tuple should have at least 2",
-            "rows.b.after: a value stands twice",
+            "rows.b.after: 'sts' is listed twice",
             "rows.c.order: 'quora' is neither a target nor a source",
         ],
     ),

@@ -1,0 +1,35 @@
+"""Types of values that several parts of a study have: names of rows and tasks, counts, lists without repeats."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from pipeline.data.tasks import Name
+from pipeline.system.errors import shortened
+
+RowName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=48)]
+Rows = Annotated[int, Field(ge=1, le=10**9)]
+
+
+def _renamed(task: str, info: ValidationInfo) -> str:
+    return info.context(task) if info.context else task
+
+
+TaskName = Annotated[Name, AfterValidator(_renamed)]
+"""A task. A function as the validation's context renames it."""
+
+
+def no_repeats(values: Sequence[Any] | None) -> Sequence[Any] | None:
+    """Refuse a repeated value: its runs would be trained and counted twice."""
+    if repeated := _repeated(values or ()):
+        raise ValueError(f"{shortened(repeated[0])} is listed twice")
+    return values
+
+
+def _repeated(values: Sequence[Any]) -> list[Any]:
+    try:
+        return [value for value, count in Counter(values).items() if count > 1]
+    except TypeError:  # tables have no hash
+        return [value for place, value in enumerate(values) if value in values[:place]]

@@ -1,0 +1,76 @@
+"""The tables of a study beside its rows: the low-resource curve, which rows are scored, the published numbers."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from pipeline.settings.fields import RowName, Rows, TaskName, no_repeats
+
+ScoredOn = Literal["half", "test", "held-out", "train", "dev"]
+
+
+class Curve(BaseModel):
+    """Low-resource curves: the rows again with few training rows of the target. Sources keep theirs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: tuple[Rows, ...] = Field((100, 300, 1000), min_length=1, description="training rows of the target")
+    methods: tuple[RowName, ...] = Field(
+        ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have one"
+    )
+    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
+    recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
+
+    _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
+
+
+class ScoredRows(BaseModel):
+    """Which labelled rows choose, and which are scored.
+
+    ``half``: one half of dev chooses and the other is scored. ``test``: dev chooses and the labelled test split is
+    scored. ``held-out``: dev chooses and rows of train are scored, on which no task trains. ``train``: a part of the
+    training rows chooses and dev is scored. ``dev``: dev chooses and is scored.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: ScoredOn = Field("dev", description="which rows are scored")
+    tasks: dict[TaskName, ScoredOn] = Field({}, description="the same for one task")
+    share: float = Field(0.2, gt=0, lt=1, description="train: of the training rows, limited where the study says so")
+    size: Rows = Field(1000, description="held-out: so many rows of train, at most half of them")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the cut, which is the same for all rows and seeds")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_word(cls, value: Any) -> Any:
+        """``scoring = "half"`` is short for ``scoring = { rows = "half" }``."""
+        return {"rows": value} if isinstance(value, str) else value
+
+    def of(self, *names: str) -> ScoredOn:
+        """For the task with these names."""
+        return next((self.tasks[name] for name in names if name in self.tasks), self.rows)
+
+
+class PublishedCurve(BaseModel):
+    """Whose epochs a published table of epochs is printed beside."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    row: RowName = Field(description="the study's row")
+    task: TaskName = Field(description="the target")
+
+
+class Published(BaseModel):
+    """Tables of a report, from ``reporting/published.csv``, to print beside the study's own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    report: str = Field(description="its name in the file")
+    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
+    split: str = Field("dev", description="whose scores they are")
+    curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> the row and target it is of")
+    tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,) if isinstance(self.table, str) else self.table
