@@ -13,6 +13,7 @@ from pipeline.runs.sources import Fusion, dropped_layers, why_not_started_from, 
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.parts import BOTTLENECKS
+from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError, noted, raise_all
@@ -133,35 +134,63 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
 
 
 def _misfits(job: Job, run: TrainingRun) -> Iterator[str]:
-    """An adapter wider than the backbone, and what a fusion cannot take or a run cannot begin as."""
-    recipe, workspace, width = run.recipe, run.workspace, run.backbone.hidden_size
-    if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
-        yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
-    if job.kind == "fusion" and (misfit := FORMS[recipe.fusion.form].misfit(recipe, width)):
-        yield misfit
-    for probe in job.needs if job.kind == "full" else ():
-        head = workspace.resolve(probe.parts[0].recipe, run.task)
-        if not same_head(head, recipe) or recipe.pretrained.second_encoder != "none":
+    """What the run cannot start from or take in, and a width that is beyond the backbone's."""
+    if job.kind == "full":
+        yield from _head_misfits(job, run)
+    elif job.kind in ("adapter", "merge"):
+        yield from _adapter_misfits(job, run)
+    elif job.kind == "fusion":
+        yield from _fusion_misfits(job, run)
+
+
+def _head_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
+    for probe in job.needs:
+        head = run.workspace.resolve(probe.parts[0].recipe, run.task)
+        if not same_head(head, run.recipe) or run.recipe.pretrained.second_encoder != "none":
             yield (
                 f"it cannot start with the head of row {probe.row}: give both the same head, encoding and pooling, and"
                 " no second_encoder"
             )
-    if job.kind not in ("adapter", "merge", "fusion"):
-        return
+
+
+def _adapter_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
+    recipe, width = run.recipe, run.backbone.hidden_size
+    if job.kind == "adapter" and recipe.adapter.kind in BOTTLENECKS and recipe.bottleneck.width > width:
+        yield f"bottleneck {recipe.bottleneck.width} is wider than the backbone ({width})"
+    for need in job.needs:
+        task, source = _adapter_of(need, run.workspace)
+        if why := _why_not_taken_on(source, task, job, recipe):
+            yield f"the adapter of {task.name} (row {need.row}) {why}"
+
+
+def _why_not_taken_on(source: Recipe, task: Task, job: Job, recipe: Recipe) -> str | None:
+    """Why the job cannot start from the adapter of ``task`` that ``source`` makes, or merge it; None if it can."""
+    if why := why_not_started_from(source, task.is_pair, recipe):
+        return why
+    if job.kind != "merge":
+        return None
+    if source.adapter.drop_layers != recipe.adapter.drop_layers:
+        return "leaves out other layers (--drop-layers)"
+    if task.name == job.task and not same_head(source, recipe):
+        return "has another head, encoding or pooling"
+    return None
+
+
+def _fusion_misfits(job: Job, run: TrainingRun) -> Iterator[str]:
+    recipe = run.recipe
+    if misfit := FORMS[recipe.fusion.form].misfit(recipe, run.backbone.hidden_size):
+        yield misfit
+    encoding = Fusion(run.task, job.parts[0].recipe, run.workspace).encoding
     adapters = {}
     for need in job.needs:
-        ((task, unresolved, _),) = need.parts_in(workspace)
-        source = adapters[task.name] = workspace.resolve(unresolved, task)
-        if job.kind != "fusion":
-            why = why_not_started_from(source, task.is_pair, recipe)
-            if job.kind == "merge" and not why and source.adapter.drop_layers != recipe.adapter.drop_layers:
-                why = "leaves out other layers (--drop-layers)"
-            if job.kind == "merge" and not why and task.name == job.task and not same_head(source, recipe):
-                why = "has another head, encoding or pooling"
-        else:
-            encoding = Fusion(run.task, job.parts[0].recipe, workspace).encoding
-            why = why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind)
-        if why:
+        task, source = _adapter_of(need, run.workspace)
+        adapters[task.name] = source
+        if why := why_recipe_not_fused(source, task.is_pair, encoding, recipe.adapter.kind):
             yield f"the adapter of {task.name} (row {need.row}) {why}"
-    if job.kind == "fusion":
-        dropped_layers(recipe, adapters)
+    dropped_layers(recipe, adapters)  # raises where they leave out different layers
+
+
+def _adapter_of(job: Job, workspace: Workspace) -> tuple[Task, Recipe]:
+    """The task and the resolved recipe of the adapter that ``job`` trains."""
+    ((task, recipe, _),) = job.parts_in(workspace)
+    return task, workspace.resolve(recipe, task)
