@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.models.backbone import open_backbone
 from pipeline.records.store import Store
-from pipeline.serving.app import Limits
+from pipeline.serving.limits import Limits
 from stages.serve import StoreShelf
 
 from . import child

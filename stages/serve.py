@@ -14,7 +14,8 @@ from typing import Any
 
 from pipeline.records.store import Artifact, Store
 from pipeline.serving.answers import Answer, TooLong
-from pipeline.serving.app import Limits, make_app
+from pipeline.serving.app import make_app
+from pipeline.serving.limits import Limits
 from pipeline.serving.server import address_of, is_loopback, listen, run
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError, printable

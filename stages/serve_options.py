@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.records.store import Store
-from pipeline.serving.app import Limits
+from pipeline.serving.limits import Limits
 from pipeline.serving.server import listen
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -12,6 +13,7 @@ from pipeline.cli.options import PLACES, REPORTS, STORE, Json, ReportsFolder, St
 from pipeline.cli.printing import print_explanation
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
+from pipeline.serving.limits import Limits
 from pipeline.settings.recipe import Precision
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
@@ -80,6 +82,39 @@ def _check_explained(
         check_input(inputs, "--text", task, model.manifest.pair)
 
 
+@Parameter(name="*", group="Limits")
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits:
+    """What the server takes."""
+
+    max_batch: int = Limits.batch
+    "Texts or pairs of a request, and of a forward pass."
+    max_queue: int = Limits.queue
+    "Texts or pairs that may wait; further requests get 429."
+    max_body: int = Limits.body
+    "Bytes of a request."
+    max_text: int = Limits.text
+    "Characters of a text, also of one that may be cut."
+    max_wait: float = 1000 * Limits.wait
+    "Milliseconds that a request waits for others to be computed with."
+    poll: float = Limits.poll
+    "Seconds between two looks at the store."
+    max_models: int = Limits.models
+    "Models in memory; others are loaded when they are asked for, in place of the one not asked longest."
+
+    def parse(self) -> Limits:
+        """The limits in the server's own units."""
+        return Limits(
+            body=self.max_body,
+            text=self.max_text,
+            batch=self.max_batch,
+            queue=self.max_queue,
+            wait=self.max_wait / 1000,
+            poll=self.poll,
+            models=self.max_models,
+        )
+
+
 def serve(
     *,
     port: int = 8000,
@@ -88,13 +123,7 @@ def serve(
     backbone: Backbone = None,
     store: StoreFolder = STORE,
     precision: Precision = "auto",
-    max_batch: int = 64,
-    max_queue: int = 1024,
-    max_body: int = 2**20,
-    max_text: int = 2**16,
-    max_wait: float = 4.0,
-    poll: float = 2.0,
-    max_models: int = 64,
+    options: ServerLimits = ServerLimits(),
 ) -> None:
     """Serve the models of a store over HTTP, with a page to try them at /; Ctrl-C stops.
 
@@ -103,13 +132,6 @@ def serve(
         host: Address to listen on; 0.0.0.0 can be reached from other machines. There is no password.
         model: What POST /predict asks: a task or TASK@RUN (the only task).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
-        max_batch: Texts or pairs of a request, and of a forward pass.
-        max_queue: Texts or pairs that may wait; further requests get 429.
-        max_body: Bytes of a request.
-        max_text: Characters of a text, also of one that may be cut.
-        max_wait: Milliseconds that a request waits for others to be computed with.
-        poll: Seconds between two looks at the store.
-        max_models: Models in memory; others are loaded when they are asked for, in place of the one not asked longest.
     """
     try:
         import fastapi  # noqa: F401
@@ -118,18 +140,9 @@ def serve(
         raise PipelineError(
             f"serve needs {error.name}: install the extra, pip install 'adapter-fusion-pipeline[serve]'"
         ) from None
-    from pipeline.serving.app import Limits
     from stages import serve_options
 
-    limits = Limits(
-        body=max_body,
-        text=max_text,
-        batch=max_batch,
-        queue=max_queue,
-        wait=max_wait / 1000,
-        poll=poll,
-        models=max_models,
-    )
+    limits = options.parse()
     serve_options.check(Path(store), host, port, model, backbone, limits)
     announce(LIBRARIES)
     from stages import serve as stage

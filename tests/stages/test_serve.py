@@ -22,7 +22,8 @@ import httpx
 from pipeline import Model, load
 from pipeline.cli.app import main
 from pipeline.records.store import Artifact
-from pipeline.serving.app import Limits, make_app
+from pipeline.serving.app import make_app
+from pipeline.serving.limits import Limits
 from pipeline.system.process import SIGNALS
 from stages.explain import answer_of
 from stages.extract import extract

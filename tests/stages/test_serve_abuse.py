@@ -21,7 +21,8 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 import httpx
 
 from pipeline.serving import server
-from pipeline.serving.app import Limits, make_app
+from pipeline.serving.app import make_app
+from pipeline.serving.limits import Limits
 from stages.serve import StoreShelf
 from tests.forked import Forked
 from tests.serving import served

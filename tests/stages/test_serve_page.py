@@ -11,7 +11,8 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 import httpx
 
-from pipeline.serving.app import Limits, make_app
+from pipeline.serving.app import make_app
+from pipeline.serving.limits import Limits
 from stages.serve import StoreShelf
 from tests.serving import served
 from tests.stages.conftest import Shop

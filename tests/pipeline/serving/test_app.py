@@ -16,7 +16,8 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 import httpx
 
 from pipeline.serving.answers import Answer, TooLong
-from pipeline.serving.app import Limits, make_app, read_page
+from pipeline.serving.app import make_app, read_page
+from pipeline.serving.limits import Limits
 from pipeline.system.errors import PipelineError
 from tests.serving import served
 
