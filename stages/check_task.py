@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
+from pipeline.data.labels import FEW
 from pipeline.data.load import load_all_rows, load_split
-from pipeline.data.propose import FEW
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import other_delimiter, read_table
 from pipeline.data.tasks import Split, Task, find_task, is_name

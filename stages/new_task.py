@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from pipeline.data.foreign import read_foreign
-from pipeline.data.propose import FEW, Proposal, name_of, propose
+from pipeline.data.labels import FEW
+from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
 from pipeline.data.table_files import SUFFIXES
 from pipeline.data.tables import write_table

@@ -1,0 +1,84 @@
+"""Which columns of a table are taken for its texts and its label, and what is asked where none can be told."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.data.columns import find_columns
+from pipeline.system.errors import PipelineError
+from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "label"),
+    [
+        (table(), ("message",), "queue"),
+        (table(message=None, words=SENTENCES), ("words",), "queue"),
+        (table(queue=None, date=None, kind=["x", "y"]), ("message",), "kind"),
+        (table(date=None, Label=["x", "y"]), ("message",), "Label"),
+        (table(gold_label=["x", "y"], queue=None), ("message",), "gold_label"),
+        (table(title=["short title"]), ("message",), "queue"),
+        (table(message=None, Sentence1=SENTENCES, Sentence2=SENTENCES[::-1]), ("Sentence1", "Sentence2"), "queue"),
+        (table(message=None, text_a=SENTENCES, text_b=SENTENCES[::-1]), ("text_a", "text_b"), "queue"),
+        (table(message=None, hypothesis=SENTENCES, premise=SENTENCES[::-1]), ("premise", "hypothesis"), "queue"),
+        (table(id=[*range(SIZE)]), ("message",), "queue"),
+        (table(queue=None, customer_id=[*range(15)], kind=["x", "y"]), ("message",), "kind"),
+        (table(queue=None, class_id=[0, 1, 2]), ("message",), "class_id"),
+        (table(date=None, pos_y=["1.5", "2.5", *map(str, range(SIZE - 2))]), ("message",), "queue"),
+    ],
+)
+def test_columns_are_found_by_name_and_by_what_they_hold(rows: pd.DataFrame, text: tuple[str], label: str) -> None:
+    found = find_columns(rows, "rows.csv")
+    assert (found.text, found.label) == (text, label)
+    assert {*found.text, found.label, *found.unused} == set(rows) - {"id"}
+
+
+def test_columns_that_are_given_are_taken() -> None:
+    rows = table(title=[f"title {row}" for row in range(SIZE)])
+    found = find_columns(rows, "rows.csv", ["title", "message"], "date")
+    assert (found.text, found.label, found.unused) == (("title", "message"), "date", ("queue",))
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (table(), {"text": ["body"]}, "no column 'body'; the columns are"),
+        (table(), {"text": ["date", "message", "queue"]}, "--text date,message,queue: name one column, or two"),
+        (table(), {"text": ["message", "message"]}, "name one column, or two different ones"),
+        (table(), {"text": ["queue"], "label": "queue"}, "--label queue: is also a text column"),
+        (table(id=[*range(SIZE)]), {"label": "id"}, "column 'id' names the rows"),
+        (table(queue=None, a=["x", "y"], b=["u", "v"]), {}, "several columns could be the label: name one"),
+        (table(queue=None, date=None), {}, "no column holds a few values that recur: name one"),
+        (table(message=None, date=None, a=["x"]), {}, "no column holds texts of several words"),
+        # Without a header, the first row names the columns.
+        (table(message=None, queue=None, date=None, film=SENTENCES, bad=["bad", "good"]), {}, "'bad' is called like a"),
+        (table(message=None, queue=None, date=None, film=SENTENCES, **{"1": [0, 1]}), {}, "first line must name"),
+        (table(message=None, queue=None, date=None, film=SENTENCES, **{"4.5": [0.5, 1.5]}), {}, "--label 4.5"),
+        (table(queue=None, label=["x", "y", "label"]), {}, "and no other line"),
+        (table(queue=None, date=None, wert=COMMAS), {}, r"name one with --label: .*\(column 'wert': scores .*'0,5'"),
+        (table(queue=None, date=None, toxic=[0, 1], rude=[1, 1, 0]), {}, "columns 'toxic', 'rude' hold 0 or 1 each"),
+    ],
+)  # fmt: skip
+def test_columns_that_cannot_be_told_are_asked_for(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PipelineError, match=said) as caught:
+        find_columns(rows, "rows.csv", **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["customer_id", "customerId", "Order No", "Rechnung-Nr", "ticket number", "created date"]
+)
+def test_ids_that_recur_are_no_labels_unless_they_are_named(name: str) -> None:
+    rows = table(queue=None, date=None, **{name: [*range(15)]})
+    with pytest.raises(PipelineError, match="no column holds a few values that recur: name one with --label"):
+        find_columns(rows, "rows.csv")
+    assert len(proposed(rows, label=name).classes) == 15
+
+
+def test_a_column_that_is_called_like_a_label_may_be_named() -> None:
+    assert proposed(table(queue=None, spam=["spam", "ham"]), label="spam").classes == ("ham", "spam")
+
+
+def test_one_of_several_yes_or_no_columns_may_be_named() -> None:
+    assert proposed(table(queue=None, toxic=[0, 1], rude=[1, 1, 0]), label="rude").classes == ("0", "1")

@@ -1,0 +1,105 @@
+"""What raw labels are taken for, classes or scores, and which can be neither."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from pipeline.stats.names import Kind
+from pipeline.system.errors import PipelineError
+from tests.pipeline.data.messages import COMMAS, SENTENCES, proposed, table
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "classes"),
+    [
+        (["b", "a"], "classes", ("a", "b")),
+        ([" b", "a ", "b", "a"], "classes", ("a", "b")),
+        ([10, 9, 1], "classes", ("1", "9", "10")),
+        (["1.0", "2", "1", "2.0"], "classes", ("1", "2")),
+        ([True, False], "classes", ("false", "true")),
+        (["012", "007", "7", "07"], "classes", ("007", "07", "7", "012")),
+        (["00.5", "01", "02.0"], "score", ()),
+        (["1", "many"], "classes", ("1", "many")),
+        ([0.5, 1, 2], "score", ()),
+        ([*range(21)], "classes", ()),
+    ],
+)
+def test_the_kind_and_the_classes_come_from_the_values(values: list[Any], kind: str, classes: tuple[str, ...]) -> None:
+    rows = table(queue=values)
+    if len(values) > 20:  # classes only because the column is called so
+        assert proposed(pd.concat([rows, rows])).kind == "classes"
+        assert proposed(rows.rename(columns={"queue": "score"})).kind == "score"
+        return
+    found = proposed(rows)
+    assert (found.kind, found.classes) == (kind, classes)
+    assert found.metric == ("pearson" if kind == "score" else "accuracy")
+    assert found.range == ((0.5, 2.0) if kind == "score" else None)
+
+
+def test_many_codes_with_leading_zeros_are_classes() -> None:
+    codes = [f"{number:05}" for number in range(9980, 10020)]
+    rows = pd.concat([table(queue=None, postcode=codes)] * 2)
+    found = proposed(rows.assign(message=[f"message {row}" for row in range(len(rows))]), label="postcode")
+    assert (found.kind, found.classes) == ("classes", tuple(codes))
+
+
+def test_the_kind_may_be_given() -> None:
+    assert proposed(table(queue=[1, 2, 3, 4, 5]), kind="score").range == (1.0, 5.0)
+    assert proposed(table(queue=[0.5, 1]), kind="classes").classes == ("0.5", "1")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "said"),
+    [
+        (table(queue=SENTENCES), {}, "40 different values in 40 rows, too many for classes"),
+        (table(queue=["a", "b"]), {"kind": "score"}, "id 0: 'a' is no score"),
+        (table(queue=[1e39, 1]), {"kind": "score"}, "is no score"),
+        (table(queue=None, score=[*range(39), "n/a"]), {}, "numbers in 98% of its rows, and 'n/a' in another"),
+        # Numbers as spreadsheets of other countries write them.
+        (table(queue=COMMAS), {}, "column 'queue': scores are written with a decimal comma, such as '0,5': write 0.5$"),
+        (table(queue=["0,5", "1,5"]), {}, "with a decimal comma, such as '0,5': write 0.5$"),
+        (table(queue=[*COMMAS[:-1], "?"]), {}, "with a decimal comma, such as '0,5'"),
+        (table(queue=COMMAS), {"kind": "score"}, "scores are written with a decimal comma, such as '0,5': write 0.5$"),
+        (table(queue=[f"{row}%" for row in range(40)]), {}, "scores are written in per cent, such as '0%': write 0$"),
+        (table(queue=[f"{row},5 %" for row in range(40)]), {}, "a decimal comma, such as '0,5 %': write 0.5$"),
+        (table(queue=[f"{row},125" for row in range(1, 41)]), {}, "such as '1,125': write 1125, or a decimal point"),
+        (table(queue=["1,5", "1", "5"]), {}, "'1,5' joins labels that also stand alone: .*; a number\\? write 1.5$"),
+        # Several labels a row.
+        (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows of several labels are not supported"),
+        (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also stand alone"),
+        (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also stand alone"),
+        (table(queue=["a|b", "b|c", "c|a"]), {}, r"'a\|b' is a list of labels that recur in others"),
+        (table(queue=["a;b", "a;b;c"]), {}, "'a;b' is a list of labels that recur in others"),
+    ],
+)  # fmt: skip
+def test_what_is_neither_a_class_nor_a_score_is_refused(rows: pd.DataFrame, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(PipelineError, match=said) as caught:
+        proposed(rows, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values", [["praise, office", "praise, kitchen", "blame, office"], ["sport;football", "sport;tennis", "news;local"]]
+)
+def test_names_with_a_comma_or_of_several_levels_are_classes(values: list[str]) -> None:
+    assert set(proposed(table(queue=values)).classes) == set(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [(["0%", "50%"], None), (["0,5", "1,5"], "classes"), (["v1,5", "v2"], None)]
+)
+def test_percentages_of_few_values_and_what_is_said_to_be_a_class_are_classes(
+    values: list[str], kind: Kind | None
+) -> None:
+    assert set(proposed(table(queue=values), kind=kind).classes) == set(values)
+
+
+def test_rare_labels_near_another_are_asked_about() -> None:
+    rows = table(queue=["billing", "bug report"])
+    rows.loc[[1, 3, 5, 7], "queue"] = ["biling", "Billing", "Billing", "question"]
+    hints = proposed(rows).hints
+    assert hints == (
+        "label 'biling' occurs once (id 1): did you mean 'billing'?",
+        "label 'Billing' occurs 2 times (id 3): did you mean 'billing'?",
+    )
