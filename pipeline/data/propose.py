@@ -123,9 +123,9 @@ def _metric(kind: Kind, labels: pd.Series) -> Metric:
 def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[pd.DataFrame, dict[str, int]]:
     """The rows with texts and a label, which is the name of a class, and the number of others by reason."""
     raw = table[columns.label].tolist()
-    if nested := next(filter(is_nested, raw), None):
+    if nested := list(filter(is_nested, raw)):
         raise PipelineError(
-            f"{where}: column '{columns.label}' holds lists, such as {shortened(nested)}: rows of several labels"
+            f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows of several labels"
             " are not supported; make a table for each label, with yes or no"
         )
     names = pd.Series([class_name(value) for value in raw], dtype=object)

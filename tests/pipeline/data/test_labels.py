@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -67,6 +68,8 @@ def test_the_kind_may_be_given() -> None:
         (table(queue=["1,5", "1", "5"]), {}, "'1,5' joins labels that also stand alone: .*; a number\\? write 1.5$"),
         # Several labels a row.
         (table(queue=[["a"], ["a", "b"]]), {}, "holds lists, such as .*rows of several labels are not supported"),
+        (table(queue=[[], ["a", "b"]]), {}, r"holds lists, such as \[\]: rows of several labels"),
+        (table(queue=[np.array(["a", "b"]), "a"]), {}, "holds lists, such as array"),  # as parquet has them
         (table(queue=["a;b", "a", "b"]), {}, "'a;b' joins labels that also stand alone"),
         (table(queue=["a, b", "a", "b"]), {}, "'a, b' joins labels that also stand alone"),
         (table(queue=["a|b", "b|c", "c|a"]), {}, r"'a\|b' is a list of labels that recur in others"),
