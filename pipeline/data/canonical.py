@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionArray
 
 from pipeline.data.tables import other_delimiter
 from pipeline.data.tasks import Files, Hub, Source, Task
@@ -38,14 +39,7 @@ def canonical_rows(
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
-    needed = [*text_columns, *([label_column] if labelled else [])]
-    missing = [column for column in needed if column not in table.columns]
-    if missing:
-        delimiter = other_delimiter(table.columns)
-        raise PipelineError(
-            f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
-            f" {', '.join(map(repr, table.columns))}{f': {delimiter}' if delimiter else ''}"
-        )
+    _check_there(table, [*text_columns, *([label_column] if labelled else [])], where)
     if source.drop_blank:
         kept = [not any(map(is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
         table = table[kept].reset_index(drop=True)
@@ -57,17 +51,7 @@ def canonical_rows(
     problems: list[str] = []
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
-        values, before = table[column], len(problems)
-        if not leave_out_blank:
-            _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
-        _report(problems, f"column '{column}': not text", values, _which(values, is_no_text))
-        _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
-        if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not leave_out_blank:
-            rows[target] = values.array
-        else:  # replace what was reported: pandas cannot hold half a surrogate pair
-            rows[target] = _texts(
-                value if isinstance(value, str) and not is_broken(value) else "" for value in _values(values)
-            )
+        rows[target] = _text_column(table[column], column, leave_out_blank, problems)
     if labelled:
         rows["label"] = _labels(task, table[label_column], label_column, source, problems)
         if not problems and rows["label"].nunique() < 2:
@@ -94,6 +78,31 @@ def fingerprint(rows: pd.DataFrame) -> str:
 
 def is_no_text(value: Any) -> bool:
     return not isinstance(value, str) and not is_blank(value)
+
+
+def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
+    missing = [column for column in columns if column not in table.columns]
+    if not missing:
+        return
+    message = (
+        f"{where}: column {', '.join(map(repr, missing))} is missing; the columns are"
+        f" {', '.join(map(repr, table.columns))}"
+    )
+    remedy = other_delimiter(table.columns)
+    raise PipelineError(f"{message}: {remedy}" if remedy else message)
+
+
+def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: list[str]) -> pd.Series | ExtensionArray:
+    """The texts (n,); what is no text is added to ``problems``."""
+    before = len(problems)
+    if not may_be_blank:
+        _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
+    _report(problems, f"column '{column}': not text", values, _which(values, is_no_text))
+    _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
+    if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
+        return values.array
+    # Replace what was reported: pandas cannot hold half a surrogate pair.
+    return _texts(value if isinstance(value, str) and not is_broken(value) else "" for value in _values(values))
 
 
 def _values(column: pd.Series) -> Iterator[Any]:
@@ -141,25 +150,13 @@ def _is_nested(value: Any) -> bool:
 
 
 def _labels(task: Task, values: pd.Series, column: str, source: Source, problems: list[str]) -> np.ndarray:
-    mapping = {label_key(raw): label for raw, label in source.labels.items()} or _classes_by_name(task)
-    read_number = as_number if task.kind == "score" else _number_of_class
-    if source.labels:
-        read = (mapping.get(label_key(value), np.nan) for value in _values(values))
-        what = f"label not in {list(mapping)}"
-    else:
-        read = (
-            read_number(value) if (label := mapping.get(label_key(value))) is None else label
-            for value in _values(values)
-        )
-        what = (
-            f"label is neither a number nor in {shortened(list(mapping), 300)}" if mapping else "label is not a number"
-        )
-    numbers = np.fromiter(read, float, len(values))
+    read, unreadable = _reader(task, source)
+    numbers = np.fromiter(map(read, _values(values)), float, len(values))
     if source.scale is not None:
         with np.errstate(over="ignore"):  # infinite is out of range
             numbers = source.scale[0] * numbers + source.scale[1]
     unread = np.isnan(numbers)
-    _report(problems, f"column '{column}': {what}", values, unread)
+    _report(problems, f"column '{column}': {unreadable}", values, unread)
     labels, outside = as_labels(task, numbers)
     if task.range is None:
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
@@ -167,6 +164,23 @@ def _labels(task: Task, values: pd.Series, column: str, source: Source, problems
         allowed = "score out of range {:g}..{:g}".format(*task.range)
     _report(problems, f"column '{column}': {allowed}", pd.Series(numbers), outside & ~unread)
     return labels
+
+
+def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
+    """What reads a raw label as a number, NaN where it is none, and the problem with such a label."""
+    given = {label_key(raw): label for raw, label in source.labels.items()}
+    if given:
+        return lambda value: given.get(label_key(value), np.nan), f"label not in {list(given)}"
+    read_number = as_number if task.kind == "score" else _number_of_class
+    classes = _classes_by_name(task)
+
+    def read(value: Any) -> float:
+        number = classes.get(label_key(value))
+        return read_number(value) if number is None else number
+
+    if classes:
+        return read, f"label is neither a number nor in {shortened(list(classes), 300)}"
+    return read, "label is not a number"
 
 
 def _classes_by_name(task: Task) -> dict[str, float]:

@@ -174,7 +174,8 @@ def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.D
     """
     first_line, is_foreign = header_line(text), separator is not None
     if separator is None:
-        separator = "\t" if file.suffix == ".tsv" or ("\t" in first_line and "," not in first_line) else ","
+        has_tabs_alone = "\t" in first_line and "," not in first_line
+        separator = "\t" if file.suffix == ".tsv" or has_tabs_alone else ","
     # Tab-separated files often quote nothing; if every text is quoted, no quote can open a cell by accident.
     trusted = separator != "\t" or first_line.startswith('"')
     numbered = _numbered_rows(text, separator, file)
@@ -190,11 +191,7 @@ def parse_delimited(text: str, file: Path, separator: str | None = None) -> pd.D
             continue
         if len(cells) != width:
             count = "1 cell" if len(cells) == 1 else f"{len(cells)} cells"
-            remedy = (
-                f"quote text that holds {separator!r}" if len(cells) > width else "write every cell, empty ones too"
-            )
-            if not is_foreign and (delimiter := other_delimiter(header)):
-                remedy = delimiter
+            remedy = (None if is_foreign else other_delimiter(header)) or _width_remedy(len(cells), width, separator)
             raise PipelineError(f"{name_of(file)}: line {first} has {count}, and the header {width}: {remedy}")
         if last > first and not trusted and width > 1 and _holds_rows(cells):
             raise PipelineError(
@@ -214,10 +211,13 @@ def other_delimiter(columns: Iterable[str]) -> str | None:
     """What to do where the names of all columns stand in one, as another delimiter separates them; else None."""
     names = list(map(str, columns))
     delimiter = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
-    return (
-        delimiter
-        and f"its columns seem to be separated by {delimiter!r}: save it with commas, or let tasks new read it"
-    )
+    if delimiter is None:
+        return None
+    return f"its columns seem to be separated by {delimiter!r}: save it with commas, or let tasks new read it"
+
+
+def _width_remedy(cells: int, width: int, separator: str) -> str:
+    return f"quote text that holds {separator!r}" if cells > width else "write every cell, empty ones too"
 
 
 def header_line(text: str) -> str:

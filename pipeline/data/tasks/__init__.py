@@ -1,6 +1,7 @@
 """Task: a labelled text task. Each built-in task is a TOML file beside this one."""
 
 import re
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -122,7 +123,7 @@ class Task(BaseModel):
     @classmethod
     def problems(cls, raw: dict[str, Any]) -> list[str]:
         """All mistakes in ``raw``, within and between keys."""
-        problems = _mistakes_between_keys(raw)
+        problems = list(_mistakes_between_keys(raw))
         try:
             cls.model_validate(raw)
         except ValidationError as error:
@@ -148,37 +149,78 @@ def meaning_problems(meaning: dict[str, Any]) -> list[str]:
     return [] if meaning == expected else [f"a task's has {', '.join(expected)}, and no other keys"]
 
 
-def _mistakes_between_keys(raw: dict[str, Any]) -> list[str]:
-    kind, metric, head = (raw[key] if isinstance(raw.get(key), str) else "" for key in ("kind", "metric", "head"))
-    classes, bounds, text, label, hub = (raw.get(key) for key in ("classes", "range", "text", "label", "hub"))
-    names = classes if isinstance(classes, list) else []
-    low, high = bounds if isinstance(bounds, list) and len(bounds) == 2 else (0, 1)
-    ordered = isinstance(low, int | float) and isinstance(high, int | float) and low < high
-    fitting = " or ".join(f"'{name}'" for of, own in METRICS_OF.items() if of == kind for name in own)
-    others = [of for of, own in METRICS_OF.items() if fitting and of != kind and metric in own]
-    columns = list(text) if isinstance(text, list) else []
-    shared = raw["shares_text"] if isinstance(raw.get("shares_text"), dict) else {}
-    single, paired, encoding = len(columns) == 1, head in PAIR_HEADS, raw.get("encoding", "cross")
-    hub_columns = hub["text"] if isinstance(hub, dict) and isinstance(hub.get("text"), list) else columns
-    below = f"range: the first number must be below the second (got {shortened(bounds)})"
-    two_texts = "encoding/head: siamese encoding and its heads need two text columns"
-    repeated = len({str(name) for name in names}) < len(names)
-    checks = [
-        (kind == "classes" and len(names) < 2, "classes: a task of kind 'classes' names at least two classes"),
-        (kind == "classes" and repeated, f"classes: names repeat (got {shortened(classes)})"),
-        (kind == "classes" and bounds is not None, "range: belongs to kind 'score'"),
-        (kind == "score" and bounds is None, "range: a task of kind 'score' needs its lowest and highest score"),
-        (kind == "score" and not ordered, below),
-        (kind == "score" and classes, "classes: belongs to kind 'classes'"),
-        (others, f"metric: '{metric}' belongs to kind '{''.join(others)}'; use {fitting}"),
-        (len(set(map(str, columns))) < len(columns), f"text: the two columns are the same (got {shortened(text)})"),
-        (str(raw.get("name")) in shared, f"shares_text: '{raw.get('name')}' is the task itself"),
-        (label in columns, f"label: column {shortened(label)} is also a text column"),
-        (single and (paired or encoding == "siamese"), two_texts),
-        (not single and paired and encoding == "cross", f"head: '{head}' needs encoding = 'siamese'"),
-        (len(hub_columns) != len(columns), "hub.text: as many columns as text"),
-    ]
-    return [message for wrong, message in checks if wrong]
+def _mistakes_between_keys(raw: dict[str, Any]) -> Iterator[str]:
+    """Keys that do not go together. Values may be of any type: validation reports those of a wrong one."""
+    if raw.get("kind") == "classes":
+        yield from _mistakes_of_classes(raw)
+    elif raw.get("kind") == "score":
+        yield from _mistakes_of_scores(raw)
+    yield from _metric_mistakes(raw)
+    yield from _text_mistakes(raw)
+    yield from _encoding_mistakes(raw)
+    yield from _hub_mistakes(raw)
+
+
+def _mistakes_of_classes(raw: dict[str, Any]) -> Iterator[str]:
+    names = _listed(raw.get("classes"))
+    if len(names) < 2:
+        yield "classes: a task of kind 'classes' names at least two classes"
+    if len(set(map(str, names))) < len(names):
+        yield f"classes: names repeat (got {shortened(names)})"
+    if raw.get("range") is not None:
+        yield "range: belongs to kind 'score'"
+
+
+def _mistakes_of_scores(raw: dict[str, Any]) -> Iterator[str]:
+    bounds = raw.get("range")
+    if bounds is None:
+        yield "range: a task of kind 'score' needs its lowest and highest score"
+    elif isinstance(bounds, list) and len(bounds) == 2 and not _are_ordered(*bounds):
+        yield f"range: the first number must be below the second (got {shortened(bounds)})"
+    if raw.get("classes"):
+        yield "classes: belongs to kind 'classes'"
+
+
+def _are_ordered(low: Any, high: Any) -> bool:
+    return isinstance(low, int | float) and isinstance(high, int | float) and low < high
+
+
+def _metric_mistakes(raw: dict[str, Any]) -> Iterator[str]:
+    kind, metric = raw.get("kind"), raw.get("metric")
+    fitting = " or ".join(f"'{name}'" for owner, metrics in METRICS_OF.items() if owner == kind for name in metrics)
+    for owner, metrics in METRICS_OF.items():
+        if fitting and owner != kind and metric in metrics:
+            yield f"metric: '{metric}' belongs to kind '{owner}'; use {fitting}"
+
+
+def _text_mistakes(raw: dict[str, Any]) -> Iterator[str]:
+    columns, name, shared = _listed(raw.get("text")), str(raw.get("name")), raw.get("shares_text")
+    if len(set(map(str, columns))) < len(columns):
+        yield f"text: the two columns are the same (got {shortened(columns)})"
+    if isinstance(shared, dict) and name in shared:
+        yield f"shares_text: '{name}' is the task itself"
+    if raw.get("label") in columns:
+        yield f"label: column {shortened(raw.get('label'))} is also a text column"
+
+
+def _encoding_mistakes(raw: dict[str, Any]) -> Iterator[str]:
+    head, encoding = raw.get("head"), raw.get("encoding", "cross")
+    is_single, compares_two = len(_listed(raw.get("text"))) == 1, isinstance(head, str) and head in PAIR_HEADS
+    if is_single and (compares_two or encoding == "siamese"):
+        yield "encoding/head: siamese encoding and its heads need two text columns"
+    if not is_single and compares_two and encoding == "cross":
+        yield f"head: '{head}' needs encoding = 'siamese'"
+
+
+def _hub_mistakes(raw: dict[str, Any]) -> Iterator[str]:
+    hub = raw.get("hub")
+    columns = hub.get("text") if isinstance(hub, dict) else None
+    if isinstance(columns, list) and len(columns) != len(_listed(raw.get("text"))):
+        yield "hub.text: as many columns as text"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 @cache
