@@ -41,11 +41,10 @@ def canonical_rows(
     label_column = source.label if isinstance(source, Hub) else task.label
     _check_there(table, [*text_columns, *([label_column] if labelled else [])], where)
     if source.drop_blank:
-        kept = [not any(map(is_blank, texts)) for texts in zip(*(table[c] for c in text_columns), strict=True)]
-        table = table[kept].reset_index(drop=True)
+        texts = zip(*(table[column] for column in text_columns), strict=True)
+        table = _those(table, [not any(map(is_blank, row)) for row in texts])
     if source.drop_labels and labelled:
-        kept = [label_key(value) not in source.drop_labels for value in table[label_column]]
-        table = table[kept].reset_index(drop=True)
+        table = _those(table, [label_key(value) not in source.drop_labels for value in table[label_column]])
     if table.empty:
         raise PipelineError(f"{where}: no rows")
     problems: list[str] = []
@@ -59,8 +58,8 @@ def canonical_rows(
             problems.append(f"column '{label_column}': a single class: all {len(rows)} rows have label {only}")
     raise_all(where, problems)
     if leave_out_blank:
-        texts = rows.columns.intersection(["text_a", "text_b"])
-        rows = rows[[not any(map(is_blank, row)) for row in rows[texts].itertuples(index=False)]]
+        columns = rows.columns.intersection(["text_a", "text_b"])
+        rows = rows[[not any(map(is_blank, row)) for row in rows[columns].itertuples(index=False)]]
     return rows
 
 
@@ -90,6 +89,11 @@ def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> Non
     )
     remedy = other_delimiter(table.columns)
     raise PipelineError(f"{message}: {remedy}" if remedy else message)
+
+
+def _those(table: pd.DataFrame, are_kept: list[bool]) -> pd.DataFrame:
+    # An array: pandas would take an empty list, for a table without rows, as one of no columns.
+    return table[np.array(are_kept, dtype=bool)].reset_index(drop=True)
 
 
 def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: list[str]) -> pd.Series | ExtensionArray:

@@ -401,6 +401,11 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         ["train.csv: column 'first', 'score' is missing", "the columns are 'sentence', 'second'"],
     ),
     "header only": (task(), {"mood/train.csv": "text,label\n"}, ["train.csv: no rows"]),
+    "header only, and rows to leave out": (
+        task(files={"drop_blank": True, "drop_labels": ["-1"]}),
+        {"mood/train.csv": "text,label\n"},
+        ["train.csv: no rows"],
+    ),
     "empty csv": (task(), {"mood/train.csv": ""}, ["train.csv: no rows"]),
     "empty jsonl": (task(), {"mood/train.jsonl": ""}, ["train.jsonl: no rows"]),
     "empty and blank text": (
