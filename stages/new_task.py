@@ -176,6 +176,7 @@ def _warnings(proposal: Proposal) -> list[str]:
     lines = [f"left out: {_rows(count)} {reason}" for reason, count in proposal.dropped.items()]
     if proposal.repeated:
         lines.append(f"repeated texts: {_rows(proposal.repeated)} beyond the first; equal texts are in one split")
+    lines += proposal.remarks
     lines += proposal.hints[:_SHOWN]
     if len(proposal.hints) > _SHOWN:
         lines.append(f"and {len(proposal.hints) - _SHOWN} more such labels")
@@ -196,7 +197,10 @@ def _task_file(name: str, file: Path, proposal: Proposal, split: str) -> str:
         f"label = {_toml(proposal.columns.label)}",
     ]
     if proposal.range is not None:
-        lines.append(f"range = [{proposal.range[0]!r}, {proposal.range[1]!r}]  # the lowest and highest score found")
+        lines.append(
+            f"range = [{proposal.range[0]!r}, {proposal.range[1]!r}]  # the lowest and highest score found; widen it"
+            " before you train, if others can come"
+        )
     else:
         counts = proposal.counts
         lines += [

@@ -6,6 +6,7 @@ score; absent in unlabelled rows).
 
 import hashlib
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -54,8 +55,8 @@ def canonical_rows(
     if labelled:
         rows["label"] = _labels(task, table[label_column], label_column, source, problems)
         if not problems and rows["label"].nunique() < 2:
-            only = rows["label"].iloc[0]
-            problems.append(f"column '{label_column}': a single class: all {len(rows)} rows have label {only}")
+            only = task.classes[rows["label"].iloc[0]] if task.classes else f"{rows['label'].iloc[0]:g}"
+            problems.append(f"column '{label_column}': a single label: all {len(rows)} rows have {shortened(only)}")
     raise_all(where, problems)
     if leave_out_blank:
         columns = rows.columns.intersection(["text_a", "text_b"])
@@ -77,6 +78,12 @@ def fingerprint(rows: pd.DataFrame) -> str:
 
 def is_no_text(value: Any) -> bool:
     return not isinstance(value, str) and not is_blank(value)
+
+
+def is_neither(value: Any) -> bool:
+    """Whether a cell is neither a text nor a number."""
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_no_text(value) and not is_number
 
 
 def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
@@ -101,12 +108,17 @@ def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: l
     before = len(problems)
     if not may_be_blank:
         _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
-    _report(problems, f"column '{column}': not text", values, _which(values, is_no_text))
+    # A sheet holds a text of digits alone as a number; a column of numbers alone is no column of texts.
+    has_texts = any(isinstance(value, str) and not is_blank(value) for value in _values(values))
+    is_bad = is_neither if has_texts else is_no_text
+    _report(problems, f"column '{column}': not text", values, _which(values, is_bad))
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
     # Replace what was reported: pandas cannot hold half a surrogate pair.
-    return _texts(value if isinstance(value, str) and not is_broken(value) else "" for value in _values(values))
+    return _texts(
+        "" if is_blank(value) or is_bad(value) or is_broken(value) else str(value) for value in _values(values)
+    )
 
 
 def _values(column: pd.Series) -> Iterator[Any]:
@@ -165,7 +177,7 @@ def _labels(task: Task, values: pd.Series, column: str, source: Source, problems
     if task.range is None:
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:
-        allowed = "score out of range {:g}..{:g}".format(*task.range)
+        allowed = "score out of range {:g}..{:g} in the task's file".format(*task.range)
     _report(problems, f"column '{column}': {allowed}", pd.Series(numbers), outside & ~unread)
     return labels
 
@@ -189,7 +201,7 @@ def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
 
 def _classes_by_name(task: Task) -> dict[str, float]:
     """The numbers of the classes by name, but for names that are numbers themselves, which could mean either."""
-    return {name: number for number, name in enumerate(task.classes) if np.isnan(_number_of_class(name))}
+    return {label_key(name): number for number, name in enumerate(task.classes) if np.isnan(_number_of_class(name))}
 
 
 def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -204,11 +216,14 @@ def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def label_key(value: Any) -> str:
-    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same; a code such as "007" is a name."""
+    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same; a code such as "007" is a name.
+
+    A name is the same in every Unicode form, and with white space around it.
+    """
     number = _number_of_class(value)
     if not np.isnan(number) and number == int(number):
         return str(int(number))
-    return value if isinstance(value, str) else shortened(value)
+    return unicodedata.normalize("NFC", value).strip() if isinstance(value, str) else shortened(value)
 
 
 def is_code(value: Any) -> bool:

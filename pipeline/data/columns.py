@@ -23,6 +23,7 @@ _CLASS_NAMES = (
 _LABEL_NAMES = (*_CLASS_NAMES, "target", "gold", "score", "rating", "stars", "similarity", "relatedness", "y")
 _ROW_NAMES = ("id", "ids", "uuid", "key", "number", "num", "nr", "no", "index", "date", "datetime", "time", "timestamp")
 _PAIRS = (("premise", "hypothesis"), ("question", "answer"), ("query", "passage"), ("question", "sentence"))
+_UNNAMED = re.compile(r"Unnamed: [0-9]+")
 _PAIR_ENDS = (("1", "2"), ("a", "b"), ("_left", "_right"))
 
 
@@ -36,14 +37,20 @@ class Columns:
 def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), label: str | None = None) -> Columns:
     """The columns of texts and labels: as given, else by name, else by what they hold."""
     _check_given(table, where, text, label)
-    free = [column for column in table.columns if column != "id"]
+    free = [column for column in table.columns if not names_rows(column)]
     if broken := [column for column in free if is_broken(column)]:
         raise PipelineError(f"{where}: column {broken[0]!a}: half a surrogate pair: rename it")
     if label is None:
         label = _label_column(table[[c for c in free if c not in text]], where)
         _check_header(table, label, where)
     texts = tuple(text) or _text_columns(table[[c for c in free if c != label]], where)
+    _check_named((*texts, label), where)
     return Columns(texts, label, tuple(c for c in free if c != label and c not in texts))
+
+
+def names_rows(column: str) -> bool:
+    """Whether a column is called ``id``, in any case."""
+    return column.strip().casefold() == "id"
 
 
 def is_called_class(column: str) -> bool:
@@ -95,10 +102,21 @@ def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
         )
 
 
+def _check_named(columns: Iterable[str], where: str) -> None:
+    """Raise a :class:`PipelineError` for a column without a name, as where a title stands above the line of names."""
+    if any(map(_UNNAMED.fullmatch, columns)):
+        raise PipelineError(
+            f"{where}: the first line does not name the columns of the texts and the label: delete what stands above"
+            " the line that does, or name the columns there"
+        )
+
+
 def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
-    words = {column: _mean_words(table[column]) for column in table.columns}
+    words = {column: mean_words(table[column]) for column in table.columns}
     candidates = [column for column in table.columns if words[column] > 0]
-    if pair := _pair(candidates):
+    # Of columns called text, address1 and address2 the texts are in the first.
+    is_named = any(_words(column) == [name] for column in candidates for name in _TEXT_NAMES)
+    if pair := _pair(candidates, of_texts=is_named):
         return pair
     if named := _by_name(candidates, _TEXT_NAMES):
         return (named,)
@@ -129,13 +147,19 @@ def _words(column: str) -> list[str]:
     return re.split(r"[\W_]+", column.strip().casefold())
 
 
-def _pair(columns: Sequence[str]) -> tuple[str, str] | None:
-    """Two columns that are named as a pair, such as ``sentence1`` and ``sentence2``."""
+def _pair(columns: Sequence[str], of_texts: bool) -> tuple[str, str] | None:
+    """Two columns that are named as a pair, such as ``sentence1`` and ``sentence2``.
+
+    Args:
+        of_texts: whether a name before 1 and 2 must be one of a text.
+    """
     known = {column.casefold(): column for column in columns}
     for column in known:
         for first, second in _PAIR_ENDS:
-            other = column.removesuffix(first) + second
-            if column.endswith(first) and len(column) > len(first) and other in known:
+            stem = column.removesuffix(first)
+            other = stem + second
+            may_be = not of_texts or _by_name([stem.rstrip("_ ")], _TEXT_NAMES) is not None
+            if column.endswith(first) and stem and other in known and may_be:
                 return known[column], known[other]
     return next(((known[a], known[b]) for a, b in _PAIRS if a in known and b in known), None)
 
@@ -156,7 +180,7 @@ def _names_rows(column: pd.Series) -> bool:
     return words[-1] in _ROW_NAMES and len(names) < FEW * len(set(names))
 
 
-def _mean_words(column: pd.Series) -> float:
+def mean_words(column: pd.Series) -> float:
     """Words of a mean text; 0 if most values are no text."""
     texts = [value for value in column if isinstance(value, str) and value.strip() and np.isnan(as_number(value))]
     filled = sum(not is_blank(value) for value in column)

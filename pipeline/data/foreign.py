@@ -129,10 +129,31 @@ def _decoded(content: bytes, file: Path) -> tuple[str, str]:
             continue
         if "\0" in text[:1000]:  # which UTF-16 without a mark has
             continue
+        if encoding == "cp1252":
+            _check_not_utf8(content, file)
         if encoding == "cp1252" and _accented(text) > _MOST_ACCENTED:
             raise PipelineError(f"{file}: not UTF-8, and by its letters not cp1252 (Western Europe): save it as UTF-8")
         return text, encoding
     raise PipelineError(f"{file}: neither UTF-8 nor cp1252 text, nor UTF-16 with a byte order mark: save it as UTF-8")
+
+
+def _check_not_utf8(content: bytes, file: Path) -> None:
+    """Raise a :class:`PipelineError` if most lines with letters beyond ASCII are UTF-8, and some are not."""
+    other = [(number, line) for number, line in enumerate(content.split(b"\n"), start=1) if not line.isascii()]
+    bad = [number for number, line in other if not _is_utf8(line)]
+    if 2 * len(bad) < len(other):
+        raise PipelineError(
+            f"{file}: line {bad[0]} is not UTF-8, as {len(other) - len(bad)} other lines with such letters are: mend"
+            f" the {len(bad)} lines that are not, or save the file as UTF-8 where it comes from"
+        )
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _accented(text: str) -> float:

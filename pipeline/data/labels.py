@@ -24,6 +24,7 @@ _SCORES = 20
 _ALIKE = 0.8
 """Two labels are near each other from this ratio of :mod:`difflib` on."""
 _MOST_COMPARED = 200_000  # pairs of labels
+_DIGITS = re.compile(r"[0-9]+")
 _SEPARATORS = re.compile(r"[;|,]")
 _NEARLY_ALL = 0.9
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
@@ -200,7 +201,9 @@ def did_you_mean(rows: pd.DataFrame) -> list[str]:
     for name, count in counts.items():
         others = [other for other in by_key[text_key(name)] if (counts[other], other) > (count, name)]
         if not others and count == 1 and compares_spelling:
-            others = difflib.get_close_matches(name, frequent, 1, _ALIKE)
+            # Kat34 and Kat35 are two names, not one that is misspelt.
+            alike = difflib.get_close_matches(name, frequent, 3, _ALIKE)
+            others = [other for other in alike if _DIGITS.sub("", other) != _DIGITS.sub("", name)]
         if others and np.isnan(as_number(name)):
             row = rows["id"][rows["label"] == name].iloc[0]
             times = "once" if count == 1 else f"{count} times"

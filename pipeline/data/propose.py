@@ -1,8 +1,9 @@
 """Propose a task for a table: its text and label columns, kind, classes and metric."""
 
 import re
+import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.data.canonical import as_number
-from pipeline.data.columns import Columns, find_columns, is_called_class
+from pipeline.data.columns import Columns, find_columns, is_called_class, mean_words, names_rows
 from pipeline.data.labels import (
     check_classes,
     class_name,
@@ -28,6 +29,8 @@ from pipeline.system.errors import PipelineError, shortened
 
 _UNBALANCED = 2.0
 _RANGE_SHARE = 0.2
+_FAR_MORE = 2.0
+"""A column that is not used is named where its texts have so many times the words of those that are."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class Proposal:
     repeated: int = 0
     """Rows whose text stood in an earlier row."""
     hints: tuple[str, ...] = ()
+    """Labels that may be misspelt."""
+    remarks: tuple[str, ...] = ()
+    """What of the table was not taken as its author may have meant it."""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -90,7 +96,11 @@ def propose(
     dropped["with the text of another row and another label"] = int(contradicting.sum())
     rows = rows[~contradicting].reset_index(drop=True)
     if rows["label"].nunique() < 2:
-        raise PipelineError(f"{where_label}: fewer than two labels are left without rows that contradict each other")
+        texts = " and ".join(map(repr, columns.text))
+        raise PipelineError(
+            f"{where_label}: fewer than two labels are left without rows that contradict each other: equal texts in"
+            f" {texts} with other labels (--text names another column)"
+        )
     return Proposal(
         columns=columns,
         kind=kind,
@@ -102,6 +112,7 @@ def propose(
         dropped={reason: count for reason, count in dropped.items() if count},
         repeated=int(pd.Series(keys[~contradicting]).duplicated().sum()),
         hints=hints,
+        remarks=tuple(_remarks(table, columns, kind, rows)),
     )
 
 
@@ -148,12 +159,41 @@ def _texts(column: pd.Series, where: str, name: str) -> list[str]:
 
 def _ids(table: pd.DataFrame) -> list[str]:
     """The column ``id`` if it names each row, else the number of the row in the file, from 0 as for predictions."""
-    numbers = list(map(str, range(len(table))))
-    if "id" not in table.columns:
-        return numbers
-    ids = [class_name(value) if isinstance(value, str | int | np.integer) else None for value in table["id"]]
-    usable = all(one is not None and not is_broken(one) for one in ids) and len(set(ids)) == len(ids)
-    return [str(value) for value in table["id"]] if usable else numbers
+    column = _id_column(table)
+    if column is None or _why_no_id(table[column]) is not None:
+        return list(map(str, range(len(table))))
+    return [str(value) for value in table[column]]
+
+
+def _id_column(table: pd.DataFrame) -> str | None:
+    return next((column for column in ("id", *table.columns) if column in table and names_rows(column)), None)
+
+
+def _why_no_id(column: pd.Series) -> str | None:
+    """Why the values of a column cannot name the rows, of which the first is row 1; None if they can."""
+    first: dict[str, int] = {}
+    for row, value in enumerate(column, start=1):
+        name = class_name(value) if isinstance(value, str | int | np.integer) else None
+        if name is None or is_broken(name):
+            return f"row {row} has none that is a text or a whole number"
+        if name in first:
+            return f"rows {first[name]} and {row} have the same, {shortened(name)}"
+        first[name] = row
+    return None
+
+
+def _remarks(table: pd.DataFrame, columns: Columns, kind: Kind, rows: pd.DataFrame) -> Iterator[str]:
+    """What was not taken as its author may have meant it, and the option that does."""
+    column = _id_column(table)
+    if column is not None and (why := _why_no_id(table[column])) is not None:
+        yield f"column {column!r} does not name the rows: {why}. Rows are numbered from 0 instead"
+    words = {str(name): mean_words(values) for name, values in table.items()}
+    longest = max(columns.unused, key=lambda name: words[name], default=None)
+    if longest is not None and words[longest] > _FAR_MORE * max(words[name] for name in columns.text):
+        yield f"column {longest!r} holds longer texts and is not used: --text {shlex.quote(longest)} takes it"
+    numbers = {as_number(name) for name in rows["label"]} if kind == "classes" else set()
+    if len(numbers) > 2 and not any(map(np.isnan, numbers)):
+        yield f"the {len(numbers)} classes are numbers: --kind score reads them as scores, so that 9 is near 10"
 
 
 def _keys(rows: pd.DataFrame) -> np.ndarray:

@@ -9,6 +9,8 @@ from pipeline.data.columns import find_columns
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
 
+PAIR = ("question1", "question2")
+
 
 @pytest.mark.parametrize(
     ("rows", "text", "label"),
@@ -23,6 +25,10 @@ from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, tabl
         (table(message=None, text_a=SENTENCES, text_b=SENTENCES[::-1]), ("text_a", "text_b"), "queue"),
         (table(message=None, hypothesis=SENTENCES, premise=SENTENCES[::-1]), ("premise", "hypothesis"), "queue"),
         (table(id=[*range(SIZE)]), ("message",), "queue"),
+        (table(ID=SENTENCES), ("message",), "queue"),
+        (table(address1=SENTENCES, address2=SENTENCES[::-1]), ("message",), "queue"),
+        (table(message=None, text=SENTENCES, question1=SENTENCES, question2=SENTENCES[::-1]), PAIR, "queue"),
+        (table(message=None, address1=SENTENCES, address2=SENTENCES[::-1]), ("address1", "address2"), "queue"),
         (table(queue=None, customer_id=[*range(15)], kind=["x", "y"]), ("message",), "kind"),
         (table(queue=None, class_id=[0, 1, 2]), ("message",), "class_id"),
         (table(date=None, pos_y=["1.5", "2.5", *map(str, range(SIZE - 2))]), ("message",), "queue"),
@@ -31,7 +37,7 @@ from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, tabl
 def test_columns_are_found_by_name_and_by_what_they_hold(rows: pd.DataFrame, text: tuple[str], label: str) -> None:
     found = find_columns(rows, "rows.csv")
     assert (found.text, found.label) == (text, label)
-    assert {*found.text, found.label, *found.unused} == set(rows) - {"id"}
+    assert {*found.text, found.label, *found.unused} == set(rows) - {"id", "ID"}
 
 
 def test_columns_that_are_given_are_taken() -> None:
@@ -43,6 +49,8 @@ def test_columns_that_are_given_are_taken() -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "said"),
     [
+        (table(message=None, **{"Unnamed: 1": SENTENCES}), {}, "first line does not name the columns of the texts and"),
+        (table(queue=None, date=None, **{"Unnamed: 2": ["x", "y"]}), {}, "delete what stands above the line that does"),
         (table(), {"text": ["body"]}, "no column 'body'; the columns are"),
         (table(), {"text": ["date", "message", "queue"]}, "--text date,message,queue: name one column, or two"),
         (table(), {"text": ["message", "message"]}, "name one column, or two different ones"),

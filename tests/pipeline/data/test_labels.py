@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pipeline.data.labels import did_you_mean
 from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, proposed, table
@@ -106,3 +107,15 @@ def test_rare_labels_near_another_are_asked_about() -> None:
         "label 'biling' occurs once (id 1): did you mean 'billing'?",
         "label 'Billing' occurs 2 times (id 3): did you mean 'billing'?",
     )
+
+
+def test_labels_that_differ_in_digits_alone_are_not_asked_about() -> None:
+    names = [f"Kat{number:02}" for number in range(10)]
+    rows = pd.DataFrame({"id": range(18), "label": [*names[:8], *names[:8], *names[8:]]})
+    assert did_you_mean(rows.astype({"id": str})) == []
+
+
+def test_a_label_is_the_same_in_every_unicode_form() -> None:
+    composed, decomposed = "R\u00fcckgabe", "Ru\u0308ckgabe"
+    proposal = proposed(table(queue=[composed, decomposed, "Zahlung", "Zahlung"]))
+    assert proposal.classes == (composed, "Zahlung")

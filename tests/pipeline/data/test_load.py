@@ -480,7 +480,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "scores out of range": (
         pair_task(),
         {"likeness/train.csv": "first,second,score\na,b,5.1\nc,d,0\ne,f,-0.001\n"},
-        ["column 'score': score out of range 0..5 (2 in all): row 1: 5.1, row 3: -0.001"],
+        ["column 'score': score out of range 0..5 in the task's file (2 in all): row 1: 5.1, row 3: -0.001"],
     ),
     "labels that are neither numbers nor names": (
         task(),
@@ -505,7 +505,7 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
     "a single class": (
         task(),
         {"mood/train.csv": "text,label\na,1\nb,1\nc,1.0\n"},
-        ["column 'label': a single class: all 3 rows have label 1"],
+        ["column 'label': a single label: all 3 rows have 'good'"],
     ),
     "duplicate ids": (
         task(),

@@ -19,6 +19,7 @@ from pipeline.data.overlap import first_overlap, overlapping_rows, row_keys, tex
         ("it's", "its", True),
         ("snake_case", "snake case", True),
         ("STRASSE", "straße", True),
+        ("f\u00fcr", "fu\u0308r", True),  # one letter, or a letter and its dots
         ("a good film", "a good firm", False),
         ("10", "1 000", False),
         ("!!!", "...", False),

@@ -57,6 +57,40 @@ def test_ids_of_the_file_are_kept_if_they_name_the_rows() -> None:
     assert proposed(table(id=["same"])).rows["id"].iloc[3] == "3"
 
 
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        (["a", "b", "a", *map(str, range(SIZE - 3))], "rows 1 and 3 have the same, 'a'"),
+        (["a", None, *map(str, range(SIZE - 2))], "row 2 has none that is a text or a whole number"),
+    ],
+)
+@pytest.mark.parametrize("column", ["id", "ID"])
+def test_ids_that_name_no_rows_are_said_to_be_replaced(ids: list[Any], why: str, column: str) -> None:
+    proposal = proposed(table(**{column: ids}))
+    assert proposal.rows["id"].tolist() == [str(row) for row in range(SIZE)]
+    assert proposal.remarks == (f"column '{column}' does not name the rows: {why}. Rows are numbered from 0 instead",)
+    names = [f"r{row}" for row in range(SIZE)]
+    proposal = proposed(table(**{column: names}))
+    assert (proposal.rows["id"].tolist(), proposal.remarks) == (names, ())
+
+
+@pytest.mark.parametrize(
+    ("rows", "remark"),
+    [
+        (table(message=None, subject=[f"note {row}" for row in range(SIZE)], nachricht=SENTENCES), "'nachricht' holds"),
+        (table(queue=None, date=None, rating=[*range(1, 11)]), "10 classes are numbers: --kind score reads them"),
+    ],
+)
+def test_what_may_be_meant_otherwise_is_said_with_its_option(rows: pd.DataFrame, remark: str) -> None:
+    (said,) = proposed(rows).remarks
+    assert remark in said
+
+
+def test_the_usual_table_has_no_remarks() -> None:
+    assert proposed(table()).remarks == ()
+    assert proposed(table(queue=[0, 1])).remarks == ()  # two classes have no order
+
+
 def test_long_texts_raise_max_length() -> None:
     assert proposed(table()).max_length == 128
     assert proposed(table(message=[f"{row} " + "word " * 150 for row in range(SIZE)])).max_length == 256
