@@ -81,7 +81,9 @@ class ServedModel:
         lengths = dict(zip(uncut, model.lengths([rows[number][0] for number in uncut]), strict=True)) if uncut else {}
         long = {number: length for number, length in lengths.items() if length > model.max_length}
         kept = [number for number in range(len(rows)) if number not in long]
-        predicted = dict(zip(kept, model.predict([rows[number][0] for number in kept]), strict=True))
+        # The queue has cut the batch: one forward pass answers it.
+        texts = [rows[number][0] for number in kept]
+        predicted = dict(zip(kept, model.predict(texts, batch_size=max(1, len(texts))), strict=True))
         return [
             TooLong(
                 f"has {long[number]} tokens, and {model.task} reads {model.max_length}: shorten it, or send"

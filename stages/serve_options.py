@@ -26,6 +26,7 @@ def check(store: Path, host: str, port: int, target: str | None, backbone: str |
 def check_limits(limits: Limits) -> None:
     for option, value, least, most in (
         ("--max-body", limits.body, 1, 2**30),
+        ("--max-text", limits.text, 1, 2**30),
         ("--max-batch", limits.batch, 1, 2**16),
         ("--max-queue", limits.queue, 1, 2**24),
         ("--max-wait", 1000 * limits.wait, 0, 60_000),

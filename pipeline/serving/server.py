@@ -16,6 +16,9 @@ from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS, let_the_next_kill
 
 _STOP_SECONDS = 60
+_IDLE_SECONDS = 75
+"""A connection without a request stays open longer than proxies keep theirs (60 s as a rule), which would meet a closed
+one now and then and answer 502."""
 HEADER_SECONDS = 20.0
 """A client may take so long for the headers of a request."""
 
@@ -77,6 +80,7 @@ def configured(app: Any) -> uvicorn.Config:
         proxy_headers=False,
         ws="none",
         lifespan="on",
+        timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=_STOP_SECONDS,
     )
 

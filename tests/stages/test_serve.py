@@ -324,6 +324,7 @@ def test_what_cannot_be_served_is_one_message(
             (["--backbone", str(other)], "no model of 'films'"),
             (["--max-batch", "0"], "--max-batch 0: give 1 to 65536"),
             (["--max-queue", "10"], r"--max-queue 10: give at least --max-batch (64)"),
+            (["--max-text", "0"], "--max-text 0: give 1 to 1073741824"),
             (["--max-wait", "-1"], "--max-wait -1: give 0 to 60000"),
             (["--max-wait", "nan"], "--max-wait nan: give 0 to 60000"),
             (["--poll", "inf"], "--poll inf: give 0.05 to 86400"),
@@ -338,6 +339,20 @@ def test_what_cannot_be_served_is_one_message(
     monkeypatch.setitem(sys.modules, "fastapi", None)
     assert main(["serve", "--store", str(shop.store)]) == 2
     assert "serve needs fastapi: install the extra" in capsys.readouterr().err
+
+
+def test_a_batch_of_the_queue_is_one_forward_pass(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than 64 texts too, where --max-batch allows them."""
+    served = StoreShelf.open(shop.store, "films", None, "fp32").load("films")
+    sizes, encode = [], served.model._model.backbone.forward
+
+    def forward(*arguments: Any, **inputs: Any) -> Any:
+        sizes.append(len(inputs["input_ids"]))
+        return encode(*arguments, **inputs)
+
+    monkeypatch.setattr(served.model._model.backbone, "forward", forward)
+    assert len(served.answers([("the film is good", True)] * 100)) == 100
+    assert len(sizes) == 1
 
 
 @pytest.mark.slow

@@ -30,6 +30,26 @@ def address(shop: Shop) -> Iterator[str]:
         yield found
 
 
+def test_the_page_works_below_a_path_of_a_proxy(browser: Browser, shop: Shop) -> None:
+    app = make_app(StoreShelf.open(shop.store, "films", None, "fp32"), Limits())
+
+    async def below_a_path(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            if not scope["path"].startswith("/nlp/"):  # another program's
+                await send({"type": "http.response.start", "status": 404, "headers": []})
+                return await send({"type": "http.response.body", "body": b"{}"})
+            scope = {**scope, "path": scope["path"].removeprefix("/nlp")}
+        return await app(scope, receive, send)
+
+    with served(below_a_path) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(f"{address}/nlp/")
+        page.locator("#model option").first.wait_for(state="attached")
+        ask(page, FILM)
+        page.get_by_text("good").first.wait_for()
+
+
 @pytest.fixture
 def show(browser: Browser, address: str) -> Iterator[Callable[..., Page]]:
     """Open the page; at the end it must have asked nobody but its server, and complained of nothing."""
