@@ -75,8 +75,8 @@ def _pruned(setting: Setting, workspace: Workspace, tasks: list[str], limit: int
     recipe = Recipe.parse(
         {"trainable": "fusion", "fusion": "anchored", "epochs": _EPOCHS, "precision": "fp32"}, "adapter_drop"
     )
-    whole = fuse(tasks[0], recipe, workspace, seed=0, limit=limit)
-    parts = [prune(tasks[0], workspace, keep=keep, using=whole.run) for keep in range(len(tasks) - 1, 0, -1)]
+    whole = fuse(tasks[0], recipe, workspace, seed=0, limit=limit).record
+    parts = [prune(tasks[0], workspace, keep=keep, using=whole.run).record for keep in range(len(tasks) - 1, 0, -1)]
     records = {len(record.sources): record for record in (whole, *parts)}
     predicted = interleave(
         {str(count): _prediction(workspace, tasks[0], _model(workspace, record)) for count, record in records.items()},
@@ -112,7 +112,7 @@ def _extract(
 ) -> RunRecord:
     values: dict[str, Any] = {"bottleneck": setting.bottleneck, "epochs": _EPOCHS, "precision": "fp32"}
     recipe = Recipe.parse({**values, "drop_layers": list(range(dropped))}, "adapter_drop")
-    return extract(task, recipe, workspace, seed=0, limit=limit, force=force)
+    return extract(task, recipe, workspace, seed=0, limit=limit, force=force).record
 
 
 def _model(workspace: Workspace, record: RunRecord, dropped: int = 0) -> TransferModel:

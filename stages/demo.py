@@ -64,10 +64,10 @@ def demo(folder: Path, seed: int) -> int:
     workspace = Workspace(*places, scoring=study.scoring)  # the study's, which then finds these runs
     _say("Stage one: an adapter for each task, the nano BERT frozen")
     for name in names:
-        record = extract(name, study.recipe_for("adapter", name), workspace, seed=study.seeds[0])
+        record = extract(name, study.recipe_for("adapter", name), workspace, seed=study.seeds[0]).record
         print(f"{name}: dev {record.metric} {record.dev:.3f}", flush=True)
     _say(f"Stage two: fusion of the others for {TARGET}, which has few rows")
-    fused = fuse(TARGET, study.recipe_for("fusion", TARGET), workspace, seed=study.seeds[0])
+    fused = fuse(TARGET, study.recipe_for("fusion", TARGET), workspace, seed=study.seeds[0]).record
     print(f"{TARGET}: dev {fused.metric} {fused.dev:.3f}", flush=True)
     _say("Stage three: what else one would try, on the same rows and seed")
     result, report = compare(study, workspace)

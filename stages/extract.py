@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from pipeline.records.ledger import RunRecord
+from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import starting_adapters
 from pipeline.runs.training_run import TrainingRun
@@ -20,7 +21,7 @@ def extract(
     start_from: str | None = None,
     without_rows_of: Sequence[str] = (),
     force: bool = False,
-) -> RunRecord:
+) -> Made[RunRecord]:
     """Train an adapter for ``task`` and put it into the store; at once the old result if it was trained before.
 
     Args:
@@ -33,4 +34,5 @@ def extract(
         workspace = workspace.apart_from(without_rows_of)
     own = workspace.task(task)
     starts = () if start_from is None else starting_adapters(start_from, own, recipe, workspace, seed)
-    return TrainingRun(RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts), workspace).get(force)
+    request = RunRequest.single("adapter", own, recipe, seed, limit, adapters=starts)
+    return get_or_train(TrainingRun(request, workspace), force)

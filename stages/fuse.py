@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from pipeline.records.ledger import RunRecord
+from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
@@ -24,7 +25,7 @@ def fuse(
     target_limit: int | None = None,
     sources: str | None = None,
     force: bool = False,
-) -> RunRecord:
+) -> Made[RunRecord]:
     """Train fusion layers for ``target`` and put them into the store.
 
     Without a limit, stage two reads the rows stage one read: the limit of the target's own adapter.
@@ -61,7 +62,7 @@ def fuse(
             f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)",
             file=sys.stderr,
         )
-    return run.get(force)
+    return get_or_train(run, force)
 
 
 def _train_missing(
@@ -89,6 +90,6 @@ def _train_missing(
         listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
         print(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}", file=sys.stderr)
     for name, recipe in recipes.items():
-        record = extract(name, recipe, workspace, seed=seed, limit=limits[name])
+        record = extract(name, recipe, workspace, seed=seed, limit=limits[name]).record
         if is_main_process():
             print(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}", file=sys.stderr)

@@ -70,7 +70,8 @@ def pretrain(
     data = {
         task.name: workspace.without_rows_of(chosen, task, workspace.task_data(task, limit, seed)) for task in chosen
     }
-    return get_or_train(_Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed))
+    run = _Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed)
+    return get_or_train(run).record
 
 
 @dataclass

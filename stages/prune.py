@@ -10,6 +10,7 @@ from pipeline.methods.fusion import members_of, prune_fusion
 from pipeline.methods.gated import own_member
 from pipeline.records.ledger import Cost, RunRecord, run_name
 from pipeline.records.store import Artifact
+from pipeline.runs.once import Made
 from pipeline.runs.restore import on_own_backbone, restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact
@@ -20,7 +21,9 @@ from pipeline.training.memory import peak_memory_mb, reset_peak_memory
 from pipeline.training.process_group import process_count
 
 
-def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False) -> RunRecord:
+def prune(
+    target: str, workspace: Workspace, *, keep: int, using: str = "fusion", force: bool = False
+) -> Made[RunRecord]:
     """Keep the ``keep`` sources of a fusion for ``target`` that get most attention on dev, as an artifact of its own.
 
     It is scored on dev anew, in fp32. Its cost is that of scoring: nothing is trained.
@@ -57,11 +60,13 @@ def prune(target: str, workspace: Workspace, *, keep: int, using: str = "fusion"
     }
     run = run_name(identity)
     if not force and (record := workspace.finished(run, with_model=True)) is not None:
-        return record
+        return Made(record, is_new=False)
     with workspace.ledger.lock(run):
         # Another command may have finished it between the first look and the lock.
         record = None if force else workspace.finished(run, with_model=True)
-        return record or _pruned(fusion, task, keep, workspace, identity)
+        if record is not None:
+            return Made(record, is_new=False)
+        return Made(_pruned(fusion, task, keep, workspace, identity), is_new=True)
 
 
 def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, identity: dict[str, Any]) -> RunRecord:

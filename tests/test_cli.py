@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -82,7 +81,6 @@ def test_extract_fuse_predict_from_end_to_end(
         }  # fmt: skip
         assert (Path(results[task]["artifact"]) / "adapter.safetensors").is_file()
         assert " on 40 rows (epoch " in out and "nothing was computed" not in out
-    time.sleep(1.1)  # a record tells whole seconds
     _, out, _ = run("extract", "--task", "pairs", *places, *QUICK, "--recipe", recipe)
     assert "nothing was computed. --force makes it again" in out
     fuse = ["fuse", "--target", "pairs", "--sources", "films", "--recipe", recipe]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +15,7 @@ from pipeline.system.streams import LIBRARIES, announce
 
 if TYPE_CHECKING:  # they load torch
     from pipeline.records.ledger import RunRecord
+    from pipeline.runs.once import Made
     from pipeline.runs.workspace import Workspace
     from pipeline.settings.recipe import Recipe
 
@@ -62,20 +61,18 @@ def extract(
     announce(LIBRARIES)
     from stages import extract as stage
 
-    workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
-    record = stage.extract(
+    workspace = places.workspace(running)
+    made = stage.extract(
         task,
         recipe,
         workspace,
-        seed=seed,
-        limit=limit,
+        seed=running.seed,
+        limit=running.limit,
         start_from=start_from,
         without_rows_of=apart,
         force=running.force,
     )
-    print_run(record, running.json, is_new=_is_since(record, begun))
-    if _is_since(record, begun):
-        _tell_untrained(record, recipe, workspace)
+    _print_trained(made, recipe, workspace, running.json)
 
 
 def fuse(
@@ -112,25 +109,24 @@ def fuse(
     announce(LIBRARIES)
     from stages import fuse as stage
 
-    workspace, seed, limit, begun = places.workspace(running), running.seed, running.limit, time.time()
-    record = stage.fuse(
+    workspace = places.workspace(running)
+    made = stage.fuse(
         target,
         recipe,
         workspace,
-        seed=seed,
-        limit=limit,
+        seed=running.seed,
+        limit=running.limit,
         target_limit=target_limit,
         sources=sources,
         force=running.force,
     )
-    print_run(record, running.json, is_new=_is_since(record, begun))
-    if _is_since(record, begun):
-        _tell_untrained(record, recipe, workspace)
+    _print_trained(made, recipe, workspace, running.json)
 
 
-def _is_since(record: RunRecord, begun: float) -> bool:
-    """Whether the run finished after ``begun``, in seconds since the epoch, when the command began."""
-    return datetime.fromisoformat(record.finished_at).timestamp() >= int(begun)
+def _print_trained(made: Made[RunRecord], recipe: Recipe, workspace: Workspace, as_json: bool) -> None:
+    print_run(made.record, as_json, is_new=made.is_new)
+    if made.is_new:
+        _tell_untrained(made.record, recipe, workspace)
 
 
 def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> None:
@@ -175,9 +171,9 @@ def prune(
     announce(LIBRARIES)
     from stages import prune as stage
 
-    workspace, begun = places.workspace(running, usual=""), time.time()
-    record = stage.prune(target, workspace, keep=keep, using=using, force=force)
-    print_run(record, json, is_new=_is_since(record, begun), shares=stage.shares_of(record, workspace))
+    workspace = places.workspace(running, usual="")
+    made = stage.prune(target, workspace, keep=keep, using=using, force=force)
+    print_run(made.record, json, is_new=made.is_new, shares=stage.shares_of(made.record, workspace))
 
 
 def pretrain(

@@ -1,7 +1,8 @@
 """Whatever is trained is trained once: found finished, or made under a lock and found from then on."""
 
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from pipeline.runs.workspace import Workspace
 from pipeline.training.memory import full_memory_explained
@@ -27,7 +28,16 @@ class Trainable(Protocol[Record]):
     def train(self) -> Record: ...
 
 
-def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
+@dataclass(frozen=True)
+class Made(Generic[Record]):
+    """The record of a finished run."""
+
+    record: Record
+    is_new: bool
+    """Whether it was made now; else it was found finished."""
+
+
+def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
     """The finished record: as it was left, or by training (from the last checkpoint, if there is one).
 
     Raises:
@@ -36,7 +46,7 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
     ledger = run.workspace.ledger
     if not force and (record := on_main_process(run.finished)) is not None:
         on_main_process(lambda: ledger.tidy(run.name))
-        return record
+        return Made(record, is_new=False)
     # Of the processes that train this run together, one holds the lock against other commands.
     with ExitStack() as held:
         on_main_process(lambda: held.enter_context(ledger.lock(run.name)))
@@ -44,9 +54,9 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Record:
             on_main_process(lambda: ledger.drop_checkpoint(run.name))
         # Another command may have finished it between the first look and the lock.
         elif (record := on_main_process(run.finished)) is not None:
-            return record
+            return Made(record, is_new=False)
         remedy = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
         with full_memory_explained(run.title, remedy):
             record = run.train()
         on_main_process(lambda: ledger.drop_checkpoint(run.name))
-    return record
+    return Made(record, is_new=True)

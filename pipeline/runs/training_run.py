@@ -104,7 +104,7 @@ class TrainingRun:
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record: from the ledger, or by training (from the last checkpoint, if there is one)."""
-        return get_or_train(self, force)
+        return get_or_train(self, force).record
 
     def train(self) -> RunRecord:
         """Train, score every task and write everything; see :meth:`get`."""

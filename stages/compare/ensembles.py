@@ -68,7 +68,7 @@ class EnsembleRun:
 
     def get(self, force: bool = False) -> RunRecord:
         """The finished record; its predictions are made in a moment."""
-        return get_or_train(self, force)
+        return get_or_train(self, force).record
 
     def train(self) -> RunRecord:
         """Choose, score and write; a :class:`PipelineError` if there are no test rows."""

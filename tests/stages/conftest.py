@@ -43,11 +43,11 @@ def shop(
     root = tmp_path_factory.mktemp("shop")
     workspace = Workspace(str(backbone_folder), data_folder, root / "store", root / "reports")
     tasks = ("films", "meals", "pairs")
-    adapters = {task: extract(task, quick("adapter", learning_rate=3e-2), workspace, seed=1) for task in tasks}
+    adapters = {task: extract(task, quick("adapter", learning_rate=3e-2), workspace, seed=1).record for task in tasks}
     forms = {
         "films": {"fusion": "gated", "gate_start": "even", "learning_rate": 3e-2, "epochs": 16},
         "pairs": {"fusion": "anchored", "fusion_rank": 4, "learning_rate": 5e-2, "epochs": 8},
     }
-    fusions = {task: fuse(task, quick("fusion", **form), workspace, seed=1) for task, form in forms.items()}
+    fusions = {task: fuse(task, quick("fusion", **form), workspace, seed=1).record for task, form in forms.items()}
     assert all(fusion.dev > adapters[task].dev for task, fusion in fusions.items())  # commands use the better model
     return Shop(workspace, adapters, fusions)

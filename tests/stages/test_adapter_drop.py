@@ -46,7 +46,7 @@ def test_an_adapter_without_a_layer_predicts_what_training_saw(  # type: ignore[
 ) -> None:
     backbone = save_backbone(tmp_path / "backbone", family)
     workspace = dataclasses.replace(workspace, backbone_name=str(backbone))
-    record = extract("films", quick("adapter", drop_layers=[0], **settings), workspace, seed=0)
+    record = extract("films", quick("adapter", drop_layers=[0], **settings), workspace, seed=0).record
     norms = 2 * 2 * 32 if settings else 0
     assert record.cost.trainable_parameters == 2 * (2 * 32 * 8 + 32 + 8) + norms + 2 * 32 + 2
     found = predicted(workspace, data_folder / "films" / "dev.csv", tmp_path)
@@ -57,10 +57,12 @@ def test_an_adapter_without_a_layer_predicts_what_training_saw(  # type: ignore[
 def test_fusion_leaves_out_what_its_adapters_leave_out(workspace: Workspace, quick: Quick) -> None:
     for task in ("films", "meals"):
         extract(task, quick("adapter", drop_layers="0"), workspace, seed=0)
-    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
+    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0).record
     assert record.recipe.adapter.drop_layers == (0,)
     assert record.cost.trainable_parameters == 2 * (4 * 16 * 32 + 16 + 2) + 2 * 32 + 2
-    assert fuse("films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0).run == record.run
+    assert (
+        fuse("films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0).record.run == record.run
+    )
 
 
 def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace: Workspace, quick: Quick) -> None:
@@ -70,10 +72,10 @@ def test_adapters_that_leave_out_different_layers_agree_or_are_refused(workspace
         fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
     assert fuse(
         "films", quick("fusion", fusion="anchored", drop_layers="0"), workspace, seed=0
-    ).recipe.adapter.drop_layers == (0,)
+    ).record.recipe.adapter.drop_layers == (0,)
     # With an adapter that leaves nothing out there is one for each wish.
-    whole = extract("films", quick("adapter"), workspace, seed=3)
-    record = fuse("films", quick("fusion", fusion="anchored"), dataclasses.replace(workspace), seed=0)
+    whole = extract("films", quick("adapter"), workspace, seed=3).record
+    record = fuse("films", quick("fusion", fusion="anchored"), dataclasses.replace(workspace), seed=0).record
     assert (record.recipe.adapter.drop_layers, record.sources[0].run) == ((), whole.run)
 
 

@@ -34,7 +34,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def adapters(workspace: Workspace, quick: Quick) -> dict[str, RunRecord]:
-    return {task: extract(task, quick("adapter", epochs=1), workspace, seed=1) for task in ("films", "meals", "pairs")}
+    return {
+        task: extract(task, quick("adapter", epochs=1), workspace, seed=1).record
+        for task in ("films", "meals", "pairs")
+    }
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def test_the_numbers_are_those_of_the_command(
 def test_a_model_is_named_by_task_run_or_folder(
     workspace: Workspace, adapters, quick: Quick, opened, monkeypatch
 ) -> None:  # type: ignore[no-untyped-def]
-    fused = fuse("films", quick("fusion", epochs=1), workspace, seed=1)
+    fused = fuse("films", quick("fusion", epochs=1), workspace, seed=1).record
     full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=1).get()
     own, folder = adapters["films"], Path(adapters["films"].artifact)
     best = fused if fused.dev > own.dev else own
@@ -237,7 +240,7 @@ def test_a_task_that_has_changed_since_is_refused_if_its_data_are_named(
 )
 def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adapters, quick, opened) -> None:  # type: ignore[no-untyped-def]
     """Averaged over tokens, it is what a report says of the same row."""
-    fused = fuse("films", quick("fusion", epochs=1, **settings), workspace, seed=1)
+    fused = fuse("films", quick("fusion", epochs=1, **settings), workspace, seed=1).record
     text = "the film is very good"
     table = opened(f"films@{fused.run}").explain(text)
     assert table.columns.tolist() == ["input", "position", "token", "layer", "site", "adapter", "share"]
@@ -259,7 +262,7 @@ def test_an_explanation_is_the_attention_of_each_token(settings, workspace, adap
 
 def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick: Quick, opened) -> None:  # type: ignore[no-untyped-def]
     pair = ("the film is good", "the meal is very bad")
-    cross = fuse("pairs", quick("fusion", epochs=1), workspace, seed=1)
+    cross = fuse("pairs", quick("fusion", epochs=1), workspace, seed=1).record
     table = opened(f"pairs@{cross.run}").explain(pair)
     assert table["input"].unique().tolist() == [0]
     assert len(table["position"].unique()) == 3 + 4 + 5
@@ -267,7 +270,7 @@ def test_a_pair_is_explained_as_it_is_read(workspace: Workspace, adapters, quick
         extract(
             task, quick("adapter", epochs=1, **({"encoding": "siamese"} if task == "pairs" else {})), workspace, seed=2
         )
-    apart = fuse("pairs", quick("fusion", epochs=1, encoding="siamese"), workspace, seed=2)
+    apart = fuse("pairs", quick("fusion", epochs=1, encoding="siamese"), workspace, seed=2).record
     table = opened(f"pairs@{apart.run}").explain(pair)
     for number, text in enumerate(pair):
         words = table[table["input"] == number].drop_duplicates("position")["token"].tolist()

@@ -312,7 +312,7 @@ def trained(workspace: Workspace, quick: Quick) -> list[RunRecord]:
     from stages.extract import extract
 
     recipe = quick("adapter", epochs=1)
-    adapter = extract("films", recipe, workspace, seed=0)
+    adapter = extract("films", recipe, workspace, seed=0).record
     full = single_run(workspace, "full", "films", quick("full", epochs=1), seed=0).get()
     return [adapter, full]
 

@@ -27,7 +27,7 @@ def films(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Path:
 
 
 def test_dev_chose_the_model_and_new_rows_did_not(workspace, quick, films) -> None:  # type: ignore[no-untyped-def]
-    record = extract("films", quick("adapter"), workspace, seed=0, limit=48)
+    record = extract("films", quick("adapter"), workspace, seed=0, limit=48).record
     found = evaluate("films", workspace, using="adapter")
     assert (found.run, found.rows, found.metric) == (record.run, 40, "accuracy")
     assert found.score == pytest.approx(record.dev)
@@ -50,7 +50,7 @@ def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untype
             rows = pd.read_csv(file)
             text = rows.assign(sentence=rows["sentence"] + [f" {file.stem} {n}" for n in range(len(rows))]).to_csv()
         (tmp_path / "data/films" / file.name).write_text(text)
-    record = extract("films", quick("adapter"), place, seed=0, limit=40)
+    record = extract("films", quick("adapter"), place, seed=0, limit=40).record
     assert record.own.test is not None
     plain = dataclasses.replace(place, scoring=ScoredRows())
     found = evaluate("films", plain, using=record.run)
@@ -62,7 +62,7 @@ def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untype
 
 
 def test_what_cannot_be_known_is_not_said(workspace, quick, data_folder) -> None:  # type: ignore[no-untyped-def]
-    record = extract("films", quick("adapter"), workspace, seed=0)
+    record = extract("films", quick("adapter"), workspace, seed=0).record
     (workspace.ledger.folder(record.run) / "run.json").unlink()
     found = evaluate("films", dataclasses.replace(workspace), using="adapter")
     assert (found.trained_on, found.chosen_on) == (None, None)
@@ -88,7 +88,7 @@ def change_data(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_what_cannot_be_read_beside_the_model_costs_no_score(  # type: ignore[no-untyped-def]
     name, harm, problem, workspace, quick, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    record = extract("films", quick("adapter", epochs=1), workspace, seed=0).record
     harm(workspace.ledger.folder(record.run) / name)
     found = evaluate("films", dataclasses.replace(workspace), using="adapter")
     assert found.score == pytest.approx(record.dev)
@@ -105,7 +105,7 @@ def test_what_cannot_be_read_beside_the_model_costs_no_score(  # type: ignore[no
 def test_the_command_prints_score_and_interval(  # type: ignore[no-untyped-def]
     workspace, quick, films, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = extract("films", quick("adapter"), workspace, seed=0)
+    record = extract("films", quick("adapter"), workspace, seed=0).record
     places = [
         "--backbone",
         workspace.backbone_name,

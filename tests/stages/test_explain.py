@@ -50,7 +50,7 @@ def test_a_prediction_without_an_adapter_is_that_of_the_pruned_fusion(
     assert len({answer.score or answer.probabilities["good"] for answer in [*found.values(), *before]}) == 4
     assert model.predict([text]) == before
     # Its own adapter a pruned gated fusion keeps, so the one of two sources goes that is listened to less.
-    record = prune(task, shop.copied(tmp_path), keep=1 if task == "films" else 2)
+    record = prune(task, shop.copied(tmp_path), keep=1 if task == "films" else 2).record
     pruned = load(record.artifact or "", precision="fp32")
     (gone,) = {*model.adapters} - {*pruned.adapters}
     (expected,) = pruned.predict([text])

@@ -118,7 +118,7 @@ def test_a_run_that_was_scored_on_other_rows_says_so(
     workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     halved = dataclasses.replace(workspace, scoring=ScoredRows(rows="half"))
-    record = extract("films", quick("adapter", epochs=1), halved, seed=1)
+    record = extract("films", quick("adapter", epochs=1), halved, seed=1).record
     export("films", tmp_path / "films", halved, adapterhub, format="adapterhub")
     text = (tmp_path / "films" / "README.md").read_text()
     score = record.scores["films"]

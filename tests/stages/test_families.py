@@ -54,15 +54,15 @@ def test_two_stages_and_their_predictions(  # type: ignore[no-untyped-def]
 ) -> None:
     workspace, dev, file = places(family), data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     for task in ("films", "meals"):
-        record = extract(task, quick("adapter"), workspace, seed=0)
+        record = extract(task, quick("adapter"), workspace, seed=0).record
         assert record.unchanged["backbone"] == workspace.backbone.weights_hash
     found = predicted(workspace, "films,meals", dev, file, "adapter")  # in one pass, where AdapterHub can
-    agree(workspace, extract("films", quick("adapter"), workspace, seed=0), found["films_probability_good"])
+    agree(workspace, extract("films", quick("adapter"), workspace, seed=0).record, found["films_probability_good"])
     devs = {}
     for form in ("gated", "standard"):
         for implementation in ("fast", "stock"):
             recipe = quick("fusion", fusion=form, fusion_impl=implementation)
-            record = fuse("films", recipe, workspace, seed=0, sources="films,meals")
+            record = fuse("films", recipe, workspace, seed=0, sources="films,meals").record
             assert record.unchanged.keys() == {"backbone", *([] if form == "gated" else ["films"]), "meals"}
             devs[form, implementation] = workspace.ledger.predictions(record.run)["probability_1"]
             agree(workspace, record, predicted(workspace, "films", dev, file, record.run)["probability_good"])

@@ -46,7 +46,7 @@ def stocked(
 def fused(place: Workspace, quick: Quick, tmp_path: Path, target: str = "films", **settings: object) -> RunRecord:
     """A fusion of the best adapter, beside the store's own files."""
     options = {"fusion": "gated", "epochs": 1, **settings}
-    return fuse(target, quick("fusion", **options), replace(place, reports=tmp_path), seed=1, sources="best:1")
+    return fuse(target, quick("fusion", **options), replace(place, reports=tmp_path), seed=1, sources="best:1").record
 
 
 @pytest.mark.parametrize("whole", [1, 16])
@@ -93,14 +93,14 @@ def test_pairs_are_read_as_the_target_reads_them(
 
 def test_no_more_are_asked_than_there_are_so_all_are_fused(stocked: Workspace, quick: Quick, tmp_path: Path) -> None:
     place, recipe = replace(stocked, reports=tmp_path), quick("fusion", fusion="gated", epochs=1, gate_start="even")
-    record = fuse("films", recipe, place, seed=1, sources="best:3")
+    record = fuse("films", recipe, place, seed=1, sources="best:3").record
     assert [source.task for source in record.sources] == ["coins", "meals", "pairs"]
 
 
 def test_unasked_those_that_help_are_fused_each_with_its_gate(
     stocked: Workspace, quick: Quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1)
+    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1).record
     assert [source.task for source in record.sources] == ["meals"]
     assert record.gates == {"meals": 1.0}
     assert record.recipe.gated.start == "probe"
@@ -121,7 +121,7 @@ def test_a_ranking_is_compared_with_what_each_source_came_to(
     scores = {}
     for source in ("coins", "meals", "pairs"):
         assert "(Spearman)" not in capsys.readouterr().err
-        scores[source] = fuse("films", recipe, place, seed=1, sources=source).score("films").value
+        scores[source] = fuse("films", recipe, place, seed=1, sources=source).record.score("films").value
     (group,) = agreement.trained_alone(place.ledger, "films")
     assert group == scores
     fused(stocked, quick, tmp_path)
@@ -153,7 +153,7 @@ def test_a_run_resumes_with_what_it_chose(
     if damaged:
         file.write_text(file.read_text()[:-20])
     monkeypatch.setattr(initial, "choose_gates", lambda *_: {"coins": 1.0})
-    record = fuse("films", recipe, place, seed=3)
+    record = fuse("films", recipe, place, seed=3).record
     assert record.gates == ({"coins": 1.0} if damaged else {"meals": 1.0})
     assert [source.task for source in record.sources] == list(record.gates)
     assert not file.exists()
@@ -171,7 +171,7 @@ def test_choosing_counts_as_the_runs_time(
         return choose_gates(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(initial, "choose_gates", slow)
-    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1)
+    record = fuse("films", quick("fusion", epochs=1), replace(stocked, reports=tmp_path), seed=1).record
     assert record.cost.seconds > 3
     examples = 96 / record.cost.examples_per_second
     assert examples < 3, "training alone would have taken as long"

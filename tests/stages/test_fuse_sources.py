@@ -45,10 +45,10 @@ def test_what_is_missing_is_trained_as_extract_trains_it(
     tmp_path: Any,
 ) -> None:
     options = {"epochs": 1, "fusion": "anchored", "pooling": "cls"}
-    there = extract("meals", quick("adapter", epochs=1), workspace, seed=3)
+    there = extract("meals", quick("adapter", epochs=1), workspace, seed=3).record
     order = trained(workspace, monkeypatch)
     capsys.readouterr()
-    record = fuse("films", quick("fusion", **options), workspace, seed=1, limit=50, sources="pairs,meals")
+    record = fuse("films", quick("fusion", **options), workspace, seed=1, limit=50, sources="pairs,meals").record
     assert order == ["adapter pairs", "adapter films", "fusion films"]
     told = capsys.readouterr().err
     assert "lacks them: adapters of pairs (50 rows), films (50 rows)\n" in told
@@ -59,11 +59,13 @@ def test_what_is_missing_is_trained_as_extract_trains_it(
     # The same runs as those of extract with the same options.
     other = dataclasses.replace(workspace, store_root=tmp_path / "other", reports=tmp_path / "elsewhere")
     recipe = quick("adapter", epochs=1, pooling="cls")
-    alone = {task: extract(task, recipe, other, seed=1, limit=50).run for task in ("films", "pairs")}
+    alone = {task: extract(task, recipe, other, seed=1, limit=50).record.run for task in ("films", "pairs")}
     assert {task: runs[task] for task in alone} == alone
     # Once more: all is there.
     order.clear()
-    assert fuse("films", quick("fusion", **options), workspace, seed=1, limit=50, sources="pairs,meals") == record
+    assert (
+        fuse("films", quick("fusion", **options), workspace, seed=1, limit=50, sources="pairs,meals").record == record
+    )
     assert order == []
 
 
@@ -72,13 +74,14 @@ def test_a_target_may_have_fewer_rows_than_its_sources(
     limit: int | None, workspace: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = quick("fusion", epochs=1, fusion="anchored", pooling="cls")
-    record = fuse("films", recipe, workspace, seed=1, limit=limit, target_limit=20, sources="meals")
+    record = fuse("films", recipe, workspace, seed=1, limit=limit, target_limit=20, sources="meals").record
     # Rows of meals with a text of films' dev are left out.
     rows = len(workspace.apart_from(["films"]).task_data(workspace.task("meals"), limit, 1).train)
     assert rows == 50 if limit else rows < 96
     assert f"adapters of meals ({rows} rows), films (20 rows)\n" in capsys.readouterr().err
     assert record.score("films").train_rows == 20
-    again = fuse("films", recipe, workspace, seed=1, sources="meals")  # the rows that its own adapter was trained on
+    # The rows that its own adapter was trained on.
+    again = fuse("films", recipe, workspace, seed=1, sources="meals").record
     assert again == record
 
 
@@ -120,7 +123,7 @@ def test_an_adapter_that_does_not_fit_is_trained_beside_it_and_the_reason_is_sai
     capsys: pytest.CaptureFixture[str],
     tmp_path: Any,
 ) -> None:
-    old = extract("meals", quick("adapter", epochs=1), workspace, seed=1)
+    old = extract("meals", quick("adapter", epochs=1), workspace, seed=1).record
     other = dataclasses.replace(workspace, backbone_name=str(save_backbone(tmp_path / "other", seed=7)))
     order = trained(workspace, monkeypatch)
     fuse("films", quick("fusion", fusion="gated", epochs=1), other, seed=1, sources="meals")

@@ -29,7 +29,7 @@ def recipe(quick: Any) -> Any:
 
 @pytest.fixture
 def sources(workspace: Any, quick: Any) -> dict[str, Any]:
-    return {task: extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1) for task in SOURCES}
+    return {task: extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1).record for task in SOURCES}
 
 
 def contents(record: Any) -> dict[str, bytes]:
@@ -50,7 +50,7 @@ def test_a_target_without_an_adapter_is_fused_from_others_alone(
     workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
 ) -> None:
     before = {task: contents(record) for task, record in sources.items()}
-    record = fuse("films", recipe(), workspace, seed=1)
+    record = fuse("films", recipe(), workspace, seed=1).record
     assert [source.task for source in record.sources] == list(SOURCES)
     width, sites = workspace.backbone.hidden_size, 2 * workspace.backbone.layers
     own = 2 * 8 * width + 8 + width
@@ -66,10 +66,10 @@ def test_the_targets_adapter_of_stage_one_is_no_source_of_a_fresh_one(
     workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any
 ) -> None:
     """The same run with and without it in the store, and when it is named."""
-    first = fuse("films", recipe(), workspace, seed=1)
+    first = fuse("films", recipe(), workspace, seed=1).record
     extract("films", quick("adapter"), workspace, seed=1)
-    assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).run == first.run
-    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, sources="films,meals,pairs")
+    assert fuse("films", recipe(), dataclasses.replace(workspace), seed=1).record.run == first.run
+    named = fuse("films", recipe(), dataclasses.replace(workspace), seed=1, sources="films,meals,pairs").record
     assert named.run == first.run
 
 
@@ -92,11 +92,11 @@ def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefer
 
     monkeypatch.setattr("pipeline.runs.initial.choose_start", choose)
     still = recipe().changed({"learning_rate": 1e-12})
-    warm = fuse("films", still.changed({"own_adapter": "warm"}), workspace, seed=1)
+    warm = fuse("films", still.changed({"own_adapter": "warm"}), workspace, seed=1).record
     assert seen == [list(SOURCES)] and warm.anchor == chosen
     found = load_file(Path(warm.artifact or "") / "gated_fusion.safetensors")
     if chosen is None:
-        fresh = fuse("films", still, workspace, seed=1)
+        fresh = fuse("films", still, workspace, seed=1).record
         expected = load_file(Path(fresh.artifact or "") / "gated_fusion.safetensors")
     else:
         saved = load_file(Path(sources[chosen].artifact) / "adapter.safetensors")
@@ -117,9 +117,9 @@ def test_a_warm_own_adapter_is_initialised_from_the_source_that_the_probe_prefer
 def test_the_adapter_of_stage_one_in_its_place(
     own: str, workspace: Any, sources: dict[str, Any], recipe: Any, quick: Any, data_folder: Path, tmp_path: Path
 ) -> None:
-    stage_one = extract("films", quick("adapter", bottleneck=8, learning_rate=5e-2), workspace, seed=1)
+    stage_one = extract("films", quick("adapter", bottleneck=8, learning_rate=5e-2), workspace, seed=1).record
     before = contents(stage_one)
-    record = fuse("films", recipe(own_adapter=own), workspace, seed=1)
+    record = fuse("films", recipe(own_adapter=own), workspace, seed=1).record
     assert [source.task for source in record.sources] == ["films", *SOURCES]
     assert contents(stage_one) == before
     saved = load_file(Path(record.artifact or "") / "gated_fusion.safetensors")
@@ -131,8 +131,8 @@ def test_the_adapter_of_stage_one_in_its_place(
 def test_pruned_it_keeps_its_own_adapter(
     workspace: Any, sources: dict[str, Any], recipe: Any, data_folder: Path, tmp_path: Path
 ) -> None:
-    whole = fuse("films", recipe(), workspace, seed=1)
-    record = prune("films", workspace, keep=1)
+    whole = fuse("films", recipe(), workspace, seed=1).record
+    record = prune("films", workspace, keep=1).record
     (kept,) = record.sources
     (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
     assert kept.task == max(SOURCES, key=lambda task: row[f"share of {task}"])

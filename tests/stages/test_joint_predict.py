@@ -162,7 +162,7 @@ def test_every_mistake_is_named_at_once(workspace: Workspace, quick: Quick, run,
 
 
 def test_the_command_prints_a_line_a_target_and_one_object(workspace, quick, source, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
-    runs = [extract(task, quick("adapter", epochs=1), workspace, seed=0).run for task in ("films", "meals")]
+    runs = [extract(task, quick("adapter", epochs=1), workspace, seed=0).record.run for task in ("films", "meals")]
     arguments = [
         f"--backbone={workspace.backbone_name}", f"--data={workspace.data}", f"--store={workspace.store_root}",
         f"--reports={workspace.reports}", f"--input={source}", f"--output={tmp_path / 'o.csv'}", "--json",

@@ -49,7 +49,9 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
     backbone = open_backbone(str(output))
     assert backbone.weights_hash != workspace.backbone.weights_hash
     assert backbone.tokenizer.hash == workspace.backbone.tokenizer.hash
-    record = extract("films", Recipe(epochs=1, bottleneck=8), replace(workspace, backbone_name=str(output)), seed=0)
+    record = extract(
+        "films", Recipe(epochs=1, bottleneck=8), replace(workspace, backbone_name=str(output)), seed=0
+    ).record
     assert record.identity["backbone"]["weights"] == backbone.weights_hash
     # It has its head now, and goes on with it.
     again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0)

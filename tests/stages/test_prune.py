@@ -23,12 +23,14 @@ from tests.stages.compare.small import study
 def fused(workspace, quick):  # type: ignore[no-untyped-def]
     for task in ("films", "meals", "pairs"):
         extract(task, quick("adapter", learning_rate=5e-2), workspace, seed=1)
-    return fuse("films", quick("fusion", fusion="anchored", learning_rate=5e-2, score_start=False), workspace, seed=1)
+    return fuse(
+        "films", quick("fusion", fusion="anchored", learning_rate=5e-2, score_start=False), workspace, seed=1
+    ).record
 
 
 def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder, tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     before = {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()}
-    record = prune("films", workspace, keep=2)
+    record = prune("films", workspace, keep=2).record
     (row,) = pd.read_csv(workspace.ledger.folder(record.run) / "curve.csv").to_dict("records")
     shares = {source.task: row[f"share of {source.task}"] for source in fused.sources}
     assert sum(shares.values()) == pytest.approx(1.0)
@@ -48,13 +50,13 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
     assert {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()} == before
 
     monkeypatch.setattr("stages.prune._pruned", lambda *_: pytest.fail("made again"))
-    assert prune("films", dataclasses.replace(workspace), keep=2) == record
+    assert prune("films", dataclasses.replace(workspace), keep=2).record == record
 
 
 def test_what_is_kept_and_left_out_is_told_with_its_share(
     fused: RunRecord, workspace: Workspace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = prune("films", workspace, keep=1)
+    record = prune("films", workspace, keep=1).record
     print_run(record, as_json=False, shares=shares_of(record, workspace))
     lines = {line.split("(")[0].rsplit(" ", 2)[0]: line for line in capsys.readouterr().out.splitlines()}
     (kept,) = (source.task for source in record.sources)
@@ -66,10 +68,10 @@ def test_what_is_kept_and_left_out_is_told_with_its_share(
 
 
 def test_down_to_one_source_and_from_a_pruned_one(fused, workspace) -> None:  # type: ignore[no-untyped-def]
-    two = prune("films", workspace, keep=2)
-    one = prune("films", workspace, keep=1)
+    two = prune("films", workspace, keep=2).record
+    one = prune("films", workspace, keep=1).record
     assert workspace.store.find(one.run).manifest.pruned_from == fused.run
-    again = prune("films", workspace, keep=1, using=two.run)
+    again = prune("films", workspace, keep=1, using=two.run).record
     assert workspace.store.find(again.run).manifest.pruned_from == two.run
     assert len({fused.run, two.run, one.run, again.run}) == 4
 

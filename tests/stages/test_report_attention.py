@@ -39,7 +39,7 @@ def records(place: Workspace, quick: Callable[..., Recipe]) -> dict[str, RunReco
     return {
         "full": single_run(place, "full", "pairs", recipe, seed=1).get(),
         "apart": single_run(place, "full", "pairs", apart, seed=1).get(),
-        "adapter": extract("pairs", quick("adapter", epochs=1), place, seed=1),
+        "adapter": extract("pairs", quick("adapter", epochs=1), place, seed=1).record,
     }
 
 

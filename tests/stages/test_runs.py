@@ -375,7 +375,9 @@ def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
 def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # type: ignore[no-untyped-def]
     from stages.extract import extract
 
-    records: list[RunRecord] = [extract("films", quick("adapter"), workspace, seed=seed, limit=32) for seed in (0, 1)]
+    records: list[RunRecord] = [
+        extract("films", quick("adapter"), workspace, seed=seed, limit=32).record for seed in (0, 1)
+    ]
     runs = Runs(workspace.reports, workspace.store_root)
     assert [row.record.run for row in runs.listed(sort="task")] == [each.run for each in records]
     found = runs.compare(records[0].run, records[1].run)
@@ -386,7 +388,7 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # typ
     (use,) = runs.uses[records[0].run]
     assert (use.kind, use.name) == ("artifact", records[0].artifact)
     runs.remove([records[0].run], force=True)
-    assert extract("films", quick("adapter"), workspace, seed=0, limit=32).run == records[0].run
+    assert extract("films", quick("adapter"), workspace, seed=0, limit=32).record.run == records[0].run
 
 
 def test_nobody_waits_for_torch_to_see_a_ledger() -> None:

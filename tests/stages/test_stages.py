@@ -38,7 +38,7 @@ def again(workspace: Workspace) -> Workspace:
 
 @pytest.fixture
 def adapters(workspace: Workspace, quick: Quick) -> dict[str, RunRecord]:
-    return {task: extract(task, quick("adapter"), workspace, seed=1) for task in TASKS}
+    return {task: extract(task, quick("adapter"), workspace, seed=1).record for task in TASKS}
 
 
 def artifact_bytes(record: RunRecord) -> dict[str, bytes]:
@@ -48,7 +48,7 @@ def artifact_bytes(record: RunRecord) -> dict[str, bytes]:
 
 def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick) -> None:
     recipe = quick("adapter", epochs=20, batch_size=8, learning_rate=1e-2, pooling="cls")
-    record = extract("films", recipe, workspace, seed=0)
+    record = extract("films", recipe, workspace, seed=0).record
     assert record.dev > 0.7  # from random weights; a coin gets 0.5
     assert record.summary().keys() == {
         "run", "kind", "task", "metric", "dev", "trainable_parameters",
@@ -66,17 +66,17 @@ def test_extract_learns_and_says_what_it_cost(workspace: Workspace, quick: Quick
 def test_a_finished_run_is_not_trained_again(
     workspace: Workspace, quick: Quick, forbid_training: Callable[[], None]
 ) -> None:
-    first = extract("films", quick("adapter"), workspace, seed=0)
+    first = extract("films", quick("adapter"), workspace, seed=0).record
     forbid_training()
-    assert extract("films", quick("adapter"), again(workspace), seed=0) == first
+    assert extract("films", quick("adapter"), again(workspace), seed=0).record == first
 
 
 def test_the_same_seed_gives_the_same_files_and_another_another(workspace: Workspace, quick: Quick) -> None:
-    first = extract("films", quick("adapter"), workspace, seed=0)
+    first = extract("films", quick("adapter"), workspace, seed=0).record
     before = artifact_bytes(first)
-    second = extract("films", quick("adapter"), again(workspace), seed=0, force=True)
+    second = extract("films", quick("adapter"), again(workspace), seed=0, force=True).record
     assert artifact_bytes(second) == before
-    other = extract("films", quick("adapter"), workspace, seed=5)
+    other = extract("films", quick("adapter"), workspace, seed=5).record
     assert other.run != first.run
     assert artifact_bytes(other)["adapter.safetensors"] != before["adapter.safetensors"]
 
@@ -101,10 +101,10 @@ def test_whatever_changes_training_changes_the_run(changes: dict, workspace: Wor
 
 
 def test_a_run_whose_artifact_is_gone_is_made_again(workspace: Workspace, quick: Quick) -> None:
-    first = extract("films", quick("adapter"), workspace, seed=0)
+    first = extract("films", quick("adapter"), workspace, seed=0).record
     before = artifact_bytes(first)
     workspace.store.remove(first.run)
-    assert artifact_bytes(extract("films", quick("adapter"), again(workspace), seed=0)) == before
+    assert artifact_bytes(extract("films", quick("adapter"), again(workspace), seed=0).record) == before
 
 
 def test_adapters_and_backbone_stay_bit_identical_through_fusion(
@@ -154,7 +154,7 @@ def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, ada
         return {artifact.manifest.task: artifact.manifest.run for artifact in artifacts}
 
     assert list(chosen(workspace, recipe, "pairs")) == list(TASKS)
-    better = extract("films", quick("adapter", epochs=6), workspace, seed=2)
+    better = extract("films", quick("adapter", epochs=6), workspace, seed=2).record
     for seed, record in ((1, adapters["films"]), (2, better)):
         assert chosen(workspace, recipe, "pairs", seed)["films"] == record.run  # whichever scored better
     best = max(adapters["films"], better, key=lambda r: (r.dev, r.run))
@@ -176,7 +176,7 @@ def test_fuse_takes_what_fits_and_says_what_is_missing(workspace: Workspace, ada
 def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Quick, capsys) -> None:  # type: ignore[no-untyped-def]
     for task in ("films", "meals"):
         extract(task, quick("adapter"), workspace, seed=0, limit=50)
-    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0)
+    record = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0).record
     assert (record.own.limit, record.own.train_rows) == (50, 50)
     fuse("films", quick("fusion", fusion="anchored"), workspace, seed=0, limit=40)
     assert "should read the rows of stage one" in capsys.readouterr().err
@@ -198,7 +198,7 @@ def test_fusion_reads_the_rows_its_adapter_read(workspace: Workspace, quick: Qui
 )
 def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
     """On the dev rows, in another order: the same predictions, row by row, as the ledger keeps."""
-    record = extract(task, quick("adapter", **settings), workspace, seed=0)
+    record = extract(task, quick("adapter", **settings), workspace, seed=0).record
     rows = pd.read_csv(data_folder / task / "dev.csv", dtype=str).sample(frac=1, random_state=0)
     rows.to_csv(tmp_path / "in.csv", index=False)
     precision = settings.get("precision", "fp32")
@@ -215,7 +215,7 @@ def test_prediction_repeats_what_training_saw(task, settings, workspace, quick, 
 
 
 def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1).record
     full = single_run(workspace, "full", "films", quick("full"), seed=1).get()
     source, out = data_folder / "films" / "dev.csv", tmp_path / "out.csv"
     own = adapters["films"]
@@ -249,7 +249,10 @@ def test_a_task_file_can_stand_anywhere(workspace: Workspace, quick: Quick, data
     (data := tmp_path / "data").mkdir()
     shutil.copytree(data_folder / "films", data / "films", ignore=shutil.ignore_patterns("task.toml"))
     apart = dataclasses.replace(workspace, data=data)
-    assert extract(str(file), quick("adapter"), apart, seed=0) == extract("films", quick("adapter"), workspace, seed=0)
+    assert (
+        extract(str(file), quick("adapter"), apart, seed=0).record
+        == extract("films", quick("adapter"), workspace, seed=0).record
+    )
 
 
 def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, quick, data_folder, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -268,7 +271,7 @@ def test_a_model_is_not_used_for_a_task_that_has_changed(workspace, adapters, qu
 
 
 def test_an_adapter_that_a_fusion_needs_is_not_replaced_by_another(workspace, adapters, quick, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1).record
     artifact = workspace.store.find(adapters["meals"].run)
     with pytest.raises(PipelineError, match=f"fusion {fused.run} is built on it"):
         workspace.store.save(artifact.manifest, lambda folder: (folder / "x").write_text("other"))  # type: ignore[arg-type, return-value]

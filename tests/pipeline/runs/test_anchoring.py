@@ -27,12 +27,12 @@ UNTRAINED = {"epochs": 1, "learning_rate": 1e-30, "weight_decay": 0, "pooling": 
 
 
 def stage_one(workspace: Workspace, quick: Quick, seed: int = 0, **by_task: dict[str, object]) -> dict[str, RunRecord]:
-    return {t: extract(t, quick("adapter", **settings), workspace, seed=seed) for t, settings in by_task.items()}
+    return {t: extract(t, quick("adapter", **settings), workspace, seed=seed).record for t, settings in by_task.items()}
 
 
 def held(workspace: Workspace, quick: Quick, target: str, **settings: object) -> RunRecord:
     """A fusion that does not leave its start."""
-    return fuse(target, quick("fusion", **{"fusion": "anchored", **UNTRAINED, **settings}), workspace, seed=0)
+    return fuse(target, quick("fusion", **{"fusion": "anchored", **UNTRAINED, **settings}), workspace, seed=0).record
 
 
 def accuracy_on_films(workspace: Workspace, record: RunRecord) -> float:
@@ -106,7 +106,7 @@ def test_it_never_ends_below_its_start(workspace: Workspace, quick: Quick) -> No
     """Steps far too large ruin it at once; the start is what is kept, and it is what predicts."""
     own = stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED)["films"]
     recipe = quick("fusion", fusion="anchored", anchor=40.0, learning_rate=30.0, max_grad_norm=1e3, pooling="cls")
-    record = fuse("films", recipe, workspace, seed=0)
+    record = fuse("films", recipe, workspace, seed=0).record
     curve = workspace.ledger.curve(record.run)
     assert curve["dev"].iloc[0] == own.dev > curve["dev"].iloc[1:].max()
     assert (record.dev, record.best_epoch) == (own.dev, 0)
@@ -123,8 +123,8 @@ def test_it_is_pruned_and_predicts_as_any_fusion(workspace: Workspace, quick: Qu
     stage_one(workspace, quick, films=LEARNED, meals=UNTRAINED, pairs=UNTRAINED)
     record = fuse(
         "films", quick("fusion", fusion="anchored", epochs=1, pooling="cls", learning_rate=1e-4), workspace, seed=0
-    )
-    pruned = prune("films", workspace, keep=2, using=record.run)
+    ).record
+    pruned = prune("films", workspace, keep=2, using=record.run).record
     assert len(pruned.sources) == 2
     assert workspace.data is not None
     found = predict(

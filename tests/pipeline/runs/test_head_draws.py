@@ -54,25 +54,25 @@ def test_by_the_seed_alone_two_tasks_have_one_head(workspace: Workspace, quick: 
 
 
 def test_a_warm_started_adapter_and_fusion_draw_another(workspace: Workspace, quick: Quick) -> None:
-    source = extract("meals", quick("adapter", **STILL), workspace, seed=0)
-    fresh = extract("films", quick("adapter", **STILL), workspace, seed=0)
+    source = extract("meals", quick("adapter", **STILL), workspace, seed=0).record
+    fresh = extract("films", quick("adapter", **STILL), workspace, seed=0).record
     assert likeness(head(source), head(fresh)) == pytest.approx(1)
-    warm = extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals")
+    warm = extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals").record
     assert likeness(head(source), head(warm)) < 0.9
     # One draw for a task and a seed, whatever starts.
     recipe = quick("fusion", **STILL, own_adapter="warm")
-    fusion = fuse("films", recipe, workspace, seed=0, sources="meals")
+    fusion = fuse("films", recipe, workspace, seed=0, sources="meals").record
     assert torch.equal(head(fusion), head(warm))
-    other = extract("films", quick("adapter", **STILL), workspace, seed=1, start_from="meals")
+    other = extract("films", quick("adapter", **STILL), workspace, seed=1, start_from="meals").record
     assert likeness(head(warm), head(other)) < 0.9
 
 
 def test_a_fusion_with_closed_gates_begins_as_the_warm_started_adapter(workspace: Workspace, quick: Quick) -> None:
     """They are one model then. Where it is the draw of a head that tells them apart, a comparison measures that."""
     extract("meals", quick("adapter", epochs=4, learning_rate=1e-2), workspace, seed=0)
-    warm = extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals")
+    warm = extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals").record
     recipe = quick("fusion", **STILL, own_adapter="warm", gate_start=0.0)
-    fusion = fuse("films", recipe, workspace, seed=0, sources="meals")
+    fusion = fuse("films", recipe, workspace, seed=0, sources="meals").record
     tables = [workspace.ledger.predictions(each.run, "films", "dev") for each in (warm, fusion)]
     columns = [name for name in tables[0] if name.startswith("probability")]
     assert tables[0][columns].to_numpy() == pytest.approx(tables[1][columns].to_numpy(), abs=1e-5)
@@ -91,9 +91,9 @@ def test_sequential_tuning_draws_another(workspace: Workspace, quick: Quick) -> 
 def test_what_does_not_start_keeps_its_name_and_what_does_has_another(workspace: Workspace, quick: Quick) -> None:
     extract("meals", quick("adapter", **STILL), workspace, seed=0)
     runs = [
-        extract("films", quick("adapter", **STILL), workspace, seed=0),
-        fuse("films", quick("fusion", **STILL), workspace, seed=0, sources="meals"),
-        extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals"),
-        fuse("films", quick("fusion", **STILL, own_adapter="warm"), workspace, seed=0, sources="meals"),
+        extract("films", quick("adapter", **STILL), workspace, seed=0).record,
+        fuse("films", quick("fusion", **STILL), workspace, seed=0, sources="meals").record,
+        extract("films", quick("adapter", **STILL), workspace, seed=0, start_from="meals").record,
+        fuse("films", quick("fusion", **STILL, own_adapter="warm"), workspace, seed=0, sources="meals").record,
     ]
     assert [each.identity.get("head") for each in runs] == [None, None, "own draw", "own draw"]

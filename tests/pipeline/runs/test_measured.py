@@ -69,9 +69,9 @@ def test_a_source_scored_on_other_rows_than_before_has_no_before(workspace: Work
 
 def test_adapter_and_fusion_runs_prove_what_they_left_unchanged(workspace: Workspace, quick: Quick) -> None:
     backbone = {"backbone": workspace.backbone.weights_hash}
-    adapters = {task: extract(task, quick("adapter"), workspace, seed=1) for task in ("films", "meals")}
+    adapters = {task: extract(task, quick("adapter"), workspace, seed=1).record for task in ("films", "meals")}
     assert all(record.unchanged == backbone for record in adapters.values())
-    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored"), workspace, seed=1).record
     files = {
         task: hash_tensors(load_file(Path(record.artifact or "") / "adapter.safetensors"))
         for task, record in adapters.items()
@@ -81,16 +81,16 @@ def test_adapter_and_fusion_runs_prove_what_they_left_unchanged(workspace: Works
     head = single_run(workspace, "frozen", "films", quick("head"), seed=1).get()
     assert head.unchanged == backbone
     assert full(workspace, quick, "films").unchanged == {}
-    norms = extract("films", quick("adapter", train_layernorm=True), workspace, seed=1)
+    norms = extract("films", quick("adapter", train_layernorm=True), workspace, seed=1).record
     assert norms.unchanged == {}
 
 
 @pytest.mark.parametrize("settings", [{}, {"pooling": "cls"}, {"precision": "bf16"}])
 def test_a_fusion_tells_what_it_listens_to(settings: dict[str, str], workspace: Workspace, quick: Quick) -> None:
     for task in ("films", "meals"):
-        record = extract(task, quick("adapter"), workspace, seed=1)
+        record = extract(task, quick("adapter"), workspace, seed=1).record
         assert workspace.ledger.attention(record.run) is None
-    fused = fuse("films", quick("fusion", fusion="anchored", **settings), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored", **settings), workspace, seed=1).record
     attention = workspace.ledger.attention(fused.run)
     assert attention is not None
     keys = attention[["layer", "site", "adapter"]].apply(tuple, axis=1).tolist()
@@ -102,7 +102,7 @@ def test_a_fusion_tells_what_it_listens_to(settings: dict[str, str], workspace: 
 def test_a_scored_start_is_the_first_point_of_the_curve(settings, workspace: Workspace, quick: Quick) -> None:  # type: ignore[no-untyped-def]
     for task in ("films", "meals"):
         extract(task, quick("adapter"), workspace, seed=1)
-    fused = fuse("films", quick("fusion", fusion="anchored", **settings), workspace, seed=1)
+    fused = fuse("films", quick("fusion", fusion="anchored", **settings), workspace, seed=1).record
     curve = workspace.ledger.curve(fused.run)
     assert curve["epoch"].tolist() == [0, 1, 2]
     assert curve["loss"].isna().tolist() == [True, False, False]

@@ -62,7 +62,7 @@ def agree(workspace: Workspace, task: str, run: str, data: Path, folder: Path, *
 def test_from_extract_to_predict_and_through_an_export(
     kind: str, task: str, settings: Any, workspace: Workspace, quick: Quick, data_folder: Path, tmp_path: Path
 ) -> None:
-    record = extract(task, quick("adapter", adapter=kind, epochs=1, **SIZES, **settings), workspace, seed=0)
+    record = extract(task, quick("adapter", adapter=kind, epochs=1, **SIZES, **settings), workspace, seed=0).record
     assert set(record.unchanged) == {"backbone"}
     artifact = workspace.store.find(record.run)
     assert artifact is not None
@@ -79,7 +79,7 @@ def test_from_extract_to_predict_and_through_an_export(
 
 
 def test_modules_that_are_no_bottlenecks_cannot_be_fused(workspace: Workspace, quick: Quick) -> None:
-    record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0)
+    record = extract("films", quick("adapter", adapter="pal", epochs=1, **SIZES), workspace, seed=0).record
     extract("meals", quick("adapter", epochs=1), workspace, seed=0)
     with pytest.raises(PipelineError, match="is of kind pal: fusion mixes bottlenecks only"):
         fuse("meals", quick("fusion"), workspace, seed=0, sources=f"meals,films@{record.run}")

@@ -16,7 +16,7 @@ def test_a_run_on_permuted_labels_is_another_run_on_the_same_rows_and_scored_on_
     workspace: Workspace, quick: Quick
 ) -> None:
     recipes = [quick("adapter", permute_labels=permuted) for permuted in (False, True)]
-    runs = [extract("films", recipe, workspace, seed=1) for recipe in recipes]
+    runs = [extract("films", recipe, workspace, seed=1).record for recipe in recipes]
     assert runs[0].run != runs[1].run
     data = [record.identity["tasks"]["films"]["data"] for record in runs]
     assert data[0]["train"] != data[1]["train"]
@@ -31,7 +31,7 @@ def test_a_fusion_that_permutes_labels_trains_its_sources_on_real_ones(
     form: str, workspace: Workspace, quick: Quick
 ) -> None:
     recipe = quick("fusion", fusion=form, permute_labels=True)
-    fused = fuse("films", recipe, workspace, seed=1, sources="meals")
+    fused = fuse("films", recipe, workspace, seed=1, sources="meals").record
     records, _ = workspace.ledger.records()
     permuted = {each.task: records[each.run].own.recipe.permute_labels for each in fused.sources}
     assert permuted == {"meals": False} | ({"films": True} if form == "standard" else {})

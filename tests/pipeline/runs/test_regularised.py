@@ -68,7 +68,7 @@ def test_smart_trains_what_trains_and_shows_its_cosine(trainable, task, settings
 def test_fusion_trains_under_both_and_leaves_frozen_weights_alone(workspace: Workspace, quick: Quick) -> None:
     for task in ("films", "meals"):
         make(workspace, quick, "adapter", task).get()
-    record = fuse("films", quick("fusion", fusion="anchored", epochs=1, **BOTH), workspace, seed=1, limit=40)
+    record = fuse("films", quick("fusion", fusion="anchored", epochs=1, **BOTH), workspace, seed=1, limit=40).record
     assert set(record.unchanged) >= {"films", "meals"}  # measured after training
     curve = workspace.ledger.curve(record.run)
     assert curve["epoch"].tolist() == [0, 1]

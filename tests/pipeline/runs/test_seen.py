@@ -66,7 +66,7 @@ def test_a_fusion_knows_which_rows_its_source_was_trained_on(
 ) -> None:
     extract("source", quick("adapter", epochs=1), place, seed=0)
     capsys.readouterr()
-    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
     assert "12 of 20 rows of dev and 7 of 20 rows of test of target also stand in the tr" in capsys.readouterr().err
     for split, count in SHARED.items():
         seen = seen_by(record, place, split)
@@ -80,8 +80,8 @@ def test_a_fusion_knows_which_rows_its_source_was_trained_on(
 
 
 def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick: Quick) -> None:
-    source = extract("source", quick("adapter", epochs=1), place, seed=2, limit=20)
-    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    source = extract("source", quick("adapter", epochs=1), place, seed=2, limit=20).record
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
     drawn = set(place.task_data(place.task("source"), 20, 2).train["text_a"].str.lower())
     seen = seen_by(record, place, "dev")
     assert seen is not None
@@ -96,7 +96,7 @@ def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick
 def test_what_fuse_trains_first_leaves_them_out(
     place: Workspace, quick: Quick, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
     told = capsys.readouterr().err
     assert "source: 19 training rows that also stand in dev or test of target are left out" in told
     assert "rows of dev and" not in told
@@ -108,19 +108,19 @@ def test_what_fuse_trains_first_leaves_them_out(
 
 def test_extract_leaves_them_out_where_that_is_asked_for(place: Workspace, quick: Quick) -> None:
     recipe = quick("adapter", epochs=1)
-    apart = extract("source", recipe, place, seed=0, without_rows_of=["target"])
-    assert (apart.own.train_rows, extract("source", recipe, place, seed=0).own.train_rows) == (60, 79)
+    apart = extract("source", recipe, place, seed=0, without_rows_of=["target"]).record
+    assert (apart.own.train_rows, extract("source", recipe, place, seed=0).record.own.train_rows) == (60, 79)
     # Where no row is shared, it is the same run.
-    plain = extract("target", recipe, place, seed=0)
-    assert extract("target", recipe, place, seed=0, without_rows_of=["source", "target"]).run == plain.run
-    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources=f"source@{apart.run}")
+    plain = extract("target", recipe, place, seed=0).record
+    assert extract("target", recipe, place, seed=0, without_rows_of=["source", "target"]).record.run == plain.run
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources=f"source@{apart.run}").record
     assert evaluate("target", place, using=record.run).sources_trained_on == {"source": 0}
 
 
 def test_what_a_source_was_warm_started_from_counts_too(place: Workspace, quick: Quick) -> None:
     recipe = quick("adapter", epochs=1)
     extract("source", recipe, place, seed=0)
-    record = fuse("target", quick("fusion", epochs=1, own_adapter="warm"), place, seed=0, sources="source")
+    record = fuse("target", quick("fusion", epochs=1, own_adapter="warm"), place, seed=0, sources="source").record
     assert evaluate("target", place, using=record.run).sources_trained_on == {"source": 12}
 
 
@@ -138,7 +138,7 @@ def test_of_other_data_only_what_is_sure_is_said(
         rows = pd.concat([rows, rows_of("more", 2)]) if change == "a row more" else rows.head(60)
         rows.to_csv(file, index=False)
     capsys.readouterr()
-    record = fuse("target", quick("fusion", epochs=1), dataclasses.replace(place), seed=0, sources="source")
+    record = fuse("target", quick("fusion", epochs=1), dataclasses.replace(place), seed=0, sources="source").record
     assert "also stand in the training rows" not in capsys.readouterr().err
     assert evaluate("target", dataclasses.replace(place), using=record.run).sources_trained_on == {"source": known}
 
@@ -147,8 +147,8 @@ def test_of_other_data_only_what_is_sure_is_said(
 def test_a_damaged_record_of_a_source_is_named_and_the_store_asked(
     store: str, known: int | None, place: Workspace, quick: Quick
 ) -> None:
-    source = extract("source", quick("adapter", epochs=1), place, seed=0)
-    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source")
+    source = extract("source", quick("adapter", epochs=1), place, seed=0).record
+    record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
     damaged = place.ledger.folder(source.run) / "run.json"
     damaged.write_text("{")
     there = dataclasses.replace(place, store_root=place.store_root.with_name(store))
@@ -167,7 +167,7 @@ def test_however_many_adapters_there_are_a_task_is_read_once_with_and_once_witho
 ) -> None:
     sources = []
     for seed in range(3):
-        record = extract("source", quick("adapter", epochs=1), place, seed=seed)
+        record = extract("source", quick("adapter", epochs=1), place, seed=seed).record
         sources.append(SourceRun(task="source", run=record.run, digest=record.artifact_digest or ""))
     read: list[str] = []
     monkeypatch.setattr(

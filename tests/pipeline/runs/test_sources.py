@@ -242,8 +242,7 @@ def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypa
     """Anew only where that is said, and on the rows that the target's own adapter read, not another's."""
     asked: list[tuple[list[str], int | None, bool]] = []
     monkeypatch.setattr(
-        TrainingRun,
-        "get",
+        "stages.fuse.get_or_train",
         lambda run, force: asked.append(
             ([a.manifest.run for a in run.request.adapters], run.request.parts[0].limit, force)
         ),
@@ -262,7 +261,7 @@ def test_fuse_asks_for_the_run_of_what_was_chosen(workspace: Workspace, monkeypa
 def test_other_rows_than_stage_ones_are_said(
     limit: int | None, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(TrainingRun, "get", lambda run, force: run.data[run.task.name].fingerprint["train"])
+    monkeypatch.setattr("stages.fuse.get_or_train", lambda run, force: run.data[run.task.name].fingerprint["train"])
     keep(workspace, "b", "meals")
     keep(workspace, "a", "films", limit=limit)
     read: Any = fuse("films", FUSION, workspace, seed=1)

@@ -55,9 +55,9 @@ def test_it_begins_bit_for_bit_as_the_other(
     places = Workspace(
         str(save_backbone(tmp_path / family, family)), workspace.data, workspace.store_root, workspace.reports
     )
-    source = extract("meals", quick("adapter", **LEARNED), places, seed=0)
+    source = extract("meals", quick("adapter", **LEARNED), places, seed=0).record
     chosen(monkeypatch, "meals")
-    begun = extract("films", quick("adapter", bottleneck=32, **UNTRAINED), places, seed=0, start_from="meals")
+    begun = extract("films", quick("adapter", bottleneck=32, **UNTRAINED), places, seed=0, start_from="meals").record
     assert begun.anchor == "meals"
     ours, theirs = weights(places, begun), weights(places, source)
     assert ours.keys() == theirs.keys()
@@ -69,7 +69,7 @@ def test_what_is_left_out_below_is_left(workspace: Workspace, quick: Quick, monk
     chosen(monkeypatch, "meals")
     begun = extract(
         "films", quick("adapter", bottleneck=32, drop_layers="0", **UNTRAINED), workspace, seed=0, start_from="meals"
-    )
+    ).record
     assert {name.split("layer.")[1][0] for name in weights(workspace, begun)} == {"1"}
 
 
@@ -78,10 +78,10 @@ def test_the_task_is_best_read_off_the_adapter_of_one_that_is_like_it(workspace:
     extract("meals", quick("adapter", **LEARNED), workspace, seed=0)
     extract("pairs", quick("adapter", bottleneck=32, **UNTRAINED), workspace, seed=0)
     settings = {"epochs": 1, "bottleneck": 32}
-    begun = extract("films", quick("adapter", **settings), workspace, seed=0, start_from="best")
+    begun = extract("films", quick("adapter", **settings), workspace, seed=0, start_from="best").record
     assert begun.anchor == "meals"
     assert [source.task for source in begun.sources] == ["meals", "pairs"]
-    fresh = extract("films", quick("adapter", **settings), workspace, seed=0)
+    fresh = extract("films", quick("adapter", **settings), workspace, seed=0).record
     assert begun.dev > fresh.dev
 
 
@@ -100,7 +100,7 @@ def test_a_probe_reads_what_the_head_reads(workspace: Workspace, quick: Quick) -
 
     extract("meals", quick("adapter"), workspace, seed=0)
     cosine = quick("adapter", encoding="siamese", head="cosine")
-    begun, fresh = (extract("pairs", cosine, workspace, seed=0, start_from=start) for start in ("meals", None))
+    begun, fresh = (extract("pairs", cosine, workspace, seed=0, start_from=start).record for start in ("meals", None))
     assert begun.identity["probe"] == "cosine"
     assert "probe" not in fresh.identity
 
@@ -110,8 +110,8 @@ def test_where_none_is_better_than_the_bare_backbone_it_begins_fresh(
 ) -> None:
     extract("meals", quick("adapter"), workspace, seed=0)
     chosen(monkeypatch, None)
-    begun = extract("films", quick("adapter"), workspace, seed=0, start_from="best")
-    fresh = extract("films", quick("adapter"), workspace, seed=0)
+    begun = extract("films", quick("adapter"), workspace, seed=0, start_from="best").record
+    fresh = extract("films", quick("adapter"), workspace, seed=0).record
     assert (begun.anchor, begun.dev) == (None, fresh.dev)
     assert begun.run != fresh.run
     one, other = weights(workspace, begun), weights(workspace, fresh)
@@ -121,10 +121,10 @@ def test_where_none_is_better_than_the_bare_backbone_it_begins_fresh(
 def test_it_is_one_run_however_its_sources_are_named_and_needs_them_no_more(
     workspace: Workspace, quick: Quick, forbid_training: Callable[[], None]
 ) -> None:
-    source = extract("meals", quick("adapter"), workspace, seed=0)
-    begun = extract("films", quick("adapter"), workspace, seed=0, start_from=f"meals@{source.run}")
+    source = extract("meals", quick("adapter"), workspace, seed=0).record
+    begun = extract("films", quick("adapter"), workspace, seed=0, start_from=f"meals@{source.run}").record
     forbid_training()
-    assert extract("films", quick("adapter"), workspace, seed=0, start_from="best").run == begun.run
+    assert extract("films", quick("adapter"), workspace, seed=0, start_from="best").record.run == begun.run
     assert artifact(workspace, begun).manifest.sources == ()
     workspace.store.remove(source.run)
     artifact(workspace, begun).verify()

@@ -81,12 +81,12 @@ def test_balanced_weights_raise_the_rare_class_and_batches_may_be_cut(
     smart: float, uneven: Workspace, quick: Quick
 ) -> None:
     settings = {"epochs": 8, "learning_rate": 1e-2, "head_dropout": 0.0, "precision": "fp32", "smart": smart}
-    plain = extract("films", quick("adapter", **settings), uneven, seed=0)
+    plain = extract("films", quick("adapter", **settings), uneven, seed=0).record
     settings |= {"class_weights": "balanced", "label_smoothing": 0.1}
-    weighted = extract("films", quick("adapter", **settings), uneven, seed=0)
+    weighted = extract("films", quick("adapter", **settings), uneven, seed=0).record
     assert share_of_the_rare(uneven, weighted) > share_of_the_rare(uneven, plain) + 0.05
     if not smart:  # whose noise is drawn for each piece
-        cut = extract("films", quick("adapter", **settings, gradient_accumulation_steps=4), uneven, seed=0)
+        cut = extract("films", quick("adapter", **settings, gradient_accumulation_steps=4), uneven, seed=0).record
         curves = [pd.read_csv(uneven.ledger.folder(each.run) / "curve.csv")["loss"] for each in (weighted, cut)]
         assert curves[0].to_numpy() == pytest.approx(curves[1].to_numpy(), rel=1e-4)
 
@@ -94,7 +94,7 @@ def test_balanced_weights_raise_the_rare_class_and_batches_may_be_cut(
 def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspace, quick: Quick) -> None:
     fewer = dataclasses.replace(workspace, dev_limit=10)
     recipe = quick("adapter", epochs=1)
-    records = {seed: extract("films", recipe, fewer, seed=seed) for seed in (0, 1)}
+    records = {seed: extract("films", recipe, fewer, seed=seed).record for seed in (0, 1)}
     assert {record.scores["films"].rows for record in records.values()} == {10}
     rows = [workspace.ledger.predictions(record.run)["id"].tolist() for record in records.values()]
     assert rows[0] == rows[1]
@@ -104,9 +104,9 @@ def test_a_limit_on_dev_is_part_of_a_run_and_the_same_for_all(workspace: Workspa
     assert single_run(many, "adapter", "films", recipe, seed=0).name == whole.name
     for source in ("meals", "pairs"):
         extract(source, recipe, fewer, seed=0)
-    fused = fuse("films", quick("fusion", epochs=1, gate_start="even"), fewer, seed=0)
+    fused = fuse("films", quick("fusion", epochs=1, gate_start="even"), fewer, seed=0).record
     assert fused.scores["films"].rows == 10
-    pruned = prune("films", dataclasses.replace(fewer), keep=1)
+    pruned = prune("films", dataclasses.replace(fewer), keep=1).record
     assert pruned.scores["films"].rows == 10
     assert workspace.ledger.predictions(pruned.run)["id"].tolist() == rows[0]
     with pytest.raises(PipelineError, match="--dev-limit 0: give at least 1 row of dev"):

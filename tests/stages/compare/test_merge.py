@@ -79,10 +79,10 @@ def test_adapters_of_one_seed_start_from_the_same_weights_whatever_their_tasks(
     """Without it neither rule would mean anything. Of pairs the encoding may even be another."""
     still = {**QUICK, "epochs": 1, "learning_rate": 1e-30, "weight_decay": 0}
     starts = {
-        (task, seed): weights(workspace, extract(task, Recipe(**{**still, **own}), workspace, seed=seed).run)[0]
+        (task, seed): weights(workspace, extract(task, Recipe(**{**still, **own}), workspace, seed=seed).record.run)[0]
         for task, own, seed in (("films", {}, 3), ("meals", {"batch_size": 8}, 3), ("meals", {}, 4))
     }
-    pairs = weights(workspace, extract("pairs", Recipe(**still, encoding="siamese"), workspace, seed=3).run)[0]
+    pairs = weights(workspace, extract("pairs", Recipe(**still, encoding="siamese"), workspace, seed=3).record.run)[0]
     torch.testing.assert_close(starts["films", 3], starts["meals", 3], rtol=0, atol=1e-20)
     torch.testing.assert_close(starts["films", 3], pairs, rtol=0, atol=1e-20)
     assert (starts["meals", 3] - starts["meals", 4]).abs().max() > 1e-3

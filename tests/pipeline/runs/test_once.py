@@ -1,0 +1,59 @@
+"""A run is made once; whoever asks is told whether it was made now or found finished."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pipeline.records.ledger import RunBusy
+from pipeline.runs.once import Made, get_or_train
+from pipeline.runs.workspace import Workspace
+
+
+@dataclass
+class Run:
+    """Its record counts how often it was trained."""
+
+    workspace: Workspace
+    name: str = "0123456789ab"
+    title: str = "a run"
+    records: list[int] = field(default_factory=list)
+    look: Callable[[], object] = lambda: None
+    """Called by each look at what is finished, before it."""
+
+    def finished(self) -> int | None:
+        self.look()
+        return self.records[-1] if self.records else None
+
+    def train(self) -> int:
+        self.records.append(len(self.records) + 1)
+        return self.records[-1]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(Workspace("", None, tmp_path / "store", tmp_path / "reports"))
+
+
+def test_it_is_new_only_to_the_call_that_trained_it(run: Run) -> None:
+    calls = [get_or_train(run), get_or_train(run), get_or_train(run, force=True), get_or_train(run)]
+    assert calls == [Made(1, True), Made(1, False), Made(2, True), Made(2, False)]
+
+
+def test_what_another_command_finishes_between_the_look_and_the_lock_is_not_new(run: Run) -> None:
+    looks: list[None] = []
+
+    def look() -> None:
+        looks.append(None)
+        if len(looks) == 2:
+            run.train()
+
+    run.look = look
+    assert get_or_train(run) == Made(1, False)
+
+
+def test_it_is_not_trained_while_another_command_trains_it(run: Run) -> None:
+    with run.workspace.ledger.lock(run.name), pytest.raises(RunBusy):
+        get_or_train(run)
+    assert run.records == []
