@@ -30,6 +30,7 @@ from pipeline.system.reading import present, read_text
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
+from pipeline.training.memory import SMALLER_STEPS, full_memory_explained
 from pipeline.training.sharding import check_sharding
 from pipeline.training.tracking import tracking
 
@@ -140,7 +141,8 @@ class _Pretraining:
         if recipe.pretrained.freeze_embeddings:
             model.base_model.embeddings.requires_grad_(False)
         settings = {"seed": self.seed, **recipe.flat()}
-        with tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports):
+        tracked = tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports)
+        with full_memory_explained(self.title, SMALLER_STEPS), tracked:
             fitted = fit_masked(
                 model,
                 joined(list(train.values())),

@@ -1,16 +1,20 @@
 """A trained fusion over fewer adapters: those that its attention shows to matter, without training anew."""
 
 import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from pipeline.data.canonical import fingerprint
+from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.methods.attention import source_shares
 from pipeline.methods.fusion import members_of, prune_fusion
 from pipeline.methods.gated import own_member
-from pipeline.records.ledger import Cost, RunRecord, run_name
+from pipeline.models.transfer_model import TransferModel
+from pipeline.records.ledger import Cost, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
-from pipeline.runs.once import Made
+from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.restore import on_own_backbone, restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact
@@ -39,95 +43,127 @@ def prune(
     task = workspace.task(target)
     fusion = _fusion(task, using, workspace)
     workspace = on_own_backbone(workspace, fusion)
-    manifest, data = fusion.manifest, workspace.task_data(task, None, 0)
-    if not 1 <= keep < len(manifest.sources):
-        count = len(manifest.sources)
+    count = len(fusion.manifest.sources)
+    if not 1 <= keep < count:
         sources = f"{count} sources: give 1 to {count - 1}" if count > 1 else "one source: there is none to remove"
-        raise PipelineError(f"--keep {keep}: fusion {manifest.run} has {sources}")
-    identity = {
-        "kind": "fusion",
-        "tasks": {
-            task.name: {
-                "meaning": task.meaning,
-                "recipe": manifest.recipe.identity,
-                "data": {"train": manifest.train_rows, "dev": data.fingerprint["dev"]},
-            }
-        },
-        "seed": manifest.seed,
-        "backbone": workspace.backbone.identity,
-        "pruned": {"digest": manifest.digest, "sources": [source.digest for source in manifest.sources]},
-        "keep": keep,
-    }
-    run = run_name(identity)
-    if not force and (record := workspace.finished(run, with_model=True)) is not None:
-        return Made(record, is_new=False)
-    with workspace.ledger.lock(run):
-        # Another command may have finished it between the first look and the lock.
-        record = None if force else workspace.finished(run, with_model=True)
-        if record is not None:
-            return Made(record, is_new=False)
-        return Made(_pruned(fusion, task, keep, workspace, identity), is_new=True)
+        raise PipelineError(f"--keep {keep}: fusion {fusion.manifest.run} has {sources}")
+    return get_or_train(_Pruning(workspace, task, fusion, keep), force)
 
 
-def _pruned(fusion: Artifact, task: Task, keep: int, workspace: Workspace, identity: dict[str, Any]) -> RunRecord:
-    """Score the sources, leave the others out, score the task, and keep all of it."""
-    manifest, run = fusion.manifest, run_name(identity)
-    accelerator = make_accelerator("fp32")
-    model = accelerator.prepare(restore(fusion, task, workspace))
-    rows = workspace.task_data(task, None, 0).dev
-    scoring = Scoring(task, rows, manifest.recipe, workspace.backbone, accelerator)
-    reset_peak_memory()
-    started = time.perf_counter()
-    tasks = [source.task for source in manifest.sources]
-    members = members_of(manifest.recipe, task.name, tasks)
-    own = own_member(manifest.recipe, task.name, members)
-    shares = source_shares(model.backbone, members, scoring.inputs())
-    # Of equal shares the first in the fusion's order; the target's own adapter stays if it has no gate.
-    ranked = sorted(tasks, key=lambda name: (name != own, -shares[name]))
-    kept = prune_fusion(model.backbone, members, {*ranked[:keep], *({own} if own else ())})
-    predicting = time.perf_counter()
-    prediction = scoring.predict(model)
-    ended = time.perf_counter()
-    score, table = scoring.scored(prediction)
-    sources = tuple(source for source in manifest.sources if source.task in kept)
-    changes = {
-        "run": run,
-        "dev": score.dev,
-        "dev_rows": len(rows),
-        "dev_fingerprint": fingerprint(rows),
-        "part_of_dev": workspace.chooses_by_part(task, rows),
-        "sources": sources,
-        "pruned_from": manifest.run,
-        "files": {},
-    }
-    names = [source.task for source in sources]
-    artifact = save_artifact(workspace.store, manifest.model_copy(update=changes), model, names)
-    # What training made of the model: fusion layers, an own adapter and the head.
-    marks = ("adapter_fusion_layer", *([f".adapters.{task.name}."] if manifest.recipe.trains_own else []))
-    trained = [p for name, p in model.backbone.named_parameters() if any(mark in name for mark in marks)]
-    record = RunRecord(
-        run=run,
-        kind="fusion",
-        seed=manifest.seed,
-        identity=identity,
-        sources=sources,
-        backbone=workspace.backbone.name,
-        best_epoch=0,
-        scores={task.name: score.model_copy(update={"recipe": manifest.recipe, "limit": manifest.limit})},
-        cost=Cost(
-            trainable_parameters=sum(p.numel() for p in (*trained, *model.head.parameters())),
+@dataclass
+class _Pruning:
+    """A pruned fusion before it is made; :class:`pipeline.runs.once.Trainable`."""
+
+    workspace: Workspace
+    task: Task
+    fusion: Artifact
+    keep: int
+
+    @property
+    def data(self) -> TaskData:
+        return self.workspace.task_data(self.task, None, 0)
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        manifest = self.fusion.manifest
+        return {
+            "kind": "fusion",
+            "tasks": {
+                self.task.name: {
+                    "meaning": self.task.meaning,
+                    "recipe": manifest.recipe.identity,
+                    "data": {"train": manifest.train_rows, "dev": self.data.fingerprint["dev"]},
+                }
+            },
+            "seed": manifest.seed,
+            "backbone": self.workspace.backbone.identity,
+            "pruned": {"digest": manifest.digest, "sources": [source.digest for source in manifest.sources]},
+            "keep": self.keep,
+        }
+
+    @cached_property
+    def name(self) -> str:
+        return run_name(self.identity)
+
+    def finished(self) -> RunRecord | None:
+        return self.workspace.finished(self.name, with_model=True)
+
+    def train(self) -> RunRecord:
+        """Keep the best sources, score the fusion of these, and write all of it."""
+        task, workspace, rows = self.task, self.workspace, self.data.dev
+        accelerator = make_accelerator("fp32")
+        model = accelerator.prepare(restore(self.fusion, task, workspace))
+        scoring = Scoring(task, rows, self.fusion.manifest.recipe, workspace.backbone, accelerator)
+        reset_peak_memory()
+        started = time.perf_counter()
+        shares, kept = self._keep_best(model, scoring)
+        predicting = time.perf_counter()
+        prediction = scoring.predict(model)
+        ended = time.perf_counter()
+        score, table = scoring.scored(prediction)
+        cost = Cost(
+            trainable_parameters=self._trained_parameters(model),
             seconds=round(ended - started, 3),
             examples_per_second=round(len(rows) / (ended - predicting), 2),
             peak_memory_mb=peak_memory_mb(),
-        ),
-        artifact=str(artifact.folder),
-        artifact_digest=artifact.manifest.digest,
-        manifest=artifact.manifest,
-        provenance=provenance(),
-    )
-    curve = [{"epoch": 0.0, "dev": score.dev, **{_SHARE + name: share for name, share in shares.items()}}]
-    workspace.ledger.finish(record, curve, {task.name: table})
-    return record
+        )
+        record = self._record(self._artifact(model, kept, score.dev), score, cost)
+        curve = [{"epoch": 0.0, "dev": score.dev, **{_SHARE + name: share for name, share in shares.items()}}]
+        workspace.ledger.finish(record, curve, {task.name: table})
+        return record
+
+    def _keep_best(self, model: TransferModel, scoring: Scoring) -> tuple[dict[str, float], list[str]]:
+        """Leave out all but the sources that get most attention: the share of each source, and the tasks kept."""
+        manifest = self.fusion.manifest
+        tasks = [source.task for source in manifest.sources]
+        members = members_of(manifest.recipe, self.task.name, tasks)
+        own = own_member(manifest.recipe, self.task.name, members)
+        shares = source_shares(model.backbone, members, scoring.inputs())
+        # Of equal shares the first in the fusion's order; the target's own adapter stays if it has no gate.
+        ranked = sorted(tasks, key=lambda name: (name != own, -shares[name]))
+        return shares, prune_fusion(model.backbone, members, {*ranked[: self.keep], *({own} if own else ())})
+
+    def _artifact(self, model: TransferModel, kept: Collection[str], dev: float) -> Artifact:
+        """What is left of the fusion, put into the store."""
+        manifest, rows = self.fusion.manifest, self.data.dev
+        sources = tuple(source for source in manifest.sources if source.task in kept)
+        changes = {
+            "run": self.name,
+            "dev": dev,
+            "dev_rows": len(rows),
+            "dev_fingerprint": self.data.fingerprint["dev"],
+            "part_of_dev": self.workspace.chooses_by_part(self.task, rows),
+            "sources": sources,
+            "pruned_from": manifest.run,
+            "files": {},
+        }
+        names = [source.task for source in sources]
+        return save_artifact(self.workspace.store, manifest.model_copy(update=changes), model, names)
+
+    def _trained_parameters(self, model: TransferModel) -> int:
+        """Those that training made of the model: fusion layers, an own adapter and the head."""
+        trains_own = self.fusion.manifest.recipe.trains_own
+        marks = ("adapter_fusion_layer", *([f".adapters.{self.task.name}."] if trains_own else []))
+        trained = [p for name, p in model.backbone.named_parameters() if any(mark in name for mark in marks)]
+        return sum(p.numel() for p in (*trained, *model.head.parameters()))
+
+    def _record(self, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
+        manifest = artifact.manifest
+        return RunRecord(
+            run=self.name,
+            kind="fusion",
+            seed=manifest.seed,
+            identity=self.identity,
+            sources=manifest.sources,
+            backbone=self.workspace.backbone.name,
+            best_epoch=0,
+            scores={self.task.name: score.model_copy(update={"recipe": manifest.recipe, "limit": manifest.limit})},
+            cost=cost,
+            artifact=str(artifact.folder),
+            artifact_digest=manifest.digest,
+            manifest=manifest,
+            provenance=provenance(),
+        )
 
 
 _SHARE = "share of "

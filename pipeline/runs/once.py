@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from pipeline.runs.workspace import Workspace
-from pipeline.training.memory import full_memory_explained
 from pipeline.training.process_group import on_main_process
 
 Record = TypeVar("Record", covariant=True)
@@ -18,9 +17,6 @@ class Trainable(Protocol[Record]):
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def title(self) -> str: ...
 
     def finished(self) -> Record | None:
         """The record, if everything the run leaves behind is still there."""
@@ -55,8 +51,6 @@ def get_or_train(run: Trainable[Record], force: bool = False) -> Made[Record]:
         # Another command may have finished it between the first look and the lock.
         elif (record := on_main_process(run.finished)) is not None:
             return Made(record, is_new=False)
-        remedy = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
-        with full_memory_explained(run.title, remedy):
-            record = run.train()
+        record = run.train()
         on_main_process(lambda: ledger.drop_checkpoint(run.name))
     return Made(record, is_new=True)

@@ -33,7 +33,7 @@ from pipeline.system.process import is_main_process
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
 from pipeline.training.fit import TrainingData, fit
-from pipeline.training.memory import check_memory
+from pipeline.training.memory import SMALLER_STEPS, check_memory, full_memory_explained
 from pipeline.training.sharding import check_sharding
 from pipeline.training.surgery import Surgery, weighting_of
 from pipeline.training.terms import OF_OUTPUTS, OF_WEIGHTS
@@ -122,7 +122,8 @@ class TrainingRun:
                 kind = "fusion" if self.request.kind == "fusion" else "adapter"
                 check_writable(self.workspace.store.root / f"{kind}s" / self.task.name / self.name)
         settings = {"seed": self.request.seed, **recipes[self.task.name]} if len(recipes) == 1 else recipes
-        with tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports):
+        tracked = tracking(accelerator, workspace.track, self.name, self.title, settings, workspace.reports)
+        with full_memory_explained(self.title, SMALLER_STEPS), tracked:
             self._train(accelerator)
         record = self.finished()
         assert record is not None

@@ -18,6 +18,9 @@ from pipeline.training.devices import on_gpu
 from pipeline.training.process_group import process_count
 from pipeline.training.sharding import is_sharded
 
+SMALLER_STEPS = "give --gradient-accumulation-steps 2, a smaller --batch-size or a smaller --max-length"
+"""The remedy where training fills the memory."""
+
 _CONTAINER = Path("/sys/fs/cgroup")
 """Where Linux says what memory a container has (cgroup v2)."""
 

@@ -136,7 +136,7 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
     record = Ledger(stocked / "reports").find(RUNS[0])
     for method in (
         "pipeline.runs.training_run.TrainingRun.train",
-        "stages.prune._pruned",
+        "stages.prune._Pruning.train",
     ):
         monkeypatch.setattr(method, lambda *_: record)
     read = {"rows": {"films": 9}, "masked_accuracy": {"before": 0.1, "after": 0.2}, "best_epoch": 1, "seconds": 1.0}

@@ -49,7 +49,7 @@ def test_a_fusion_keeps_the_sources_it_listens_to(fused, workspace, data_folder,
     assert found["probability_good"].to_numpy() == pytest.approx(kept["probability_1"].to_numpy(), abs=1e-5)
     assert {file.name: file.read_bytes() for file in Path(fused.artifact).iterdir()} == before
 
-    monkeypatch.setattr("stages.prune._pruned", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr("stages.prune._Pruning.train", lambda _: pytest.fail("made again"))
     assert prune("films", dataclasses.replace(workspace), keep=2).record == record
 
 

@@ -17,7 +17,6 @@ class Run:
 
     workspace: Workspace
     name: str = "0123456789ab"
-    title: str = "a run"
     records: list[int] = field(default_factory=list)
     look: Callable[[], object] = lambda: None
     """Called by each look at what is finished, before it."""
