@@ -1,6 +1,8 @@
 """Predictions of trained models for rows with or without labels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,41 @@ from stages.kept_models import ENSEMBLE, Target, ensemble_of, parse_targets, tar
 _SHARED = ("adapter", "average_orders", "drop_layers", "encoding", "max_length", "truncation")
 
 
+@dataclass(frozen=True)
+class PredictedTask:
+    """A task that was predicted, and by what."""
+
+    task: str
+    kind: str
+    """Of the run; or ``ensemble``."""
+    name: str
+    """Of the run or the ensemble."""
+    blank: int
+    """Rows with a blank text, which have no prediction."""
+
+    def summary(self) -> dict[str, Any]:
+        run = f"{ENSEMBLE}{self.name}" if self.kind == "ensemble" else self.name
+        return {"run": run, "kind": self.kind, "task": self.task, "blank": self.blank}
+
+
+@dataclass(frozen=True)
+class PredictedTable:
+    """The table that :func:`predict` has written."""
+
+    tasks: tuple[PredictedTask, ...]
+    rows: int
+    output: Path
+    passes: int
+    """Forward passes over the rows."""
+
+    def summary(self) -> dict[str, Any]:
+        """What the command prints with ``--json``."""
+        each, written = [task.summary() for task in self.tasks], {"rows": self.rows, "output": str(self.output)}
+        if len(each) == 1:
+            return {**each[0], **written}
+        return {"targets": each, **written, "passes": self.passes}
+
+
 def predict(
     target: str,
     input_file: Path,
@@ -51,7 +88,7 @@ def predict(
     batch_size: int,
     precision: Precision,
     drop_layers: str | None = None,
-) -> dict[str, Any]:
+) -> PredictedTable:
     """Write the input's rows with a prediction a target, in the input's order, with all columns that they have.
 
     A prediction is the name of a class, beside the probability of each class, or a score. A row with a blank text has
@@ -74,38 +111,58 @@ def predict(
     dropped = layers_option(drop_layers)
     check_output(output_file, input_file)
     tasks = parse_targets(target, using, workspace.task)
-    first = tasks[0].name
     table = on_main_process(lambda: read_input(input_file))
     rows = _rows_of(tasks, table, name_of(input_file))
     kept = _with_ids(table, tasks, output_file)
-    ensemble = None
-    if using.startswith(ENSEMBLE):
-        ensemble, targets = _members(using, tasks[0], workspace, dropped)
-        passes = [[member] for member in targets]
-    else:
-        targets = make_all(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, dropped))
-        passes = _passes(targets)
+    models = _models(tasks, target, using, workspace, dropped)
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"predict --target {target}", "give a smaller --batch-size"):
-        outputs = [predictions_of(each, rows[each[0].task.name], dropped, batch_size, accelerator) for each in passes]
-    names = [each.task.name for sharing in passes for each in sharing]
-    predictions = [prediction for sharing in outputs for prediction in sharing]
-    if ensemble is not None:
-        weights = [member.weight for member in ensemble.members]
-        names, predictions = [first], [combine(predictions, weights, ensemble.rule)]
+        predictions = models.predict(rows, dropped, batch_size, accelerator)
     if accelerator.is_main_process:
-        prediction_of = dict(zip(names, predictions, strict=True))
         columns = [
-            _columns(task, prediction_of[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks
+            _columns(task, predictions[task.name], rows[task.name].index, len(kept), len(tasks) > 1) for task in tasks
         ]
         write_table(pd.concat([kept, *columns], axis=1), output_file)
-    counted = {"rows": len(kept), "output": str(output_file)}
-    models = [("ensemble", using)] if ensemble is not None else [(each.kind, each.run) for each in targets]
-    named = [
-        {"run": run, "kind": kind, "task": task.name, "blank": len(kept) - len(rows[task.name])}
-        for (kind, run), task in zip(models, tasks, strict=True)
-    ]
-    return {**named[0], **counted} if len(tasks) == 1 else {"targets": named, **counted, "passes": len(passes)}
+    predicted = (
+        PredictedTask(task.name, kind, name, blank=len(kept) - len(rows[task.name]))
+        for task, (kind, name) in zip(tasks, models.names, strict=True)
+    )
+    return PredictedTable(tuple(predicted), len(kept), output_file, len(models.passes))
+
+
+@dataclass(frozen=True)
+class _Models:
+    """What predicts: a model for each task, in their order; or the members of an ensemble for the only one."""
+
+    passes: list[list[Target]]
+    """The targets that a forward pass over the input answers together."""
+    names: list[tuple[str, str]]
+    """The kind and the name of what predicts each task."""
+    ensemble: EnsembleRecord | None = None
+
+    def predict(
+        self, rows: Mapping[str, pd.DataFrame], drop_layers: tuple[int, ...], batch_size: int, accelerator: Accelerator
+    ) -> dict[str, Prediction]:
+        """The prediction of each task for its rows."""
+        answers = [
+            predictions_of(targets, rows[targets[0].task.name], drop_layers, batch_size, accelerator)
+            for targets in self.passes
+        ]
+        if self.ensemble is None:
+            tasks = [target.task.name for targets in self.passes for target in targets]
+            return dict(zip(tasks, chain.from_iterable(answers), strict=True))
+        weights = [member.weight for member in self.ensemble.members]
+        return {self.ensemble.task: combine([answer for (answer,) in answers], weights, self.ensemble.rule)}
+
+
+def _models(
+    tasks: Sequence[Task], target: str, using: str, workspace: Workspace, drop_layers: tuple[int, ...]
+) -> _Models:
+    if using.startswith(ENSEMBLE):
+        ensemble, members = _members(using, tasks[0], workspace, drop_layers)
+        return _Models([[member] for member in members], [("ensemble", using.removeprefix(ENSEMBLE))], ensemble)
+    targets = make_all(f"--target {target}", tasks, lambda task: target_of(task, using, workspace, drop_layers))
+    return _Models(_passes(targets), [(each.kind, each.run) for each in targets])
 
 
 def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str, pd.DataFrame]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.cli.options import REPORTS, DataFolders, FileOrFolder, Json, Passes, Places, ReportsFolder, names_in
-from pipeline.cli.printing import print_ensemble, print_evaluation, print_result
+from pipeline.cli.printing import print_ensemble, print_evaluation, print_predictions
 from pipeline.data.table_files import check_output
 from pipeline.data.tasks import find_task
 from pipeline.settings.layers import layers_option
@@ -51,7 +51,7 @@ def predict(
     announce(LIBRARIES)
     from stages import predict as stage
 
-    result = stage.predict(
+    table = stage.predict(
         target,
         input,
         output,
@@ -61,19 +61,12 @@ def predict(
         precision=passes.precision,
         drop_layers=drop_layers,
     )
-    each = result.get("targets", [result])
-    rows = result["rows"]
-    lines = [
-        f"{rows - summary['blank']} predictions of {summary['kind']} {summary['run'].removeprefix('ensemble:')}"
-        f" for {summary['task']} in {result['output']}"
-        for summary in each
-    ]
     if not to_stdout:
-        print_result(lines, result, json)
-    for summary in each:
-        if summary["blank"] and is_main_process():
+        print_predictions(table, json)
+    for task in table.tasks if is_main_process() else ():
+        if task.blank:
             print(
-                f"{summary['blank']} of {rows} rows have a blank text and no prediction for {summary['task']}",
+                f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}",
                 file=sys.stderr,
             )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # it loads pandas
     from stages.evaluate import Evaluation
     from stages.explain import Explanation
     from stages.export import Export
+    from stages.predict import PredictedTable
     from stages.runs import ListedRun, RunComparison
 
 
@@ -63,6 +64,15 @@ def print_run(record: RunRecord, as_json: bool, is_new: bool = True, shares: Map
     if not is_new:
         lines.append(f"It was finished at {record.finished_at}: nothing was computed. --force makes it again")
     print_result(lines, record.summary(), as_json)
+
+
+def print_predictions(table: PredictedTable, as_json: bool) -> None:
+    """A line a task: how many predictions, of what, and where they are."""
+    lines = [
+        f"{table.rows - task.blank} predictions of {task.kind} {task.name} for {task.task} in {table.output}"
+        for task in table.tasks
+    ]
+    print_result(lines, table.summary(), as_json)
 
 
 def print_ensemble(record: EnsembleRecord, as_json: bool) -> None:

@@ -53,7 +53,7 @@ def commanded(workspace: Workspace, task: str, **settings: Any) -> tuple[list[An
     assert workspace.data is not None
     file, out = workspace.data / task / "dev.csv", workspace.reports.parent / "out.parquet"
     values = {"using": "auto", "batch_size": 64, "precision": "fp32", **settings}
-    run = predict(task, file, out, dataclasses.replace(workspace), **values)["run"]
+    run = predict(task, file, out, dataclasses.replace(workspace), **values).tasks[0].name
     table = pd.read_parquet(out)
     if task == "pairs":
         texts: list[Any] = list(zip(table["sentence1"], table["sentence2"], strict=True))

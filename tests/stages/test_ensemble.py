@@ -329,8 +329,10 @@ def test_prediction_says_what_the_ensemble_said_on_dev(trained, workspace, data_
     rows.to_csv(source, index=False)
     fresh = dataclasses.replace(workspace, backbone_name="no/such-backbone")  # the members have their own
     settings = {"batch_size": 7, "precision": "fp32"}
-    result = predict("films", source, out, fresh, using="ensemble:both", **settings)
-    assert (result["run"], result["rows"]) == ("ensemble:both", 40)
+    written = predict("films", source, out, fresh, using="ensemble:both", **settings)
+    assert written.summary() == {
+        "run": "ensemble:both", "kind": "ensemble", "task": "films", "blank": 0, "rows": 40, "output": str(out),
+    }  # fmt: skip
     found = pd.read_parquet(out).set_index("id")
     kept = table_of(workspace.reports, "both").set_index("id").loc[found.index]
     assert found["prediction"].tolist() == kept["prediction"].map({0: "bad", 1: "good"}).tolist()

@@ -63,8 +63,8 @@ def run(workspace: Workspace, source: Path, tmp_path: Path) -> Callable[..., tup
     def run(target: str, using: str = "auto", **settings: Any) -> tuple[dict[str, Any], pd.DataFrame]:
         out = tmp_path / "out.parquet"
         values = {"batch_size": 8, "precision": "fp32", **settings}
-        result = predict(target, source, out, dataclasses.replace(workspace), using=using, **values)
-        return result, pd.read_parquet(out)
+        written = predict(target, source, out, dataclasses.replace(workspace), using=using, **values)
+        return written.summary(), pd.read_parquet(out)
 
     return run
 

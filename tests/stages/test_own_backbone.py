@@ -25,8 +25,8 @@ def test_models_on_different_backbones_predict_in_one_command(
         extract(task, quick("adapter", epochs=1), place, seed=0)
     rows, options = data_folder / "films" / "dev.csv", {"using": "auto", "batch_size": 64, "precision": "fp32"}
     unnamed = dataclasses.replace(workspace, backbone_name="")
-    result = predict("films,meals", rows, tmp_path / "both.csv", unnamed, **options)  # type: ignore[arg-type]
-    assert result["passes"] == 2  # of like adapters on one backbone there would be one
+    written = predict("films,meals", rows, tmp_path / "both.csv", unnamed, **options)  # type: ignore[arg-type]
+    assert written.passes == 2  # of like adapters on one backbone there would be one
     both = pd.read_csv(tmp_path / "both.csv")
     for task, place in places.items():
         predict(task, rows, tmp_path / "one.csv", dataclasses.replace(place), **options)  # type: ignore[arg-type]

@@ -227,8 +227,8 @@ def test_what_tasks_new_reads_is_read_here_too(
 def test_a_file_of_blank_texts_alone_has_no_predictions(task: str, trained: Workspace, tmp_path: Path) -> None:
     file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
     file.write_text("sentence,sentence1,sentence2\n,a, \n,,b\n")
-    result = predict(task, file, out, trained, using="auto", batch_size=8, precision="fp32")
-    assert (result["rows"], result["blank"]) == (2, 2)
+    written = predict(task, file, out, trained, using="auto", batch_size=8, precision="fp32")
+    assert (written.rows, written.tasks[0].blank) == (2, 2)
     assert pd.read_csv(out).filter(regex="prediction|probability").isna().all(axis=None)
     file.write_text("sentence,sentence1,sentence2\n")
     with pytest.raises(PipelineError, match="no rows"):

@@ -221,8 +221,8 @@ def test_prediction_takes_the_best_on_dev_and_any_kept_run(workspace, adapters, 
     own = adapters["films"]
     best = fused if fused.dev > own.dev else own
     for using, run in (("auto", best.run), ("fusion", fused.run), ("adapter", own.run), (full.run, full.run)):
-        result = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")
-        assert (result["run"], result["rows"]) == (run, 40)
+        written = predict("films", source, out, again(workspace), using=using, batch_size=64, precision="fp32")
+        assert (written.tasks[0].name, written.rows) == (run, 40)
         kept = workspace.ledger.predictions(run)
         assert pd.read_csv(out)["prediction"].tolist() == kept["prediction"].map({0: "bad", 1: "good"}).tolist()
     workspace.store.remove(fused.run)

@@ -127,7 +127,7 @@ def test_it_is_pruned_and_predicts_as_any_fusion(workspace: Workspace, quick: Qu
     pruned = prune("films", workspace, keep=2, using=record.run).record
     assert len(pruned.sources) == 2
     assert workspace.data is not None
-    found = predict(
+    written = predict(
         "films",
         workspace.data / "films" / "dev.csv",
         workspace.reports / "out.csv",
@@ -135,4 +135,4 @@ def test_it_is_pruned_and_predicts_as_any_fusion(workspace: Workspace, quick: Qu
         using=pruned.run,
         **FP32,
     )
-    assert found["rows"] == 40
+    assert written.rows == 40

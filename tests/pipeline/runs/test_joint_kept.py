@@ -40,12 +40,10 @@ def says(workspace: Workspace, data_folder: Path, tmp_path: Path) -> Callable[..
         out = tmp_path / "out.parquet"
         source = data_folder / rows_of / "dev.csv"
         settings = {"using": run, "batch_size": 16, "precision": "fp32"}
-        told = predict(target, source, out, dataclasses.replace(workspace), **settings)  # type: ignore[arg-type]
+        written = predict(target, source, out, dataclasses.replace(workspace), **settings)  # type: ignore[arg-type]
         found = pd.read_parquet(out).drop(columns=pd.read_csv(source).columns.drop("id"))
         numbers = found.replace({"bad": 0, "good": 1}).infer_objects()
-        return numbers.rename(columns=lambda name: name.replace("_bad", "_0").replace("_good", "_1")), told.get(
-            "passes", 1
-        )
+        return numbers.rename(columns=lambda name: name.replace("_bad", "_0").replace("_good", "_1")), written.passes
 
     return says
 

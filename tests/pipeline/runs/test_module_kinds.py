@@ -92,11 +92,11 @@ def test_prediction_gives_each_task_a_pass_where_modules_cannot_run_side_by_side
 ) -> None:
     for task in ("films", "meals"):
         extract(task, quick("adapter", adapter="prefix", epochs=1, **SIZES), workspace, seed=0)
-    result = predict(
+    written = predict(
         "films,meals", data_folder / "films" / "dev.csv", tmp_path / "out.csv", workspace,
         using="adapter", batch_size=64, precision="fp32",
     )  # fmt: skip
-    assert result["passes"] == 2
+    assert written.passes == 2
 
 
 @pytest.mark.parametrize("kind", ["houlsby", "pal", "prefix"])
