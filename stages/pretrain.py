@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformers import PreTrainedModel
 
 from pipeline.data.task_data import TaskData
@@ -40,14 +40,44 @@ ENCODER_RATE, FRESH_HEAD_RATE = 1e-5, 1e-3
 encoder gradients of no use at first: at fine-tuning's 5e-5 for both, MiniLM lost most of what it knew of sentences."""
 
 
+class MaskedAccuracy(BaseModel, frozen=True):
+    """The share of hidden words of the tasks' dev texts that were guessed."""
+
+    before: float
+    after: float
+
+
+class Pretrained(BaseModel):
+    """A further pretraining: what stands in the ``pretraining.json`` of its folder."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    run: str
+    backbone: str = Field(description="its folder")
+    trained_from: str = Field(alias="from", description="the backbone that was trained further")
+    had_head: bool = Field(description="whether that one came with a masked-language-model head")
+    rows: dict[str, int] = Field(description="training rows of each task")
+    left_out: dict[str, dict[str, int]] = Field(description="of each task the rows with a text of these tasks")
+    masked_accuracy: MaskedAccuracy
+    best_epoch: int
+    curve: list[dict[str, Any]]
+    seconds: float
+    total_seconds: float | None = Field(None, description="with those of the backbones before; older files lack it")
+    identity: dict[str, Any]
+    provenance: dict[str, Any]
+
+    def summary(self) -> dict[str, Any]:
+        """What the command prints with ``--json``."""
+        return self.model_dump(include={"run", "backbone", "masked_accuracy", "seconds"})
+
+
 def pretrain(
     tasks: Sequence[str], output: Path, recipe: Recipe, workspace: Workspace, *, seed: int, limit: int | None = None
-) -> dict[str, Any]:
+) -> Pretrained:
     """Train the workspace's backbone further on the training texts of ``tasks``, and write it to ``output``.
 
     The kept epoch is the one that guesses most hidden words of the tasks' dev texts, or the start if none is better.
     Texts that stand in any of these tasks' dev are not trained on. What was trained to the end is not trained again.
-    Returns what stands in the folder's ``pretraining.json``.
 
     Raises:
         PipelineError: no task or one twice, texts that cannot be read or hold no word that the tokenizer knows, a
@@ -110,21 +140,21 @@ class _Pretraining:
     def title(self) -> str:
         return f"pretrain {'+'.join(self.data)} seed {self.seed}"
 
-    def finished(self) -> dict[str, Any] | None:
+    def finished(self) -> Pretrained | None:
         """What an earlier run with the same identity left in the output folder; an error if something else did."""
         output = self.output
         with writing(output):  # looking at a name may be refused too: it is too long
             if not output.exists() or (output.is_dir() and not any(output.iterdir())):
                 return None
         result = _result_in(output)
-        if result is not None and result["identity"] == self.identity:
+        if result is not None and result.identity == self.identity:
             return result
         otherwise = "a backbone that was trained otherwise (other tasks, recipe, rows, seed or backbone)"
         raise PipelineError(
             f"{output}: holds {otherwise if result else 'something else'}: give another folder (--output)"
         )
 
-    def train(self) -> dict[str, Any]:
+    def train(self) -> Pretrained:
         workspace, recipe, backbone = self.workspace, self.recipe, self.workspace.backbone
         check_sharding(self.title, recipe.model_copy(update={"trainable": "full"}))
         accelerator = make_accelerator(recipe.precision, workspace.track, workspace.ledger.folder(self.name))
@@ -175,32 +205,32 @@ class _Pretraining:
 
     def _write(self, model: PreTrainedModel, fitted: Progress, had_head: bool) -> None:
         before = self.workspace.backbone
-        result = {
-            "run": self.name,
-            "backbone": str(self.output),
-            "from": before.name,
-            "had_head": had_head,
-            "rows": {name: len(rows.train) for name, rows in self.data.items()},
-            "left_out": {name: dict(rows.dropped) for name, rows in self.data.items()},
-            "masked_accuracy": {"before": fitted.curve[0]["dev"], "after": fitted.best_score},
-            "best_epoch": fitted.best_epoch,
-            "curve": fitted.curve,
-            "seconds": round(fitted.seconds, 3),
-            "total_seconds": round(fitted.seconds + pretraining_seconds(Path(before.name)), 3),
-            "identity": self.identity,
-            "provenance": provenance(),
-        }
+        result = Pretrained(
+            run=self.name,
+            backbone=str(self.output),
+            trained_from=before.name,
+            had_head=had_head,
+            rows={name: len(rows.train) for name, rows in self.data.items()},
+            left_out={name: dict(rows.dropped) for name, rows in self.data.items()},
+            masked_accuracy=MaskedAccuracy(before=fitted.curve[0]["dev"], after=fitted.best_score),
+            best_epoch=fitted.best_epoch,
+            curve=fitted.curve,
+            seconds=round(fitted.seconds, 3),
+            total_seconds=round(fitted.seconds + pretraining_seconds(Path(before.name)), 3),
+            identity=self.identity,
+            provenance=provenance(),
+        )
         with new_folder(self.output) as temporary:
             model.save_pretrained(temporary, safe_serialization=True)
             before.tokenizer.fast.save_pretrained(temporary)
-            write_json(temporary / RESULT, result)
+            write_json(temporary / RESULT, result.model_dump(by_alias=True))
 
 
 def pretraining_seconds(backbone: Path) -> float:
     """What further pretraining took for a backbone folder, with any that it went on from; 0 for one that had none."""
     result = _result_in(backbone)
     # Folders written before the total was kept know of their own reading alone.
-    return float(result["total_seconds"] or result["seconds"]) if result is not None else 0.0
+    return (result.total_seconds or result.seconds) if result is not None else 0.0
 
 
 def tasks_read(backbone: Path) -> set[str]:
@@ -208,37 +238,17 @@ def tasks_read(backbone: Path) -> set[str]:
     read, seen = set[str](), set[Path]()
     while backbone not in seen and (result := _result_in(backbone)) is not None:
         seen.add(backbone)
-        read |= {*result["identity"].get("tasks", ())}
-        backbone = Path(str(result.get("from", result["backbone"])))
+        read |= {*result.identity.get("tasks", ())}
+        backbone = Path(result.trained_from)
     return read
 
 
-class _MaskedAccuracy(BaseModel):
-    before: float
-    after: float
-
-
-class _Result(BaseModel):
-    """What :func:`pretrain` and its callers read of a ``pretraining.json``; the rest is kept as it is."""
-
-    model_config = ConfigDict(extra="allow")
-
-    run: str
-    backbone: str
-    rows: dict[str, int]
-    masked_accuracy: _MaskedAccuracy
-    best_epoch: int
-    seconds: float
-    total_seconds: float | None = None
-    identity: dict[str, Any]
-
-
-def _result_in(folder: Path) -> dict[str, Any] | None:
+def _result_in(folder: Path) -> Pretrained | None:
     """None where there is none, or another program's file of this name."""
     if not present(folder / RESULT):
         return None
     text = read_text(folder / RESULT)
     try:
-        return _Result.model_validate_json(text).model_dump()
+        return Pretrained.model_validate_json(text)
     except ValidationError:
         return None

@@ -202,15 +202,14 @@ def pretrain(
     from stages import pretrain as stage
 
     workspace = places.workspace(running)
-    result = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
-    accuracy = result["masked_accuracy"]
+    pretrained = stage.pretrain(names, output, recipe, workspace, seed=seed, limit=running.limit)
+    accuracy = pretrained.masked_accuracy
     lines = [
-        f"pretrain {', '.join(result['rows'])}: {accuracy['after']:.1%} of masked words predicted, before"
-        f" {accuracy['before']:.1%} (epoch {result['best_epoch']}), {result['seconds']:.0f} s",
+        f"pretrain {', '.join(pretrained.rows)}: {accuracy.after:.1%} of masked words predicted, before"
+        f" {accuracy.before:.1%} (epoch {pretrained.best_epoch}), {pretrained.seconds:.0f} s",
         f"saved in {output}: use it with --backbone {output}",
     ]
-    summary = {key: result[key] for key in ("run", "backbone", "masked_accuracy", "seconds")}
-    print_result(lines, summary, running.json)
+    print_result(lines, pretrained.summary(), running.json)
 
 
 def demo(*, output: FileOrFolder = Path("demo"), seed: int = 0) -> int:

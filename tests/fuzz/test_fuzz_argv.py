@@ -17,6 +17,7 @@ from pipeline.cli.app import app, main
 from pipeline.records.ledger import Ledger
 from pipeline.records.packing import export_artifact
 from pipeline.system.errors import printable
+from stages.pretrain import MaskedAccuracy, Pretrained
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import ODD_TEXTS, texts
 from tests.fuzz.fuzz_stores import ADAPTERS, FUSION, RUNS, make_reports, make_store
@@ -139,8 +140,15 @@ def nothing_trains(monkeypatch: pytest.MonkeyPatch, stocked: Path) -> None:
         "stages.prune._Pruning.train",
     ):
         monkeypatch.setattr(method, lambda *_: record)
-    read = {"rows": {"films": 9}, "masked_accuracy": {"before": 0.1, "after": 0.2}, "best_epoch": 1, "seconds": 1.0}
-    monkeypatch.setattr("stages.pretrain._Pretraining.train", lambda _: read | {"run": RUNS[0], "backbone": "new"})
+    pretrained = Pretrained.model_construct(
+        run=RUNS[0],
+        backbone="new",
+        rows={"films": 9},
+        masked_accuracy=MaskedAccuracy(before=0.1, after=0.2),
+        best_epoch=1,
+        seconds=1.0,
+    )
+    monkeypatch.setattr("stages.pretrain._Pretraining.train", lambda _: pretrained)
     result = types.SimpleNamespace(entries=[types.SimpleNamespace(error="failed")])
     monkeypatch.setattr("stages.compare.compare.compare", lambda *_: (result, Path("tables")))
     monkeypatch.setattr("stages.demo.demo", lambda *_: 0)

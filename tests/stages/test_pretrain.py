@@ -1,5 +1,6 @@
 """Further pretraining: a backbone comes out that has read the tasks' texts, and every command takes it."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -39,11 +40,11 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
     output = tmp_path / "read"
     found = pretrain(["films", "pairs"], output, QUICK, workspace, seed=0)
     assert "no masked-language-model head: a fresh one" in capsys.readouterr().err
-    assert not found["had_head"]
-    scores = found["masked_accuracy"]
-    assert scores["after"] > scores["before"]
-    assert found["rows"] == {
-        name: len(pd.read_csv(workspace.data / name / "train.csv")) - sum(found["left_out"][name].values())
+    assert not found.had_head
+    scores = found.masked_accuracy
+    assert scores.after > scores.before
+    assert found.rows == {
+        name: len(pd.read_csv(workspace.data / name / "train.csv")) - sum(found.left_out[name].values())
         for name in ("films", "pairs")
     }
     backbone = open_backbone(str(output))
@@ -55,8 +56,8 @@ def test_a_backbone_reads_the_texts_of_tasks_and_every_command_takes_it(workspac
     assert record.identity["backbone"]["weights"] == backbone.weights_hash
     # It has its head now, and goes on with it.
     again = pretrain(["films"], tmp_path / "twice", QUICK, replace(workspace, backbone_name=str(output)), seed=0)
-    assert again["had_head"]
-    assert again["masked_accuracy"]["before"] > scores["before"]
+    assert again.had_head
+    assert again.masked_accuracy.before > scores.before
 
 
 def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_does_not(  # type: ignore[no-untyped-def]
@@ -83,6 +84,10 @@ def test_a_fresh_head_learns_faster_than_the_encoder_and_one_that_came_along_doe
 def test_what_was_read_to_the_end_is_not_read_again(workspace, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     output = tmp_path / "read"
     found = pretrain(["films"], output, QUICK, workspace, seed=0)
+    kept = json.loads((output / "pretraining.json").read_text())
+    assert (kept["from"], kept["total_seconds"]) == (workspace.backbone.name, kept["seconds"])
+    assert found.summary() == {key: kept[key] for key in ("run", "backbone", "masked_accuracy", "seconds")}
+    assert [point["epoch"] for point in kept["curve"]] == [point["epoch"] for point in found.curve]
     monkeypatch.setattr("pipeline.training.masked_lm.fit", lambda *_, **__: pytest.fail("trained"))
     assert pretrain(["films"], output, QUICK, workspace, seed=0) == found
     for other in ({"seed": 1}, {"seed": 0, "limit": 50}):
@@ -98,8 +103,8 @@ def test_texts_of_dev_are_not_read(workspace, tmp_path) -> None:  # type: ignore
     leaked = dev.head(5).assign(id=[f"leaked {row}" for row in range(5)])
     pd.concat([train, leaked]).to_csv(data / "films" / "train.csv", index=False)
     found = pretrain(["films"], tmp_path / "read", QUICK, replace(workspace, data=data), seed=0)
-    assert found["left_out"]["films"]["films"] == own + 5
-    assert found["rows"]["films"] == len(train) - own
+    assert found.left_out["films"]["films"] == own + 5
+    assert found.rows["films"] == len(train) - own
 
 
 def test_lower_layers_learn_more_slowly(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -119,8 +124,8 @@ def test_the_order_of_the_tasks_does_not_matter(workspace, tmp_path) -> None:  #
         pretrain(tasks, tmp_path / tasks[0], QUICK, workspace, seed=0)
         for tasks in (["films", "pairs"], ["pairs", "films"])
     )
-    assert one["run"] == other["run"]
-    assert one["masked_accuracy"] == other["masked_accuracy"]
+    assert one.run == other.run
+    assert one.masked_accuracy == other.masked_accuracy
     hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("films", "pairs")}
     assert len(hashes) == 1
 
@@ -145,7 +150,7 @@ def test_an_interrupted_run_goes_on_to_the_same_backbone(workspace, tmp_path, mo
     assert not (tmp_path / "cut").exists()
     again = pretrain(["pairs", "films"], tmp_path / "cut", recipe, there, seed=0)
     assert step < 9 + 2 * 12  # it did not begin anew
-    assert again["masked_accuracy"] == whole["masked_accuracy"]
+    assert again.masked_accuracy == whole.masked_accuracy
     hashes = {open_backbone(str(tmp_path / name)).weights_hash for name in ("whole", "cut")}
     assert len(hashes) == 1
 
@@ -157,7 +162,7 @@ def test_small_pieces_give_the_gradient_of_the_batch(workspace, tmp_path) -> Non
         for pieces in (1, 3, 16)
         for recipe in [QUICK.model_copy(update={"gradient_accumulation_steps": pieces})]
     ]
-    losses = [[point["loss"] for point in each["curve"][1:]] for each in found]
+    losses = [[point["loss"] for point in each.curve[1:]] for each in found]
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[2] == pytest.approx(losses[0], rel=1e-4)
 
@@ -171,9 +176,9 @@ def test_hidden_dropout_acts_and_a_tracker_gets_the_curve(workspace, tmp_path) -
         )
         for rate in (0.0, 0.5)
     )
-    assert dropped["curve"][-1]["loss"] > plain["curve"][-1]["loss"]
+    assert dropped.curve[-1]["loss"] > plain.curve[-1]["loss"]
     for found in (plain, dropped):
-        assert list(workspace.ledger.folder(found["run"]).rglob("events.out.tfevents.*"))
+        assert list(workspace.ledger.folder(found.run).rglob("events.out.tfevents.*"))
 
 
 def test_other_lengths_are_another_run(workspace, tmp_path) -> None:  # type: ignore[no-untyped-def]
@@ -195,7 +200,7 @@ def test_seconds_count_what_came_before_wherever_the_folders_go(workspace, tmp_p
     monkeypatch.chdir(tmp_path)
     first = pretrain(["films"], Path("first"), QUICK, workspace, seed=0)
     second = pretrain(["pairs"], Path("second"), QUICK, replace(workspace, backbone_name="first"), seed=0)
-    expected = first["seconds"] + second["seconds"]
+    expected = first.seconds + second.seconds
     assert pretraining_seconds(Path("second")) == pytest.approx(expected, abs=0.002)
     shutil.rmtree("first")
     Path("second").rename("first")  # in the place of what it came from

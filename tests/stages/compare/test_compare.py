@@ -455,7 +455,7 @@ def test_rows_on_a_backbone_that_read_the_tasks_texts_first(  # type: ignore[no-
         own = [workspace.ledger.find(source.run) for source in record.sources]
         assert {source.backbone for source in own} <= {name}
         trained = sum(each.cost.seconds for each in (record, *own))
-        expected = trained if method == "adapter" else trained + read["seconds"]
+        expected = trained if method == "adapter" else trained + read.seconds
         assert entry.total_seconds == pytest.approx(expected), (method, target)
     tables = (folder / "tables.md").read_text()
     assert "| method | backbone |" in tables
