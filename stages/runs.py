@@ -134,44 +134,17 @@ class Runs:
             raise PipelineError(f"no finished run {run} in {self.ledger.root}{unfinished}: see runs list")
         return record
 
-    def described(self, run: str) -> dict[str, Any]:
-        """All that is known of a finished run, as JSON has it."""
+    def described(self, run: str) -> "RunDescription":
+        """All that is known of a finished run."""
         record, problems = self.named(run), list[str]()
-        curve: list[dict[str, float | None]] = []
+        curve: list[CurvePoint] = []
         with noted(problems):
             table = self.ledger.curve(run)
-            # The start has no loss.
             losses = pd.to_numeric(table["loss"], errors="coerce") if "loss" in table else [math.nan] * len(table)
             for epoch, loss, dev in zip(table["epoch"], losses, table["dev"], strict=True):
-                known = float(loss) if math.isfinite(loss) else None
-                curve.append({"epoch": float(epoch), "loss": known, "dev": float(dev)})
-        return {
-            **record.summary(),
-            "seed": record.seed,
-            "finished_at": record.finished_at,
-            "bytes": size_of(self.ledger.folder(run)),
-            "backbone": record.backbone,
-            "best_epoch": record.best_epoch,
-            "anchor": record.anchor,
-            "recipes": {task: record.recipe_of(task).identity for task in record.trained_on},
-            "scores": {
-                task: {"metric": score.metric, "score": score.value, "rows": score.scored_rows, "dev": score.dev}
-                for task, score in record.scores.items()
-            },
-            "data": {
-                task: {
-                    "train_rows": record.scores[task].train_rows,
-                    "limit": record.scores[task].limit,
-                    "fingerprints": _fingerprints(record, task),
-                }
-                for task in record.trained_on
-            },
-            "sources": [{"task": source.task, "run": source.run} for source in record.sources],
-            "curve": curve,
-            "provenance": record.provenance,
-            "used_by": [asdict(use) for use in self.uses.get(run, ())],
-            "problems": problems,
-        }
+                curve.append(CurvePoint(float(epoch), float(loss) if math.isfinite(loss) else None, float(dev)))
+        size, uses = size_of(self.ledger.folder(run)), tuple(self.uses.get(run, ()))
+        return RunDescription(record, size, tuple(curve), uses, tuple(problems))
 
     def compare(self, run: str, reference: str) -> "RunComparison":
         """How two runs differ in settings and scores, with a paired test on each task that both were scored on."""
@@ -279,6 +252,68 @@ class ListedRun:
 
 
 @dataclass(frozen=True)
+class CurvePoint:
+    """A point of a run's curve."""
+
+    epoch: float
+    loss: float | None
+    """None of the start, and of a run without one."""
+    dev: float
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """All that is known of a finished run."""
+
+    record: RunRecord
+    size: int
+    """Bytes of its folder."""
+    curve: tuple[CurvePoint, ...]
+    uses: tuple[Use, ...]
+    problems: tuple[str, ...]
+    """What of it could not be read."""
+
+    @property
+    def points(self) -> list[CurvePoint]:
+        """Those of the curve to show."""
+        return list(few_points(self.curve, self.record.best_epoch))
+
+    def fingerprints(self, task: str) -> dict[str, Any]:
+        """Those of the task's rows, by split; none where an older record has none."""
+        return _fingerprints(self.record, task)
+
+    def summary(self) -> dict[str, Any]:
+        record = self.record
+        return {
+            **record.summary(),
+            "seed": record.seed,
+            "finished_at": record.finished_at,
+            "bytes": self.size,
+            "backbone": record.backbone,
+            "best_epoch": record.best_epoch,
+            "anchor": record.anchor,
+            "recipes": {task: record.recipe_of(task).identity for task in record.trained_on},
+            "scores": {
+                task: {"metric": score.metric, "score": score.value, "rows": score.scored_rows, "dev": score.dev}
+                for task, score in record.scores.items()
+            },
+            "data": {
+                task: {
+                    "train_rows": record.scores[task].train_rows,
+                    "limit": record.scores[task].limit,
+                    "fingerprints": self.fingerprints(task),
+                }
+                for task in record.trained_on
+            },
+            "sources": [{"task": source.task, "run": source.run} for source in record.sources],
+            "curve": [asdict(point) for point in self.curve],
+            "provenance": record.provenance,
+            "used_by": [asdict(use) for use in self.uses],
+            "problems": list(self.problems),
+        }
+
+
+@dataclass(frozen=True)
 class TaskComparison:
     """Two runs on one task; ``test`` is None where their predictions cannot be paired."""
 
@@ -334,11 +369,11 @@ def _refuse_if(lines: Sequence[str], heading: str) -> None:
         raise PipelineError("\n  ".join([heading, *few(lines)]))
 
 
-def few_points(curve: Sequence[dict[str, Any]], best: int) -> Iterator[dict[str, Any]]:
+def few_points(curve: Sequence[CurvePoint], best: int) -> Iterator[CurvePoint]:
     """At most ``FEW_POINTS`` of a curve, or one more: both ends, the best epoch and evenly spread ones."""
     last = len(curve) - 1
     places = {round(last * place / (FEW_POINTS - 1)) for place in range(FEW_POINTS)}
-    return (point for place, point in enumerate(curve) if place in places or point["epoch"] == best)
+    return (point for place, point in enumerate(curve) if place in places or point.epoch == best)
 
 
 def _settings(record: RunRecord) -> dict[str, Any]:

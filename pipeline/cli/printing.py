@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from pipeline.system.errors import one_line
+from pipeline.system.errors import few, one_line
 from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
@@ -18,10 +18,10 @@ if TYPE_CHECKING:  # it loads pandas
     from stages.disk_usage import Usage
     from stages.doctor import Finding
     from stages.evaluate import Evaluation
-    from stages.explain import Explanation
+    from stages.explain import Explanation, Ranked
     from stages.export import Export
     from stages.predict import PredictedTable
-    from stages.runs import ListedRun, RunComparison
+    from stages.runs import ListedRun, RunComparison, RunDescription
 
 
 def print_lines(*lines: str) -> None:
@@ -148,46 +148,45 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
 
 def print_explanation(explanation: Explanation, as_json: bool) -> None:
     """The answer; each adapter's share, its own answer and the answer without it; the shares of each token."""
-    summary = explanation.summary()
-    top = summary["answer"][0]["label"]
-    lines = [f"{summary['kind']} {summary['task']}, run {summary['run']}: {_first(summary['answer'])}"]
-    lines += [f"  {each['label']}  {each['score']:.4f}" for each in summary["answer"]]
-    if summary["tokens"] > summary["max_length"]:
-        lines.append(f"cut: the text has {summary['tokens']} tokens, and the model reads {summary['max_length']}")
-    alone = {each["task"]: _first(each["answer"]) for each in summary["singles"]}
-    without = {each["adapter"]: each["answer"] for each in summary["without"]}
-    rows = [("adapter", "share", "by itself", "without it", f"change of {top}")]
-    for name in [*summary["adapters"], *(task for task in alone if task not in summary["adapters"])]:
-        share = f"{summary['mean_shares'][name]:.3f}" if name in summary["adapters"] else "-"
-        changed = [
-            each["score"] - summary["answer"][0]["score"] for each in without.get(name, ()) if each["label"] == top
+    model, answer = explanation.model, explanation.answer
+    lines = [f"{model.kind} {model.task}, run {model.run}: {_first(answer)}"]
+    lines += [f"  {each.label}  {each.score:.4f}" for each in answer]
+    if explanation.tokens > model.max_length:
+        lines.append(f"cut: the text has {explanation.tokens} tokens, and the model reads {model.max_length}")
+    head = ("adapter", "share", "by itself", "without it", f"change of {answer[0].label}")
+    if rows := list(_adapter_rows(explanation)):
+        lines += ["", *_columns([head, *rows])]
+    inputs = explanation.inputs()
+    for number, part in enumerate(inputs):
+        name = "token" if len(inputs) == 1 else f"token of text {number + 1}"
+        table = [(name, *model.adapters)]
+        table += [
+            (token, *(f"{x:.3f}" for x in row)) for token, row in zip(part.tokens, part.mean_shares(), strict=True)
         ]
-        less = _first(without[name]) if name in without else "-"
-        rows.append((name, share, alone.get(name, "-"), less, f"{changed[0]:+.4f}" if changed else "-"))
-    if len(rows) > 1:
-        lines += ["", *_columns(rows)]
-    for number, part in enumerate(summary["inputs"]):
-        means = [
-            [sum(layer["shares"][t][n] for layer in layers) / len(layers) for n in range(len(summary["adapters"]))]
-            for t in range(len(part["tokens"]))
-            if (layers := [layer for layer in part["layers"] if t < len(layer["shares"])])
-        ]
-        name = "token" if len(summary["inputs"]) == 1 else f"token of text {number + 1}"
-        table = [(name, *summary["adapters"])]
-        table += [(token, *(f"{x:.3f}" for x in row)) for token, row in zip(part["tokens"], means, strict=True)]
         lines += ["", *_columns(table)]
-    if summary["inputs"]:
+    if inputs:
         lines += [
             "",
             "Shares are means over layers and sites; --json has each. They say what the fusion mixed, not what",
         ]
         lines += ["the answer depends on: that is what changes without an adapter."]
-    print_result(lines, summary, as_json)
+    print_result(lines, explanation.summary(), as_json)
 
 
-def _first(answer: list[dict[str, Any]]) -> str:
-    """The first label of an answer with its number."""
-    return f"{answer[0]['label']} {answer[0]['score']:.4f}"
+def _adapter_rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
+    """Of each adapter its name, its share, its own answer, the answer without it, and what that changes."""
+    top, shares = explanation.answer[0], explanation.mean_shares()
+    alone = {single.task: single.answer for single in explanation.singles}
+    for name in [*shares, *(task for task in alone if task not in shares)]:
+        without = explanation.without.get(name, ())
+        change = next((f"{each.score - top.score:+.4f}" for each in without if each.label == top.label), "-")
+        share = f"{shares[name]:.3f}" if name in shares else "-"
+        yield name, share, _first(alone.get(name, ())), _first(without), change
+
+
+def _first(answer: Ranked) -> str:
+    """The first label of an answer with its number; a dash where there is no answer."""
+    return f"{answer[0].label} {answer[0].score:.4f}" if answer else "-"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -263,48 +262,48 @@ def _settings(record: RunRecord) -> dict[str, str]:
     return {key.replace("_", " "): str(value) for key, value in settings.items() if value not in (None, "", ())}
 
 
-def print_described_run(
-    run: dict[str, Any], points: Sequence[dict[str, Any]], uses: Sequence[str], as_json: bool
-) -> None:
-    """A run for people; ``points`` are those of its curve to show, ``uses`` what needs it."""
-    lines = list(_described_run(run, points, uses))
+def print_described_run(description: RunDescription, as_json: bool) -> None:
+    """All that is known of a run, with some points of its curve."""
+    lines = list(_described_run(description))
     width = max(len(name) for name, _ in lines)
-    print_result((f"{name:<{width}}  {text}" for name, text in lines), run, as_json)
+    print_result((f"{name:<{width}}  {text}" for name, text in lines), description.summary(), as_json)
 
 
-def _described_run(
-    run: dict[str, Any], points: Sequence[dict[str, Any]], uses: Sequence[str]
-) -> Iterator[tuple[str, str]]:
-    yield "run", f"{run['run']}, {run['kind']} of {run['task']}, seed {run['seed']}, finished {run['finished_at']}"
-    yield "backbone", run["backbone"]
-    for task, score in run["scores"].items():
-        yield f"score {task}", f"{score['metric']} {score['score']:.4f} on {score['rows']} rows"
-    yield "chosen", f"epoch {run['best_epoch']}, {run['metric']} {run['dev']:.4f} on dev"
-    for task, recipe in run["recipes"].items():
-        yield f"recipe {task}", ", ".join(f"{key} {value}" for key, value in recipe.items()) or "all at their defaults"
-    for task, data in run["data"].items():
-        limit = f" (--limit {data['limit']})" if data["limit"] is not None else ""
-        marks = ", ".join(f"{split} {str(mark)[:12]}" for split, mark in data["fingerprints"].items())
-        yield f"data {task}", f"{data['train_rows']} training rows{limit}; fingerprints: {marks}"
-    for source in run["sources"]:
-        yield "built on", f"{source['task']}@{source['run']}"
+def _described_run(description: RunDescription) -> Iterator[tuple[str, str]]:
+    run = description.record
+    yield "run", f"{run.run}, {run.kind} of {run.task}, seed {run.seed}, finished {run.finished_at}"
+    yield "backbone", run.backbone
+    for task, score in run.scores.items():
+        yield f"score {task}", f"{score.metric} {score.value:.4f} on {score.scored_rows} rows"
+    yield "chosen", f"epoch {run.best_epoch}, {run.metric} {run.dev:.4f} on dev"
+    for task in run.trained_on:
+        recipe = ", ".join(f"{key} {value}" for key, value in run.recipe_of(task).identity.items())
+        yield f"recipe {task}", recipe or "all at their defaults"
+    for task in run.trained_on:
+        score = run.scores[task]
+        limit = f" (--limit {score.limit})" if score.limit is not None else ""
+        marks = ", ".join(f"{split} {str(mark)[:12]}" for split, mark in description.fingerprints(task).items())
+        yield f"data {task}", f"{score.train_rows} training rows{limit}; fingerprints: {marks}"
+    for source in run.sources:
+        yield "built on", f"{source.task}@{source.run}"
+    cost = run.cost
     yield (
         "cost",
-        f"{run['trainable_parameters']:,} trainable parameters, {run['seconds']:.0f} s,"
-        f" {run['examples_per_second']:.0f} examples/s, {run['peak_memory_mb']:.0f} MB;"
-        f" {size_text(run['bytes'])} on disk",
+        f"{cost.trainable_parameters:,} trainable parameters, {cost.seconds:.0f} s,"
+        f" {cost.examples_per_second:.0f} examples/s, {cost.peak_memory_mb:.0f} MB;"
+        f" {size_text(description.size)} on disk",
     )
-    for point in points:
-        loss = "" if point.get("loss") is None else f"loss {point['loss']:.4f}, "
-        yield "curve", f"epoch {point['epoch']:g}: {loss}dev {point['dev']:.4f}"
-    made = run["provenance"]
+    for point in description.points:
+        loss = "" if point.loss is None else f"loss {point.loss:.4f}, "
+        yield "curve", f"epoch {point.epoch:g}: {loss}dev {point.dev:.4f}"
+    made = run.provenance
     changed = " with changes" if made.get("dirty") else ""
     keys = ("python", "torch", "adapters", "hardware", "processor")
     named = ", ".join(f"{key} {made[key]}" for key in keys if key in made)
     yield "made with", f"commit {str(made.get('commit'))[:12]}{changed}, {named}"
-    for use in uses or ["nothing"]:
+    for use in few([str(use) for use in description.uses]) or ["nothing"]:
         yield "used by", use
-    for problem in run["problems"]:
+    for problem in description.problems:
         for line in problem.split("\n"):
             yield "problem", line
 

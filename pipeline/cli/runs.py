@@ -62,13 +62,12 @@ def runs_list(
 @runs_app.command(name="show")
 def runs_show(run: Run, *, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
     """One run: settings that are not at their default, data, sources, cost, curve, and what needs it."""
-    from stages.runs import Runs, few_points
+    from stages.runs import Runs
 
     runs = Runs(reports, store)
-    described = runs.described(run)
+    description = runs.described(run)
     _warn(runs.problems)
-    points = list(few_points(described["curve"], described["best_epoch"]))
-    print_described_run(described, points, few(list(map(str, runs.uses.get(run, ())))), json)
+    print_described_run(description, json)
 
 
 @runs_app.command(name="compare")

@@ -31,7 +31,7 @@ from stages.disk_usage import usage_of
 from stages.doctor import ledger_findings
 from stages.ensemble import ensemble
 from stages.report import report
-from stages.runs import Runs, few_points
+from stages.runs import Runs
 from tests.fuzz.fuzz_cases import fuzzed
 from tests.fuzz.fuzz_documents import NAMES, as_bytes, damaged_bytes, texts
 from tests.fuzz.fuzz_stores import RUNS, Fault, documents_in, faults, json_files, make_reports, predictions
@@ -82,9 +82,7 @@ def use(reports: Path, run: str) -> None:
     listed = [row.record.run for row in runs_here.listed(sort="score")]
     for named in listed:
         others = (other for other in listed if other != named)
-        described = runs_here.described(named)
-        points = list(few_points(described["curve"], described["best_epoch"]))
-        print_described_run(described, points, [], as_json=True)
+        print_described_run(runs_here.described(named), as_json=True)
         for other in others:
             print_run_comparison(runs_here.compare(named, other), as_json=True)
     usage_of(runs_here)

@@ -22,7 +22,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json
-from stages.runs import Runs, Sort, few_points
+from stages.runs import CurvePoint, Runs, Sort, few_points
 from tests.permissions import unreadable
 from tests.pipeline.records.artifacts import save
 from tests.pipeline.records.test_ledger import CURVE, OWN, record
@@ -365,8 +365,8 @@ def test_places_without_anything_are_no_error(tmp_path: Path, capsys: pytest.Cap
 
 @pytest.mark.parametrize("count", [1, 2, 6, 7, 100])
 def test_a_long_curve_shows_its_ends_and_its_best(count: int) -> None:
-    curve = [{"epoch": float(epoch)} for epoch in range(count)]
-    shown = [point["epoch"] for point in few_points(curve, best=count // 3)]
+    curve = [CurvePoint(float(epoch), None, 0.5) for epoch in range(count)]
+    shown = [point.epoch for point in few_points(curve, best=count // 3)]
     assert shown == sorted(set(shown))
     assert {0, count - 1, count // 3} <= set(shown)
     assert len(shown) <= 7
@@ -383,8 +383,8 @@ def test_a_real_run_is_found_with_its_artifact(workspace, quick) -> None:  # typ
     found = runs.compare(records[0].run, records[1].run)
     assert {"seed"} <= set(found.settings) <= {"seed", "train (fingerprint)"}
     assert found.scores[0].test is not None
-    shown = runs.described(records[0].run)
-    assert (shown["problems"], shown["data"]["films"]["train_rows"]) == ([], 32)
+    description = runs.described(records[0].run)
+    assert (description.problems, description.record.own.train_rows) == ((), 32)
     (use,) = runs.uses[records[0].run]
     assert (use.kind, use.name) == ("artifact", records[0].artifact)
     runs.remove([records[0].run], force=True)
