@@ -6,22 +6,19 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
-from pandas.api.types import is_numeric_dtype
 
 from pipeline.data.tasks import Task, is_name
 from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.seen import fingerprints_of
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
-from pipeline.stats.ensembling import BEST, choose, combine, first_half, value_of
-from pipeline.stats.metrics import Prediction
+from pipeline.stats.ensembling import BEST, first_half, join
+from pipeline.stats.metrics import Prediction, score
 from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError, few, noted, printable, raise_all
-
-_AGAIN = "train it again with --force"
 
 
 def ensemble(
@@ -55,31 +52,33 @@ def ensemble(
     ledger = Ledger(reports)
     if runs is not None:
         records = _named(runs, task, ledger)
-        rows, predictions, is_dev = saved_predictions(records, task, ledger)
+        saved = saved_predictions(records, task, ledger)
     else:
-        records, tables = _usable(task, ledger)
-        rows, predictions, is_dev = _joined(tables, task)
-    labels = rows["label"].to_numpy()
-    chosen_on = chosen_on if is_dev.all() else "dev"
-    choosing = is_dev if chosen_on == "dev" else _rows_to_choose_on(labels, task, chosen_on, seed)
-    there = [part_of(prediction, choosing) for prediction in predictions]
-    alone = [value_of(prediction, labels[choosing], task.metric) for prediction in there]
-    single = int(np.argmax(alone))
-    weights = choose(there, labels[choosing], task.metric, rule, best or (BEST if runs is None else len(records)))
-    together = combine([predictions[index] for index in weights], list(weights.values()), rule)
+        records, saved = _usable(task, ledger)
+    labels, predictions, names = saved.labels, list(saved.by_run.values()), list(saved.by_run)
+    chosen_on = chosen_on if saved.is_dev.all() else "dev"
+    choosing = saved.is_dev if chosen_on == "dev" else _rows_to_choose_on(labels, task, chosen_on, seed)
+    joined = join(
+        predictions, labels, choosing, task.metric, rule, best or (BEST if runs is None else len(predictions))
+    )
+
+    def value(prediction: Prediction, part: np.ndarray) -> float:
+        return score(task.metric, prediction.values[part], labels[part])
+
+    single = int(np.argmax([value(prediction, choosing) for prediction in predictions]))
 
     def scores(part: np.ndarray) -> Scores:
-        both = (value_of(part_of(each, part), labels[part], task.metric) for each in (together, predictions[single]))
-        return Scores(rows=int(part.sum()), **dict(zip(("ensemble", "best"), both, strict=True)))
+        return Scores(
+            rows=int(part.sum()), ensemble=value(joined.prediction, part), best=value(predictions[single], part)
+        )
 
-    names = list(records)
     record = EnsembleRecord(
         name=name,
         task=task.name,
         metric=task.metric,
         meaning=task.meaning,
         rule=rule,
-        members=tuple(_member(records[names[index]], task, weight) for index, weight in weights.items()),
+        members=tuple(_member(records[names[index]], task, weight) for index, weight in joined.weights.items()),
         best=names[single],
         considered=tuple(names),
         chosen_on=chosen_on,
@@ -89,7 +88,7 @@ def ensemble(
         held_out=None if chosen_on == "all" else scores(~choosing),
         provenance=provenance(),
     )
-    table = prediction_table(rows, together)
+    table = prediction_table(saved.rows, joined.prediction)
     table.insert(2, "chosen_on", choosing)
     Ensembles(reports).write(record, table)
     return record
@@ -139,16 +138,16 @@ def _named(runs: Sequence[str], task: Task, ledger: Ledger) -> dict[str, RunReco
     return records
 
 
-def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], dict[str, pd.DataFrame]]:
+def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], SavedPredictions]:
     """Every run of :func:`_finished` with its saved predictions; what cannot be read is named and left out."""
     finished, damaged = ledger.records()
     records = _finished(finished.values(), task, ledger)
-    tables, unread = _tables(records, task, ledger)
+    saved, unread = readable_predictions(records, task, ledger)
     for problem in few([*damaged, *unread]):
         print(f"warning: left out: {printable(problem)}", file=sys.stderr)
-    if not tables:
+    if saved is None:
         raise PipelineError(f"no run of '{task.name}' in {ledger.root} has predictions that can be read: train one")
-    return {run: records[run] for run in tables}, tables
+    return {run: records[run] for run in saved.by_run}, saved
 
 
 def _finished(finished: Iterable[RunRecord], task: Task, ledger: Ledger) -> dict[str, RunRecord]:
@@ -192,72 +191,6 @@ def _rows_of(record: RunRecord, task: Task) -> str:
     """The fingerprint of the rows of ``task`` that a run chose by, and of the others that it was scored on."""
     data = fingerprints_of(record, task.name)
     return "+".join(str(data[kind]) for kind in ("dev", "test") if kind in data)
-
-
-def saved_predictions(
-    records: dict[str, RunRecord], task: Task, ledger: Ledger
-) -> tuple[pd.DataFrame, list[Prediction], np.ndarray]:
-    """``id`` and ``label`` of the rows (n,) that the runs share, each run's saved predictions for them, and which of
-    them are dev; the others are scored."""
-    tables, problems = _tables(records, task, ledger)
-    raise_all("saved predictions", problems)
-    return _joined(tables, task)
-
-
-def _tables(runs: Iterable[str], task: Task, ledger: Ledger) -> tuple[dict[str, pd.DataFrame], list[str]]:
-    """The saved predictions of runs for the same rows, and why there are none of others."""
-    tables: dict[str, pd.DataFrame] = {}
-    problems: list[str] = []
-    for run in runs:
-        with noted(problems):
-            tables[run] = _table_of(run, task, ledger)
-    alike = ["id", "label", "is_dev"]
-    rows = {run: tuple(table[alike].itertuples(index=False, name=None)) for run, table in tables.items()}
-    usual = Counter(rows.values()).most_common(1)[0][0] if rows else ()
-    problems += [
-        f"{ledger.folder(run)}: its predictions are not of the rows it was scored on: {_AGAIN}"
-        for run in tables
-        if rows[run] != usual
-    ]
-    return {run: table for run, table in tables.items() if rows[run] == usual}, problems
-
-
-def _table_of(run: str, task: Task, ledger: Ledger) -> pd.DataFrame:
-    """The saved predictions of a run, with ``is_dev``; a :class:`PipelineError` if they are none of such a task."""
-    parts = {split: ledger.predictions(run, task.name, split) for split in ("dev", "test")}
-    marked = [table.assign(is_dev=split == "dev") for split, table in parts.items() if len(table)]
-    if not marked:
-        raise PipelineError(f"{ledger.folder(run)}: its predictions have no rows: {_AGAIN}")
-    table = pd.concat(marked, ignore_index=True)
-    probabilities = table.filter(regex="^probability_")
-    is_numeric = all(map(is_numeric_dtype, probabilities.dtypes)) and np.isfinite(probabilities.to_numpy(float)).all()
-    if [*probabilities] != _probabilities_of(task) or not is_numeric:
-        raise PipelineError(
-            f"{ledger.folder(run)}: its probabilities are not those of the {len(task.classes)} classes of"
-            f" '{task.name}': {_AGAIN}"
-        )
-    return table
-
-
-def _probabilities_of(task: Task) -> list[str]:
-    """The columns with the probabilities of the classes; none of a task of scores."""
-    return [f"probability_{number}" for number in range(len(task.classes))]
-
-
-def _joined(tables: dict[str, pd.DataFrame], task: Task) -> tuple[pd.DataFrame, list[Prediction], np.ndarray]:
-    """As :func:`saved_predictions`, of tables with the same rows."""
-    columns, first = _probabilities_of(task), next(iter(tables.values()))
-    predictions = [
-        Prediction(table["prediction"].to_numpy(), table[columns].to_numpy() if columns else None)
-        for table in tables.values()
-    ]
-    return first[["id", "label"]], predictions, first["is_dev"].to_numpy()
-
-
-def part_of(prediction: Prediction, rows: np.ndarray) -> Prediction:
-    """The predictions of some rows."""
-    probabilities = prediction.probabilities
-    return Prediction(prediction.values[rows], None if probabilities is None else probabilities[rows])
 
 
 def _rows_to_choose_on(labels: np.ndarray, task: Task, chosen_on: ChosenOn, seed: int) -> np.ndarray:

@@ -11,18 +11,15 @@
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.stats.metrics import METRICS, Prediction
+from pipeline.stats.metrics import Prediction, score
 from pipeline.stats.names import EnsembleRule, Metric
 
 BEST = 5  # members of ``mode`` and ``median``, as in Wang 2024
 ROUNDS = 50  # most members of ``weighted``, counted as often as they are added
-
-
-def value_of(prediction: Prediction, labels: np.ndarray, metric: Metric) -> float:
-    return METRICS[metric].score(prediction.values, labels)
 
 
 def combine(predictions: Sequence[Prediction], weights: Sequence[float], rule: EnsembleRule) -> Prediction:
@@ -49,6 +46,28 @@ def _mode(votes: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     return np.where(tied, probabilities.sum(axis=0), -np.inf).argmax(axis=-1)
 
 
+@dataclass(frozen=True)
+class Joined:
+    """An ensemble: the weights of its members, by their place among the models, and what they predict together."""
+
+    weights: dict[int, float]
+    prediction: Prediction
+
+
+def join(
+    predictions: Sequence[Prediction],
+    labels: np.ndarray,
+    choosing: np.ndarray,
+    metric: Metric,
+    rule: EnsembleRule,
+    best: int = BEST,
+    most: int | None = None,
+) -> Joined:
+    """Join models by their predictions for B rows; :func:`choose` sees those that ``choosing`` (B,) marks alone."""
+    weights = choose([each.on(choosing) for each in predictions], labels[choosing], metric, rule, best, most)
+    return Joined(weights, combine([predictions[index] for index in weights], list(weights.values()), rule))
+
+
 def choose(
     predictions: Sequence[Prediction],
     labels: np.ndarray,
@@ -65,7 +84,7 @@ def choose(
 
     def value(weights: dict[int, float]) -> float:
         members = [predictions[index] for index in weights]
-        return value_of(combine(members, list(weights.values()), rule), labels, metric)
+        return score(metric, combine(members, list(weights.values()), rule).values, labels)
 
     # Ties go to the first.
     order = sorted(range(len(predictions)), key=lambda index: -value({index: 1.0}))
@@ -83,8 +102,8 @@ def _forward(order: Sequence[int], value: Callable[[dict[int, float]], float]) -
     reached = value(weights)
     for index in order[1:]:
         more = _shares(dict.fromkeys([*weights, index], 1))
-        if (score := value(more)) >= reached:
-            weights, reached = more, score
+        if (added := value(more)) >= reached:
+            weights, reached = more, added
     return weights
 
 

@@ -22,6 +22,10 @@ class Prediction:
     values: np.ndarray
     probabilities: np.ndarray | None
 
+    def on(self, rows: np.ndarray) -> "Prediction":
+        """Those of the rows that ``rows`` (B,) of bool marks."""
+        return Prediction(self.values[rows], None if self.probabilities is None else self.probabilities[rows])
+
 
 @dataclass(frozen=True)
 class Measure:

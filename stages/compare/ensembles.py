@@ -14,13 +14,15 @@ import numpy as np
 from pipeline.data.tasks import Task
 from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
 from pipeline.runs.once import get_or_train
+from pipeline.runs.saved_predictions import saved_predictions
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.workspace import Workspace, provenance
-from pipeline.stats.ensembling import BEST, choose, combine, value_of
+from pipeline.settings.rows import JoinedBy
+from pipeline.stats.ensembling import BEST, join
+from pipeline.stats.metrics import score
 from pipeline.stats.names import EnsembleRule
 from pipeline.system.errors import PipelineError
 from pipeline.training.process_group import on_main_process
-from stages.ensemble import part_of, saved_predictions
 
 
 class EnsembleRun:
@@ -28,18 +30,23 @@ class EnsembleRun:
 
     Args:
         members: what may take part; one that stands twice counts once.
-        rule: ``mean``, ``weighted`` or ``vote``, which is ``mode`` for classes and ``median`` for scores.
+        joined_by: how; ``vote`` is ``mode`` for classes and ``median`` for scores.
         most: how many take part at most.
     """
 
     def __init__(
-        self, task: Task, members: Sequence[RunRecord], rule: str, most: int | None, seed: int, workspace: Workspace
+        self,
+        task: Task,
+        members: Sequence[RunRecord],
+        joined_by: JoinedBy,
+        most: int | None,
+        seed: int,
+        workspace: Workspace,
     ) -> None:
         self.task, self.seed, self.workspace = task, seed, workspace
         self.members = {record.run: record for record in members}
         self.most = most
-        votes: EnsembleRule = "mode" if task.kind == "classes" else "median"
-        self.rule: EnsembleRule = votes if rule == "vote" else "weighted" if rule == "weighted" else "mean"
+        self.rule = _rule(joined_by, task)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -76,18 +83,16 @@ class EnsembleRun:
 
     def _join(self) -> RunRecord:
         ledger, task, metric = self.workspace.ledger, self.task, self.task.metric
-        rows, predictions, chooses = saved_predictions(self.members, task, ledger)
+        saved = saved_predictions(self.members, task, ledger)
+        labels, chooses = saved.labels, saved.is_dev
         if chooses.all():
             raise PipelineError(f"{self.title}: all rows of '{task.name}' choose: none is left to score it on")
-        labels = rows["label"].to_numpy()
-        dev = [part_of(prediction, chooses) for prediction in predictions]
-        weights = choose(dev, labels[chooses], metric, self.rule, self.most or BEST, self.most)
-        together = combine([predictions[index] for index in weights], list(weights.values()), self.rule)
-        values = [value_of(part_of(together, part), labels[part], metric) for part in (chooses, ~chooses)]
-        names = list(self.members)
-        taken = [self.members[names[index]] for index in weights]
+        joined = join(list(saved.by_run.values()), labels, chooses, metric, self.rule, self.most or BEST, self.most)
+        dev, test = (score(metric, joined.prediction.values[part], labels[part]) for part in (chooses, ~chooses))
+        names = list(saved.by_run)
+        taken = [self.members[names[index]] for index in joined.weights]
         first = next(iter(self.members.values()))
-        score = first.score(task.name)
+        own = first.score(task.name)
         known = [record.parameters for record in taken if record.parameters is not None]
         record = RunRecord(
             run=self.name,
@@ -100,16 +105,16 @@ class EnsembleRun:
             scores={
                 task.name: TaskScore(
                     metric=metric,
-                    dev=values[0],
+                    dev=dev,
                     rows=int(chooses.sum()),
-                    test=values[1],
+                    test=test,
                     test_rows=int((~chooses).sum()),
-                    recipe=score.recipe or first.recipe,
-                    train_rows=score.train_rows,
-                    limit=score.limit,
-                    dev_in_train=score.dev_in_train,
-                    test_in_train=score.test_in_train,
-                    added=score.added,
+                    recipe=own.recipe or first.recipe,
+                    train_rows=own.train_rows,
+                    limit=own.limit,
+                    dev_in_train=own.dev_in_train,
+                    test_in_train=own.test_in_train,
+                    added=own.added,
                 )
             },
             cost=Cost(
@@ -121,8 +126,16 @@ class EnsembleRun:
             parameters=Parameters(backbone=sum(each.backbone for each in known), head=sum(each.head for each in known)),
             provenance=provenance(),
         )
-        table = prediction_table(rows, together)
+        table = prediction_table(saved.rows, joined.prediction)
         table["split"] = np.where(chooses, "dev", "test")
-        curve = [{"epoch": 0, "loss": None, "dev": values[0], "learning_rate": 0.0, "examples": 0, "seconds": 0.0}]
+        curve = [{"epoch": 0, "loss": None, "dev": dev, "learning_rate": 0.0, "examples": 0, "seconds": 0.0}]
         ledger.finish(record, curve, {task.name: table})
         return record
+
+
+def _rule(joined_by: JoinedBy, task: Task) -> EnsembleRule:
+    match joined_by:
+        case "vote":
+            return "mode" if task.kind == "classes" else "median"
+        case "mean" | "weighted":
+            return joined_by

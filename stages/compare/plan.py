@@ -13,7 +13,7 @@ from pipeline.reporting.entries import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.grid import point_text
-from pipeline.settings.rows import TRAITS, Row
+from pipeline.settings.rows import TRAITS, JoinedBy, Row
 from pipeline.settings.study import Study
 
 
@@ -34,7 +34,7 @@ class Job:
     """Another than the study's."""
     trials: tuple[Job, ...] = field(default=(), repr=False)
     """Of which the best on dev gives this job its recipes, those of ``parts`` standing in until that is known."""
-    rule: str = ""
+    rule: JoinedBy = "mean"
     """Of an ensemble, how it joins what it needs."""
     most: int | None = None
     in_turn: bool = False

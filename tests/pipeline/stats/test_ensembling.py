@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.stats.ensembling import choose, combine, first_half, value_of
-from pipeline.stats.metrics import Prediction
+from pipeline.stats.ensembling import choose, combine, first_half, join
+from pipeline.stats.metrics import Prediction, accuracy
 
 ROWS = 60
 
@@ -83,14 +83,14 @@ def simulated(skills: list[float], seed: int = 0) -> tuple[list[Prediction], np.
 def test_the_forward_pass_starts_at_the_best_and_never_lets_the_score_fall() -> None:
     predictions, labels = simulated([0.55, 0.8, 0.4, 0.7, 0.34, 0.6])
     weights = choose(predictions, labels, "accuracy", "mean")
-    alone = [value_of(prediction, labels, "accuracy") for prediction in predictions]
+    alone = [accuracy(prediction.values, labels) for prediction in predictions]
     order = list(weights)
     assert order[0] == int(np.argmax(alone))
     assert [alone[index] for index in order] == sorted((alone[index] for index in order), reverse=True)
     assert len(set(weights.values())) == 1
     assert sum(weights.values()) == pytest.approx(1)
     reached = [
-        value_of(combine([predictions[i] for i in order[:n]], equal(n), "mean"), labels, "accuracy")
+        accuracy(combine([predictions[i] for i in order[:n]], equal(n), "mean").values, labels)
         for n in range(1, len(order) + 1)
     ]
     assert reached == sorted(reached)
@@ -100,10 +100,8 @@ def test_the_forward_pass_starts_at_the_best_and_never_lets_the_score_fall() -> 
             index for index in order if alone[index] > alone[left] or (alone[index] == alone[left] and index < left)
         ]
         members = [*before, left]
-        value = value_of(combine([predictions[i] for i in members], equal(len(members)), "mean"), labels, "accuracy")
-        assert value < value_of(
-            combine([predictions[i] for i in before], equal(len(before)), "mean"), labels, "accuracy"
-        )
+        value = accuracy(combine([predictions[i] for i in members], equal(len(members)), "mean").values, labels)
+        assert value < accuracy(combine([predictions[i] for i in before], equal(len(before)), "mean").values, labels)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -113,8 +111,8 @@ def test_weights_add_up_to_one_and_never_do_worse_than_the_best_where_they_are_c
     assert sum(weights.values()) == pytest.approx(1)
     assert min(weights.values()) > 0
     together = combine([predictions[index] for index in weights], list(weights.values()), "weighted")
-    best = max(value_of(prediction, labels, "accuracy") for prediction in predictions)
-    assert value_of(together, labels, "accuracy") >= best
+    best = max(accuracy(prediction.values, labels) for prediction in predictions)
+    assert accuracy(together.values, labels) >= best
 
 
 def test_weights_find_how_two_noisy_scores_are_best_mixed() -> None:
@@ -143,6 +141,18 @@ def test_a_model_that_stands_there_twice_changes_no_answer(rule) -> None:  # typ
     np.testing.assert_array_equal(found.values, predictions[0].values)
 
 
+def test_rows_that_do_not_choose_have_no_say_and_are_predicted_all_the_same() -> None:
+    predictions, labels = simulated([0.4, 0.9, 0.6])
+    choosing = first_half(labels, seed=0)
+    joined = join(predictions, labels, choosing, "accuracy", "mean")
+    assert joined.weights == choose([each.on(choosing) for each in predictions], labels[choosing], "accuracy", "mean")
+    otherwise = join(predictions, np.where(choosing, labels, (labels + 1) % 3), choosing, "accuracy", "mean")
+    assert otherwise.weights == joined.weights
+    together = combine([predictions[index] for index in joined.weights], list(joined.weights.values()), "mean")
+    np.testing.assert_array_equal(joined.prediction.values, together.values)
+    assert len(joined.prediction.values) == ROWS
+
+
 def right_on(*rows: int) -> Prediction:
     """A sure prediction of four rows of class 0, right on ``rows`` alone."""
     return classes(*([1.0, 0.0] if row in rows else [0.0, 1.0] for row in range(4)))
@@ -168,7 +178,7 @@ def sure_of(rows: int, *sure: int) -> Prediction:
 def test_the_forward_pass_asks_what_a_model_adds_and_not_how_good_it_is_alone() -> None:
     predictions = [sure_of(7, 0, 1, 2), sure_of(7, 3, 4), sure_of(7, 5, 6)]
     labels = np.zeros(7, dtype=int)
-    assert [value_of(each, labels, "accuracy") for each in predictions] == pytest.approx([3 / 7, 2 / 7, 2 / 7])
+    assert [accuracy(each.values, labels) for each in predictions] == pytest.approx([3 / 7, 2 / 7, 2 / 7])
     assert choose(predictions, labels, "accuracy", "mean") == dict.fromkeys(range(3), pytest.approx(1 / 3))
 
 

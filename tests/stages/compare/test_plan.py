@@ -366,7 +366,7 @@ CHANGES: dict[str, Any] = {
     "needs": (),
     "backbone": "other",
     "trials": (),
-    "rule": "mean",
+    "rule": "vote",
     "most": 3,
     "in_turn": True,
 }
