@@ -29,16 +29,48 @@ from stages.export_options import check_place, check_using, names_in
 from stages.kept_models import Target, target_of
 from stages.predict import head_outputs
 
-Format = Literal["onnx", "adapterhub"]
+FormatName = Literal["onnx", "adapterhub"]
 
 _DEV_ROWS, _DRAWN_ROWS = 200, 24
 
 
 class Writer(Protocol):
-    """A format."""
+    """What writes a format."""
 
     def write(self, trained: Trained, folder: Path, /) -> Written:
         """Write the model's files and a script that asks it; a :class:`PipelineError` if the format cannot hold it."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a model is exported as."""
+
+    name: FormatName
+    writer: Writer
+    quantise: Callable[[Path], None] | None = None
+    """Makes int8 of the checked files; without it they stay in fp32."""
+
+
+def format_of(name: FormatName, int8: bool = False) -> Format:
+    """The format called ``name``; of onnx in ``int8``, if wanted. It imports what writes that format, and no other."""
+    match name:
+        case "onnx":
+            from pipeline.exporting import onnx
+
+            return Format(name, onnx, onnx.quantise if int8 else None)
+        case "adapterhub":
+            from pipeline.exporting import adapterhub
+
+            return Format(name, adapterhub)
+
+
+@dataclass(frozen=True)
+class Push:
+    """A push to a repository of the Hub."""
+
+    repository: str
+    upload: bool
+    """Else it is only said what would be sent there."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +91,7 @@ class Export:
     task: str
     run: str
     kind: str
-    format: Format
+    format: FormatName
     precision: Literal["fp32", "int8"]
     bytes: int
     pair: bool
@@ -75,22 +107,17 @@ def export(
     target: str,
     folder: Path,
     workspace: Workspace,
-    writer: Writer,
-    *,
     format: Format,
+    *,
     using: str = "auto",
-    quantise: Callable[[Path], None] | None = None,
     licence: str | None = None,
-    push_to: str | None = None,
-    upload: bool = False,
+    push: Push | None = None,
 ) -> Export:
     """Write the model of ``target`` into ``folder``, which appears when its answers are those of the model.
 
     Args:
         using: as for ``predict``, but for ensembles.
-        quantise: makes int8 of the checked files.
         licence: the identifier that the model card names.
-        push_to: a repository of the Hub; unless ``upload``, it is only said what would be sent there.
 
     Raises:
         PipelineError: no such model, one that the format cannot hold, answers that differ by more than rounding, or a
@@ -98,55 +125,49 @@ def export(
     """
     check_using(using)
     check_place(folder)
-    kept = _to_export(target, using, workspace, push_to if format == "adapterhub" else None)
+    kept = _to_export(target, using, workspace, push if format.name == "adapterhub" else None)
     trained = _restored(kept)
     with full_memory_explained(f"export --target {target}", "close other programs"):
-        written, checked = _write(kept, trained, folder, workspace, writer, quantise, licence)
+        written, checked = _write(kept, trained, folder, workspace, format, licence)
     return Export(
         folder=folder,
         task=kept.task.name,
         run=kept.run,
         kind=trained.kind,
-        format=format,
-        precision="fp32" if quantise is None else "int8",
+        format=format.name,
+        precision="fp32" if format.quantise is None else "int8",
         bytes=size_of(folder),
         pair=kept.task.is_pair,
         checked=checked,
         notes=written.notes,
-        published=None if push_to is None else _publish(folder, push_to, upload),
+        published=None if push is None else _publish(folder, push),
     )
 
 
-def _to_export(target: str, using: str, workspace: Workspace, push_to: str | None) -> Target:
+def _to_export(target: str, using: str, workspace: Workspace, push: Push | None) -> Target:
     """The model to export; one that others can load, if it is to be pushed to the Hub without its encoder."""
     kept = target_of(workspace.task(target), using, workspace, ())
     backbone = kept.workspace.backbone
-    if push_to is not None and backbone.is_folder:
+    if push is not None and backbone.is_folder:
         raise PipelineError(
-            f"--push-to-hub {push_to}: the encoder is a folder here, {backbone.name}, which nobody else has: give its"
-            " Hub id with --backbone (its weights are compared)"
+            f"--push-to-hub {push.repository}: the encoder is a folder here, {backbone.name}, which nobody else has:"
+            " give its Hub id with --backbone (its weights are compared)"
         )
     return kept
 
 
 def _write(
-    kept: Target,
-    trained: Trained,
-    folder: Path,
-    workspace: Workspace,
-    writer: Writer,
-    quantise: Callable[[Path], None] | None,
-    licence: str | None,
+    kept: Target, trained: Trained, folder: Path, workspace: Workspace, format: Format, licence: str | None
 ) -> tuple[Written, Checked]:
     """Write ``folder``, which appears only if its answers are those of the model."""
     texts, where = _texts(trained, workspace)
     expected = _answers(kept, trained, texts)
     with new_folder(folder) as temporary:
-        written = writer.write(trained, temporary)
+        written = format.writer.write(trained, temporary)
         checked = Checked(where, compare(trained, expected, temporary, texts))
         check(checked.fp32, folder)
-        if quantise is not None:
-            quantise(temporary)
+        if format.quantise is not None:
+            format.quantise(temporary)
             checked = replace(checked, int8=compare(trained, expected, temporary, texts))
         write_card(trained, temporary, written, _scores(kept), checked, licence)
         described = read_json(temporary / TASK_FILE, "")
@@ -155,9 +176,9 @@ def _write(
     return written, checked
 
 
-def _publish(folder: Path, name: str, upload: bool) -> Published:
-    files = tuple(hub.files_of(folder))
-    return Published(hub.push(folder, name) if upload else hub.address_of(name), files, upload)
+def _publish(folder: Path, push: Push) -> Published:
+    files, name = tuple(hub.files_of(folder)), push.repository
+    return Published(hub.push(folder, name) if push.upload else hub.address_of(name), files, push.upload)
 
 
 def _restored(target: Target) -> Trained:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from pipeline.cli.extras import need_extra
 from pipeline.cli.options import FileOrFolder, Flag, Json, Places
 from pipeline.cli.printing import print_export
 from pipeline.system.errors import PipelineError
@@ -47,37 +48,18 @@ def export(
 
     places.check(target)
     export_options.check(places.task(target).name, using, output, push_to_hub, places.store, places.reports)
-    quantise = None
     if format == "onnx":
-        try:
-            import onnx  # noqa: F401
-            import onnxruntime  # noqa: F401
-            import onnxscript  # noqa: F401
-        except ImportError as error:
-            raise PipelineError(
-                f"export --format onnx needs {error.name}: install the extra, pip install"
-                " 'adapter-fusion-pipeline[export]'"
-            ) from None
+        need_extra("export", "export --format onnx", "onnx", "onnxruntime", "onnxscript")
     announce(LIBRARIES)
     from stages import export as stage
 
-    writer: stage.Writer
-    if format == "onnx":
-        from pipeline.exporting import onnx as onnx_format
-
-        writer, quantise = onnx_format, onnx_format.quantise if int8 else None
-    else:
-        from pipeline.exporting import adapterhub as writer
     exported = stage.export(
         target,
         output,
         places.workspace(usual=""),
-        writer,
-        format=format,
+        stage.format_of(format, int8),
         using=using,
-        quantise=quantise,
         licence=license,
-        push_to=push_to_hub,
-        upload=yes,
+        push=None if push_to_hub is None else stage.Push(push_to_hub, upload=yes),
     )
     print_export(exported, json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from cyclopts import Parameter
 
+from pipeline.cli.extras import need_extra
 from pipeline.cli.options import PLACES, REPORTS, STORE, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
 from pipeline.data.texts import check_input
@@ -133,13 +134,7 @@ def serve(
         model: What POST /predict asks: a task or TASK@RUN (the only task).
         precision: auto: bf16 where the GPU or CPU has instructions for it, else fp32.
     """
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise PipelineError(
-            f"serve needs {error.name}: install the extra, pip install 'adapter-fusion-pipeline[serve]'"
-        ) from None
+    need_extra("serve", "serve", "fastapi", "uvicorn")
     from stages import serve_options
 
     limits = options.parse()

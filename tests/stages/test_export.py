@@ -25,7 +25,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
-from stages.export import export
+from stages.export import Format, export, format_of
 from stages.extract import extract
 from tests.runs import single_run
 from tests.stages.conftest import Shop
@@ -96,7 +96,7 @@ def test_adapterhub_from_the_command_line_with_the_code_of_its_card_and_its_scri
 def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     shop: Shop, workspace: Workspace, quick: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    export("films", tmp_path / "one", shop.workspace, adapterhub, format="adapterhub", using="adapter", licence="mit")
+    export("films", tmp_path / "one", shop.workspace, format_of("adapterhub"), using="adapter", licence="mit")
     text = (tmp_path / "one" / "README.md").read_text()
     metadata = yaml.safe_load(text.split("---\n")[1])
     record = shop.adapters["films"]
@@ -109,7 +109,7 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     assert "`bad`, `good`" in text and "Probabilities are not calibrated" in text
     # without the run's record, from the manifest alone
     apart = dataclasses.replace(shop.workspace, reports=tmp_path / "no reports")
-    export("films", tmp_path / "two", apart, adapterhub, format="adapterhub", using="adapter")
+    export("films", tmp_path / "two", apart, format_of("adapterhub"), using="adapter")
     text = (tmp_path / "two" / "README.md").read_text()
     assert f"| dev | not recorded | {record.dev:.4f}" in text and "Not stated by whoever exported" in text
 
@@ -119,7 +119,7 @@ def test_a_run_that_was_scored_on_other_rows_says_so(
 ) -> None:
     halved = dataclasses.replace(workspace, scoring=ScoredRows(rows="half"))
     record = extract("films", quick("adapter", epochs=1), halved, seed=1).record
-    export("films", tmp_path / "films", halved, adapterhub, format="adapterhub")
+    export("films", tmp_path / "films", halved, format_of("adapterhub"))
     text = (tmp_path / "films" / "README.md").read_text()
     score = record.scores["films"]
     assert score.test is not None
@@ -135,7 +135,7 @@ def test_the_card_names_the_tasks_that_an_adapter_was_trained_on_before(
     for task, start in (("meals", "pairs"), ("films", "meals")):
         monkeypatch.setattr("pipeline.runs.starting.most_explaining", lambda *_, start=start: start)
         extract(task, quick("adapter", epochs=1), workspace, seed=0, start_from=start)
-    export("films", tmp_path / "films", workspace, adapterhub, format="adapterhub", using="adapter")
+    export("films", tmp_path / "films", workspace, format_of("adapterhub"), using="adapter")
     text = (tmp_path / "films" / "README.md").read_text()
     assert "Before that, the adapter was trained on `pairs`, `meals`." in text
 
@@ -176,8 +176,6 @@ def test_an_interrupt_waits_until_the_graph_is_traced(
 ) -> None:
     """In the middle of it, torch's own cleaning up would put an assertion in the interrupt's place."""
     pytest.importorskip("onnx")
-    from pipeline.exporting import onnx
-
     original, traced = torch.onnx.export, []
 
     def interrupted(*arguments: Any, **options: Any) -> Any:
@@ -187,18 +185,18 @@ def test_an_interrupt_waits_until_the_graph_is_traced(
 
     monkeypatch.setattr(torch.onnx, "export", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        export("films", tmp_path / "films", shop.workspace, onnx, format="onnx", using="adapter")
+        export("films", tmp_path / "films", shop.workspace, format_of("onnx"), using="adapter")
     assert len(traced) == 1
     assert not (tmp_path / "films").exists()
 
 
 def test_a_failed_check_writes_nothing_and_keeps_the_earlier_export(shop: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "films"
-    export("films", folder, shop.workspace, adapterhub, format="adapterhub", using="adapter")
+    export("films", folder, shop.workspace, format_of("adapterhub"), using="adapter")
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     for place in (folder, tmp_path / "new"):
         with pytest.raises(PipelineError, match="answers differ"):
-            export("films", place, shop.workspace, _Wrong(), format="adapterhub", using="adapter")
+            export("films", place, shop.workspace, Format("adapterhub", _Wrong()), using="adapter")
     assert before == {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     assert [entry.name for entry in tmp_path.iterdir()] == ["films"]
 
@@ -232,19 +230,19 @@ def test_what_somebody_put_beside_an_export_is_not_deleted(
                 add(folder)
             return adapterhub.write(trained, temporary)
 
-    export("films", folder, shop.workspace, adapterhub, format="adapterhub", using="adapter")
+    export("films", folder, shop.workspace, format_of("adapterhub"), using="adapter")
     if not during:
         add(folder)
     before = {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}
     with pytest.raises(PipelineError, match=f"holds '{name}', which no export wrote"):
-        export("films", folder, shop.workspace, Writer(), format="adapterhub", using="adapter")
+        export("films", folder, shop.workspace, Format("adapterhub", Writer()), using="adapter")
     assert before.items() <= {file: file.lstat().st_mtime_ns for file in folder.rglob("*")}.items()
 
 
 def test_an_export_is_replaced_by_one_of_another_form(shop: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "pairs"
     for using in ("fusion", "adapter"):
-        export("pairs", folder, shop.workspace, adapterhub, format="adapterhub", using=using)
+        export("pairs", folder, shop.workspace, format_of("adapterhub"), using=using)
         files = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
         assert json.loads((folder / "task.json").read_text())["files"] == files
         (folder / "__pycache__").mkdir()  # a program imports run.py
