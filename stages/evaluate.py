@@ -13,6 +13,7 @@ from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
+from pipeline.data.texts import is_blank
 from pipeline.runs.seen import fingerprints_of, sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
@@ -43,6 +44,8 @@ class Evaluation:
     """Rows whose text is in those that chose its epoch; None where it cannot be known."""
     sources_trained_on: dict[str, int | None]
     """Rows whose text is in the training rows of a task that the model builds on, by task; None as above."""
+    left_out: int
+    """Rows of the file without a text or a label."""
     problems: tuple[str, ...]
     """What could not be read, so that something cannot be known."""
 
@@ -69,12 +72,15 @@ def evaluate(
         PipelineError: no such model, rows that are unfit, unlabelled or fewer than two.
     """
     check_batch_size(batch_size)
-    task = workspace.task(target)
+    task, left_out = workspace.task(target), 0
     if input_file is None:
         data = workspace.data_of(task)
         rows = load_split(task, data, split) if split == "test" else load_all_rows(task, data).dev
     else:
-        rows = canonical_rows(task, read_input(input_file), name_of(input_file), source=task.files)
+        table = read_input(input_file).drop(columns="id", errors="ignore")
+        complete = _with_texts_and_label(task, table)
+        left_out = len(table) - len(complete)
+        rows = canonical_rows(task, complete, name_of(input_file), source=task.files)
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
@@ -94,9 +100,16 @@ def evaluate(
         interval=score_interval(task.metric, prediction.values, labels),
         trained_on=trained,
         chosen_on=chosen,
+        left_out=left_out,
         sources_trained_on={source: None if seen is None else int(seen.sum()) for source, seen in sources.items()},
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _with_texts_and_label(task: Task, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a file that can be scored, as ``tasks new`` takes them."""
+    columns = table[[column for column in (*task.text, task.label) if column in table]]
+    return table[~columns.map(is_blank).any(axis=1)].reset_index(drop=True)
 
 
 def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:

@@ -170,7 +170,9 @@ def _rows_of(tasks: Sequence[Task], table: pd.DataFrame, where: str) -> dict[str
 
     def rows(task: Task) -> pd.DataFrame:
         name = where if len(tasks) == 1 else f"task '{task.name}'"
-        return canonical_rows(task, table, name, labelled=False, leave_out_blank=True)
+        # Ids are kept as they are: predictions are written in the order of the rows.
+        without_ids = table.drop(columns="id", errors="ignore")
+        return canonical_rows(task, without_ids, name, labelled=False, leave_out_blank=True)
 
     return dict(zip((task.name for task in tasks), make_all(where, tasks, rows), strict=True))
 

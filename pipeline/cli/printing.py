@@ -135,6 +135,8 @@ def print_evaluation(evaluation: Evaluation, as_json: bool) -> None:
         f"{evaluation.kind} {evaluation.run} on {evaluation.rows} rows of {evaluation.task}:"
         f" {evaluation.metric} {evaluation.score:.4f} (95 % CI {low:.4f} to {high:.4f})"
     ]
+    if evaluation.left_out:
+        lines.append(f"rows without a text or a label, left out: {evaluation.left_out}")
     sources = evaluation.sources_trained_on
     counts = [(evaluation.trained_on, "the model was trained on"), (evaluation.chosen_on, "its epoch was chosen on")]
     counts += [(count, f"its source {task} was trained on") for task, count in sources.items() if count != 0]

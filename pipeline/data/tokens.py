@@ -280,6 +280,9 @@ def _read_cached(file: Path) -> pa.Table | None:
 def _write_cached(parts: Iterable[pa.Table], file: Path) -> None:
     """Write each part as it comes, so that they are never all in memory."""
     try:
+        # Tokens can be turned back into texts, such as those of customers: a new folder is its owner's alone.
+        file.parent.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, exist_ok=True)
         with new_file(file) as temporary:
             with temporary.open("wb") as sink:
                 sink.write(bytes(_DIGEST))

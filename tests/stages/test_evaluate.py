@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
+from pipeline.cli.printing import print_evaluation
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
@@ -59,6 +60,18 @@ def test_a_model_of_a_study_knows_which_rows_chose_it(  # type: ignore[no-untype
     assert (own.trained_on, own.chosen_on) == ((40, 0) if scoring == "half" else (32, 8))
     scored = place.ledger.predictions(record.run)
     assert len(scored) == record.own.scored_rows == (20 if scoring == "half" else 40)
+
+
+def test_rows_that_cannot_be_scored_are_left_out_and_counted(  # type: ignore[no-untyped-def]
+    workspace, quick, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extract("films", quick("adapter", epochs=1), workspace, seed=0)
+    rows = ["the film is good,1", "the film is bad,0", "the film is kind,", ",1", "the film is grim, 0 "]
+    (file := tmp_path / "rows.csv").write_text("\n".join(["id,sentence,label", *(f"7,{row}" for row in rows), ""]))
+    found = evaluate("films", dataclasses.replace(workspace), using="adapter", input_file=file)
+    assert (found.rows, found.left_out) == (3, 2)
+    print_evaluation(found, as_json=False)
+    assert "rows without a text or a label, left out: 2" in capsys.readouterr().out
 
 
 def test_what_cannot_be_known_is_not_said(workspace, quick, data_folder) -> None:  # type: ignore[no-untyped-def]

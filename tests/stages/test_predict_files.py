@@ -194,6 +194,16 @@ def test_a_row_with_a_blank_text_has_no_prediction_and_shifts_no_other(
         assert found[column][kept].to_numpy(float) == pytest.approx(expected[column][kept].to_numpy(), abs=1e-6)
 
 
+def test_ids_need_not_be_there_nor_differ(trained: Workspace, tmp_path: Path) -> None:
+    """Predictions stand in the order of the rows."""
+    file, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    file.write_text("id,sentence\n7,the film is good\n7,the film is bad\n,the film is kind\n")
+    predict("films", file, out, trained, using="auto", batch_size=8, precision="fp32")
+    found = pd.read_csv(out)
+    assert found["id"].tolist()[:2] == [7, 7] and found["id"].isna().tolist() == [False, False, True]
+    assert found["prediction"].notna().all()
+
+
 @pytest.mark.parametrize(
     ("suffix", "form"),
     [

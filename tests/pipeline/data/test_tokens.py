@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,14 @@ def test_the_cache_is_hit_and_gives_equal_arrays(
     assert arrays(cached) == arrays(fresh)
     assert len(keys(cache)) == 1
     np.testing.assert_array_equal(cached.labels, fresh.labels)
+
+
+def test_the_cache_is_its_owners_alone(tokenizer: Tokenizer, cache: Path) -> None:
+    tokenise(ROWS, tokenizer, "cross", 12)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    cache.chmod(0o750)  # as a person wants it
+    tokenise(ROWS, tokenizer, "cross", 11)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o750
 
 
 def test_labels_and_ids_are_the_rows_own_and_not_the_caches(tokenizer: Tokenizer, cache: Path) -> None:
