@@ -1,12 +1,13 @@
 """Study: what is compared, rows of recipes on targets and seeds, read from a short TOML file."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pipeline.settings.fields import RowName, Rows, TaskName, no_repeats
 from pipeline.settings.grid import Grid
@@ -25,6 +26,16 @@ _NAMED = 4
 """Most rows with an equal number of trials that a sentence names one by one."""
 
 
+def _file_name(name: str) -> str:
+    """The name of a study, which is that of a folder too."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
+        raise ValueError(
+            'a study has the name of its file, or name = "..." in it: lower-case letters, digits, - and _, beginning'
+            " with a letter or digit"
+        )
+    return name
+
+
 class Study(BaseModel):
     """What is compared.
 
@@ -34,7 +45,7 @@ class Study(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=64)
+    name: Annotated[str, Field(max_length=64), AfterValidator(_file_name)]
     description: str = Field("", description="what `studies list` and the page say of it")
     methods: tuple[RowName, ...] = Field(min_length=1, description="the rows, in the order of the tables")
     reference: RowName = Field(

@@ -89,9 +89,7 @@ def validation_problems(error: ValidationError) -> list[str]:
     problems = []
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
-        key = (
-            ".".join(part if part.isprintable() and len(part) <= 80 else shortened(part) for part in parts) or "(file)"
-        )
+        key = ".".join(part if part.isprintable() and len(part) <= 80 else shortened(part) for part in parts)
         problem = f"{item['msg'].removeprefix('Value error, ')} (got {shortened(item['input'])})"
         problems.append(f"{key or '(file)'}: {_SHORT.get(item['type'], problem)}")
     return problems
