@@ -1,4 +1,4 @@
-"""How much room the runs, models and caches take, and what of it may go."""
+"""How much room the runs, models and caches take, and what of it can be deleted."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Spare:
-    """What may go, and how."""
+    """What can be deleted, and how."""
 
     what: str
     names: tuple[str, ...]
@@ -34,7 +34,7 @@ class Usage:
 
 
 def usage_of(runs: Runs) -> Usage:
-    """The bytes of everything, and of what may go."""
+    """The bytes of everything, and of what can be deleted."""
     folders = {run: runs.ledger.folder(run) for run in (*runs.records, *runs.unfinished)}
     sizes = {run: size_of(folder) for run, folder in folders.items()}
     checkpoints = {run: size for run in folders if (size := size_of(runs.ledger.checkpoint_file(run).parent))}

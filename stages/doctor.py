@@ -236,7 +236,7 @@ def _disk(option: str, folder: Path) -> Finding:
     text = f"{folder}: {free / _GIB:.1f} GiB free"
     if free < _SOME_DISK:
         state: State = "problem" if free < _LITTLE_DISK else "note"
-        return Finding(state, topic, text, "see du for what may go")
+        return Finding(state, topic, text, "see du for what can be deleted")
     return Finding("ok", topic, text)
 
 

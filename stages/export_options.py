@@ -1,4 +1,4 @@
-"""What ``export`` can be told by mistake; imports no model, so that it is refused before the libraries load."""
+"""Mistakes in the options of ``export``; imports no model, so that they are reported before the libraries load."""
 
 from collections.abc import Iterator
 from pathlib import Path

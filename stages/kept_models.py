@@ -1,6 +1,6 @@
 """Which trained model ``--using`` means: the best of a kind in the store, a run, or an ensemble of runs.
 
-Imports nothing heavy, so that a command can ask before its libraries load, for seconds (:func:`check_models`).
+Imports nothing heavy, so that a command can ask before its libraries load, which takes seconds (:func:`check_models`).
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def _alike(data: Path, folder: Path, texts: int) -> list[str]:
     """The user's other tasks in ``data`` whose rows have as many texts."""
     names = []
     for file in sorted(data.glob("*/task.toml")):
-        with suppress(PipelineError):  # whoever uses that task is told
+        with suppress(PipelineError):  # reported to whoever uses that task
             if file.parent != folder and len(Task.read(file).text) == texts:
                 names.append(file.parent.name)
     return names

@@ -44,7 +44,7 @@ def serve(
     Args:
         target: what ``POST /predict`` asks, a task or TASK@RUN; None: the only task, if there is one.
         backbone: folder or Hub id; None: the one that the target's manifest or all the store's name.
-        announce: told in a line where the server is, once it answers.
+        announce: called with a line that says where the server is, once it answers.
 
     Raises:
         PipelineError: the address is taken, or there is no such model, or the store has models of several backbones.
@@ -234,7 +234,7 @@ class StoreShelf:
     def refresh(self) -> None:
         """Serve what the store holds now.
 
-        What cannot be read or loaded is told once, and what was served before stays. An artifact that could not be
+        What cannot be read or loaded is reported once, and what was served before stays. An artifact that could not be
         loaded is tried again when its files change: it may have been seen while it was copied.
         """
         try:

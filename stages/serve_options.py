@@ -1,4 +1,4 @@
-"""What ``serve`` can be told by mistake; imports no model, so that it is refused before the libraries load."""
+"""Mistakes in the options of ``serve``; imports no model, so that they are reported before the libraries load."""
 
 from pathlib import Path
 

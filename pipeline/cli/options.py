@@ -138,7 +138,7 @@ class Running:
     json: Json = False
 
     def check(self) -> None:
-        """Find values that make no sense before the libraries load, for seconds."""
+        """Find values that make no sense before the libraries load, which takes seconds."""
         check_limit(self.limit)
         check_limit(self.dev_limit, "--dev-limit", "row of dev")
         if not 0 <= self.cache_gb <= _MOST_GB:
@@ -194,7 +194,7 @@ class Places:
     reports: ReportsFolder = REPORTS
 
     def check(self, *tasks: str) -> None:
-        """Find what a command names, so that a slip of the pen is told before the libraries load, for seconds.
+        """Find what a command names, so that a typo is reported before the libraries load, which takes seconds.
 
         Raises:
             PipelineError: unknown tasks, or folders that do not exist, all of them at once.

@@ -339,10 +339,11 @@ def _setting(value: Any) -> str:
 
 
 def print_usage(usage: Usage, as_json: bool) -> None:
-    """A table of what takes room, and what of it may go."""
+    """A table of what takes room, and what of it can be deleted."""
     lines = [f"{part.name:<13} {part.count:>6}  {size_text(part.bytes):>9}  {part.where}" for part in usage.parts]
     lines += [
-        f"may go: {spare.what}, {len(spare.names)}, {size_text(spare.bytes)}: {spare.how}" for spare in usage.may_go
+        f"can be deleted: {spare.what}, {len(spare.names)}, {size_text(spare.bytes)}: {spare.how}"
+        for spare in usage.may_go
     ]
     print_result(lines, asdict(usage), as_json)
 

@@ -166,7 +166,7 @@ def runs_import(
 
 
 def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Json = False) -> None:
-    """How much room the store, runs, checkpoints, kept weights and caches take, and what of it may go."""
+    """How much room the store, runs, checkpoints, kept weights and caches take, and what of it can be deleted."""
     from stages.disk_usage import usage_of
     from stages.runs import Runs
 

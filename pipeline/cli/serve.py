@@ -74,7 +74,7 @@ def explain(
 def _check_explained(
     target: str, using: str, inputs: str | tuple[str, str], backbone: str | None, store: Path, reports: Path
 ) -> None:
-    """Find mistakes before the libraries load, for seconds."""
+    """Find mistakes before the libraries load, which takes seconds."""
     if backbone is not None:
         is_folder(backbone)
     task, run, root = parse_model(target, store)

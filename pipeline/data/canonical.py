@@ -115,7 +115,7 @@ def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: l
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
-    # Replace what was reported: pandas cannot hold half a surrogate pair.
+    # Replace what was reported: pandas cannot hold an unpaired surrogate.
     return _texts(
         "" if is_blank(value) or is_bad(value) or is_broken(value) else str(value) for value in _values(values)
     )

@@ -39,7 +39,7 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     _check_given(table, where, text, label)
     free = [column for column in table.columns if not names_rows(column)]
     if broken := [column for column in free if is_broken(column)]:
-        raise PipelineError(f"{where}: column {broken[0]!a}: half a surrogate pair: rename it")
+        raise PipelineError(f"{where}: column {broken[0]!a}: invalid Unicode (an unpaired surrogate): rename it")
     if label is None:
         label = _label_column(table[[c for c in free if c not in text]], where)
         _check_header(table, label, where)

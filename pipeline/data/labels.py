@@ -148,7 +148,7 @@ def check_classes(labels: pd.Series, where: str) -> None:
     """Raise a :class:`PipelineError` if ``labels`` are too many for classes, or are several labels a row."""
     counts = Counter(labels)
     if broken := [name for name in counts if is_broken(name)]:
-        raise PipelineError(f"{where}: {broken[0]!a}: half a surrogate pair: save the file as UTF-8")
+        raise PipelineError(f"{where}: {broken[0]!a}: invalid Unicode (an unpaired surrogate): save the file as UTF-8")
     if len(counts) > min(MOST_CLASSES, len(labels) / 2):
         raise PipelineError(
             f"{where} has {len(counts)} different values in {len(labels)} rows, too many for classes: name another"

@@ -75,7 +75,7 @@ def propose(
     other classes, or scores further apart than a fifth of the range.
 
     Raises:
-        PipelineError: it names ``where``: the columns cannot be told, the rows have several labels each, or the labels
+        PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, or the labels
             are neither classes nor scores.
     """
     table = table.reset_index(drop=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.system.errors import PipelineError, shortened
 
-BROKEN = "half a surrogate pair, which no encoding can write"
+BROKEN = "invalid Unicode (an unpaired surrogate), which no encoding can write"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -21,7 +21,7 @@ class Outcome(NamedTuple):
     value: Any = None
     error: PipelineError | None = None
     place: str = ""
-    """Where it was carried out, if that is worth telling."""
+    """Where it was carried out, if that is worth a line."""
 
 
 class Pool(Protocol):

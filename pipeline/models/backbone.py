@@ -1,4 +1,4 @@
-"""Load a pretrained encoder, from the Hub or a folder, as fp32 without remote code; problems are told in one line."""
+"""Load a pretrained encoder, from the Hub or a folder, as fp32 without remote code; a problem is one line."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Read a pretrained model's folder or Hub repository, of which nothing is ever run; problems are told in one line.
+"""Read a pretrained model's folder or Hub repository, of which nothing is ever run; a problem is one line.
 
 What a repository says is checked before any class of transformers sees it, and read without its code.
 """

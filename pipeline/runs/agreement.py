@@ -23,7 +23,7 @@ def trained_alone(ledger: Ledger, task: str) -> list[dict[str, float]]:
     """
     groups = defaultdict[str, dict[str, float]](dict)
     for name in ledger.newest(_NEWEST):
-        with suppress(PipelineError):  # a damaged record is told by the command that needs it
+        with suppress(PipelineError):  # a damaged record is reported by the command that needs it
             record = ledger.find(name)
             if record is None or record.kind not in ("fusion", "sequential") or record.trained_on != (task,):
                 continue

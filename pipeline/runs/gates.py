@@ -1,4 +1,4 @@
-"""Where the gates of a fusion start: which sources, and how strong, told by linear probes before anything is trained.
+"""Where the gates of a fusion start: which sources, and how strong, as linear probes choose before anything is trained.
 
 What a source adds in one layer is what all layers above it read, so sources get in each other's way: two adapters at
 full strength are often worth less than one of them. Forward selection, as for ensembles (Caruana et al. 2004), finds

@@ -1,4 +1,4 @@
-"""Which of many adapters a fusion should mix, told by linear probes before anything is trained.
+"""Which of many adapters a fusion should mix, as linear probes rank them before anything is trained.
 
 Probing what an adapter makes of the target's rows ranks sources nearly as training with each does (Poth, Pfeiffer,
 Rücklé, Gurevych 2021). Of a large store, all adapters are first probed at their bottlenecks alone
@@ -53,7 +53,7 @@ def best_sources(
         candidates: intact adapters of this backbone, one a task.
         recipe: of the fusion, resolved for ``task``.
         rows: labelled training rows of ``task``.
-        ledger: where there are runs of ``task`` with one source each, it is told how well the ranking agrees with them.
+        ledger: where there are runs of ``task`` with one source each, how well the ranking agrees with them is printed.
 
     Raises:
         PipelineError: too few rows to choose by.

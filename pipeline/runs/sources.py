@@ -259,7 +259,7 @@ def _choose(
 ) -> list[Artifact]:
     """The adapters by task, for each name the preferred one of those that can be used; raises where there is none.
 
-    A name's ``problem`` is told by the adapters that it may stand for.
+    A name's ``problem`` is found among the adapters that it may stand for.
     """
     chosen, problems, by_task = [], [], _by_task(verdicts)
     for name in names:

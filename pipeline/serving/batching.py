@@ -41,7 +41,7 @@ class Batcher:
         max_rows: rows of requests that are computed together; a request with more is computed alone.
         max_wait: seconds.
         max_queue: rows that may wait.
-        observe: told of each batch with its number of rows and the seconds that it took.
+        observe: called after each batch with its number of rows and the seconds that it took.
     """
 
     def __init__(

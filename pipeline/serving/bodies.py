@@ -1,4 +1,4 @@
-"""The bodies of requests, and what a refused one is told.
+"""The bodies of requests, and the answer to a refused one.
 
 A body for ``/predict`` is that of text-embeddings-inference: ``inputs``, ``raw_scores``, ``truncate``. There a list of
 strings is a pair; here the task says whether it is a pair or several texts.

@@ -199,9 +199,13 @@ class Pretrained(RecipePart):
 
     flags = {"learning_rate": "backbone_learning_rate"}
 
-    learning_rate: Number | None = Field(None, gt=0, description="of pretrained weights, if another")
+    learning_rate: Number | None = Field(
+        None, gt=0, description="peak learning rate of pretrained weights; unset: learning_rate"
+    )
     layer_decay: float = Field(1.0, gt=0, le=1, description="rate of a layer over that of the one above")
-    embedding_learning_rate: Number | None = Field(None, gt=0, description="if not that of a layer below the lowest")
+    embedding_learning_rate: Number | None = Field(
+        None, gt=0, description="peak learning rate of embeddings; unset: that of a layer below the lowest"
+    )
     freeze_embeddings: bool = Field(False, description="leave the embeddings as they were pretrained")
     second_encoder: SecondEncoder = Field("none", description="another encoder beside it, frozen or tuned too")
 
@@ -222,8 +226,12 @@ class Joint(RecipePart):
 
     mixing: Mixing = Field("simultaneous", description="which tasks' batches make up a step")
     temperature: Number = Field(1.0, ge=0.1, description="mixing by temperature: 1 proportional, large even")
-    steps_per_epoch: Count | None = Field(None, ge=1, description="if not what the mixing rule implies")
-    max_steps_per_epoch: Count | None = Field(None, ge=1, description="where the mixing rule implies more")
+    steps_per_epoch: Count | None = Field(
+        None, ge=1, description="steps of an epoch; unset: what the mixing rule implies"
+    )
+    max_steps_per_epoch: Count | None = Field(
+        None, ge=1, description="steps of an epoch at most, where the mixing rule implies more"
+    )
     epoch_of: Name | None = Field(
         None, description="the task whose pass is an epoch of simultaneous and round-robin mixing; unset: the smallest"
     )

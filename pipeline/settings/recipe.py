@@ -68,7 +68,8 @@ class Recipe(RecipePart):
     head: HeadKind | None = Field(None, description="what turns sentence vectors into a prediction")
     cosine_scale: CosineScale = Field("clamped", description="score by a cosine: its positive part, or (cos + 1) / 2")
     cosine_threshold: CosineThreshold = Field(
-        "zero", description="classes by a cosine: the second above 0, or above what does best on the validation rows"
+        "zero",
+        description="with a cosine head, class 1 is above 0, or above what scores best on the validation rows (tuned)",
     )
     score_loss: ScoreLoss = Field(
         "normalised", description="squared error of a score brought to -1..1 (clamped cosine: 0..1), or as it is"
@@ -82,7 +83,7 @@ class Recipe(RecipePart):
     truncation: Truncation = Field("head", description="what a single text longer than max_length keeps")
     pairs: parts.Pairs = parts.Pairs()
     extra: Extras = Field((), description="tasks whose training rows are added to the target's")
-    permute_labels: bool = Field(False, description="a control: training rows get each other's labels, by the seed")
+    permute_labels: bool = Field(False, description="a control: shuffle the training labels, by the seed")
 
     adapter: parts.AdapterSettings = parts.AdapterSettings()
     bottleneck: parts.Bottleneck = parts.Bottleneck()
@@ -98,17 +99,19 @@ class Recipe(RecipePart):
     head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on what the head reads; not of a cosine")
     vector_dropout: float = Field(0.0, ge=0, lt=1, description="dropout on each sentence vector, also below a cosine")
     hidden_dropout: float | None = Field(
-        None, ge=0, lt=1, description="in the backbone, if not its own; not of attention"
+        None, ge=0, lt=1, description="dropout in the backbone, except on attention; unset: the backbone's own"
     )
 
     epochs: Count | None = Field(None, ge=1, description="passes over the training rows")
     min_steps: Count | None = Field(
         None,
         ge=0,
-        description="few rows: as many epochs more as this many optimiser steps take; unset: 400, or 0 with epochs",
+        description="train at least so many optimiser steps, by more epochs; unset: 400, or 0 if epochs is set",
     )
     learning_rate: Number | None = Field(None, gt=0, description="peak learning rate")
-    head_learning_rate: Number | None = Field(None, gt=0, description="of heads, if another")
+    head_learning_rate: Number | None = Field(
+        None, gt=0, description="peak learning rate of heads; unset: learning_rate"
+    )
     pretrained: parts.Pretrained = parts.Pretrained()
     batch_size: Count = Field(32, ge=1, description="rows per optimiser step, over all processes")
     gradient_accumulation_steps: Count = Field(1, ge=1, description="pieces a batch is run in, to save memory")
@@ -129,7 +132,7 @@ class Recipe(RecipePart):
     evaluations: Count | None = Field(
         None,
         ge=1,
-        description="score on dev so often; unset: after each epoch, or ten times if min_steps adds epochs unasked",
+        description="scorings on dev; unset: after each epoch, or ten if the default min_steps adds epochs",
     )
     score_start: bool | None = Field(None, description="score the start too: it may be kept (anchored, merged: yes)")
     score_train: bool = Field(False, description="score training rows too where dev is scored, at most 1,000 of a task")

@@ -107,7 +107,9 @@ class Row(BaseModel):
         description="sequential: one model through these tasks in turn before each target; adapter: one adapter does",
     )
     after: tuple[TaskName, ...] = Field((), description="multitask: first fine-tune the model on these tasks, in turn")
-    backbone: BackboneName | None = Field(None, description="not the study's; rows that it is built on have the same")
+    backbone: BackboneName | None = Field(
+        None, description="another backbone than the study's; rows that it is built on must have the same"
+    )
     keep_weights: bool = Field(
         False, description="full, multitask, sequential: keep the trained models for predict; other methods always do"
     )

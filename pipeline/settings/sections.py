@@ -18,7 +18,9 @@ class Curve(BaseModel):
     methods: tuple[RowName, ...] = Field(
         ("full", "adapter", "fusion", "sequential", "multitask"), min_length=1, description="the rows that have one"
     )
-    targets: tuple[TaskName, ...] | None = Field(None, min_length=1, description="only these")
+    targets: tuple[TaskName, ...] | None = Field(
+        None, min_length=1, description="targets that have a curve; unset: all"
+    )
     recipe: dict[str, Any] = Field({}, description="over the rows' recipes: few rows need more epochs")
 
     _no_repeats = field_validator("rows", "methods", "targets")(no_repeats)
@@ -65,9 +67,9 @@ class Published(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    report: str = Field(description="its name in the file")
-    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="one of them, or several")
-    split: str = Field("dev", description="whose scores they are")
+    report: str = Field(description="the report's name in published.csv")
+    table: str | Annotated[tuple[str, ...], Field(min_length=1)] = Field(description="table of the report, or several")
+    split: str = Field("dev", description="the split that the tables' scores are of")
     curves: dict[str, PublishedCurve] = Field({}, description="table of epochs -> the row and target it is of")
     tasks: dict[str, TaskName] = Field(min_length=1, description="metric column of the table -> task")
 

@@ -216,7 +216,7 @@ class Resumption:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to :meth:`keep` the state, which is for the process to say that writes it."""
+        """Whether it is time to :meth:`keep` the state; always False in processes that do not write it."""
         if self._file is None or not self._accelerator.is_main_process:
             return False
         now = time.monotonic()
@@ -225,7 +225,7 @@ class Resumption:
 
     @contextmanager
     def kept_if_interrupted(self) -> Iterator[None]:
-        """A block out of which an interrupt comes only where the state is that between two steps, or after an error."""
+        """A block that writes the state on an interrupt, unless an error came first."""
         try:
             yield
         except KeyboardInterrupt as interrupt:

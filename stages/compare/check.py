@@ -1,4 +1,4 @@
-"""Everything about a study that can be known to be wrong before training, told at once."""
+"""Every mistake in a study that can be known before training, all reported at once."""
 
 from collections.abc import Iterator
 from contextlib import suppress

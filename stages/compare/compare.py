@@ -45,7 +45,7 @@ class DryRun:
     """Finished runs on the study's backbones, from which the time is estimated."""
 
     def summary(self) -> dict[str, Any]:
-        """For ``--json``; ``seconds`` is None where the time of some run cannot be told."""
+        """For ``--json``; ``seconds`` is None where the time of some run cannot be estimated."""
         _, runs, done, left = self.total
         seconds = None if left.unknown else round(left.seconds, 1)
         return {"study": self.study.name, "runs": runs, "done": done, "to_do": runs - done, "seconds": seconds}

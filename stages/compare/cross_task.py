@@ -35,7 +35,7 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
     """Score the model of each run on every other target that it can be read on; what was scored before stays.
 
     ``runs`` are given with the cosines of their rows. Scores and predictions are kept with the run. A model that cannot
-    be had is told on stderr and left out.
+    be had is reported on stderr and left out.
     """
     tasks = [workspace.task(name) for name in targets]
     for name, cosines in runs.items():

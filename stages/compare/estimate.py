@@ -22,7 +22,7 @@ _MOST = 1000
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds of the jobs that can be told, and how many cannot."""
+    """Seconds of the jobs whose time can be estimated, and the number of those whose time cannot."""
 
     seconds: float
     unknown: int = 0
@@ -59,7 +59,7 @@ class Estimate:
         """By backbone, method and tasks, under None for any tasks: rows and seconds, of training and of scoring."""
         self._works: dict[Job, Work] = {}
         for name in workspace.ledger.newest(_MOST):
-            # A damaged record is told by the command that needs it.
+            # A damaged record is reported by the command that needs it.
             with suppress(PipelineError):
                 if (record := workspace.ledger.find(name)) is not None:
                     self.learn(record)

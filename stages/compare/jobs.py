@@ -276,7 +276,7 @@ class Jobs:
             return
         try:
             if ended is None:
-                raise outcome.error or PipelineError("it ended without a word")
+                raise outcome.error or PipelineError("its worker ended without a result: see standard error")
             self._learn(job, _appeared(ended.run, self.workspace.on(job.backbone), job in self._known.kept))
         except PipelineError as error:
             self._known.outcomes[job] = error

@@ -445,12 +445,16 @@ BAD: dict[str, tuple[Task, dict[str, str | bytes], list[str]]] = {
         {"mood/train.jsonl": f'{{"text": "a", "label": 1{"0" * 400}}}\n{{"text": "b", "label": 1}}\n'},
         ["label is neither a number nor in ['bad', 'good'] (1 in all): row 1: 1000", "..."],
     ),
-    "half a surrogate pair": (
+    "an unpaired surrogate": (
         task(),
         {"mood/train.jsonl": '{"text": "a\\ud83d", "label": 1}\n{"text": "\\ud83d\\ude42", "label": 0}\n'},
-        ["train.jsonl: 1 mistake", "column 'text': half a surrogate pair", "(1 in all): row 1: 'a\\ud83d'"],
+        [
+            "train.jsonl: 1 mistake",
+            "column 'text': invalid Unicode (an unpaired surrogate), which no encoding can write",
+            "(1 in all): row 1: 'a\\ud83d'",
+        ],
     ),
-    "half a surrogate pair in an id": (
+    "an unpaired surrogate in an id": (
         task(),
         {"mood/train.jsonl": '{"id": "a\\ud83d", "text": "a", "label": 1}\n{"id": "b", "text": "b", "label": 0}\n'},
         ["train.jsonl: 1 mistake", "column 'id'", "(1 in all): row 1: 'a\\ud83d'"],
