@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.data.tokens import TokenisedSplit, tokenise
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

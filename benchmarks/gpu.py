@@ -21,7 +21,7 @@ from .setting import Setting
 from .timing import Row, Sample, interleave, milliseconds
 
 if TYPE_CHECKING:
-    from pipeline.records.ledger import Kind
+    from pipeline.records.run_record import Kind
 
 EPOCH_ROWS = 283_010
 """Training pairs of Quora Question Pairs in the split of Xu (2024)."""

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from pipeline.records.ledger import Ledger
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.studies import StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from pipeline.system.atomic import sha256_text

@@ -29,7 +29,7 @@ from pipeline.training.objectives import objective_of
 from .setting import Setting
 
 if TYPE_CHECKING:
-    from pipeline.records.ledger import Kind
+    from pipeline.records.run_record import Kind
 
 
 def make_run(

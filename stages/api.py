@@ -23,7 +23,7 @@ from pipeline.methods.attention import token_attention
 from pipeline.methods.fusion import leaving_out, members_of
 from pipeline.models.tensors import share_equal
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import on_own_backbone, restore, task_of
 from pipeline.runs.scoring import splits_of

@@ -9,7 +9,8 @@ import numpy as np
 
 from pipeline.data.tasks import Task, is_name
 from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
 from pipeline.runs.scoring import prediction_table
 from pipeline.runs.seen import fingerprints_of

@@ -15,7 +15,8 @@ from pipeline.exporting import hub
 from pipeline.exporting.card import Checked, Scores, Written, write_card
 from pipeline.exporting.check import Answers, check, compare
 from pipeline.exporting.trained import TASK_FILE, Texts, Trained
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.restore import restore
 from pipeline.runs.workspace import Workspace

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import starting_adapters

@@ -22,7 +22,8 @@ from pipeline.system.reading import present
 
 if TYPE_CHECKING:  # they load pandas or torch
     from pipeline.records.ensembles import EnsembleRecord
-    from pipeline.records.ledger import Ledger, RunRecord
+    from pipeline.records.ledger import Ledger
+    from pipeline.records.run_record import RunRecord
     from pipeline.runs.workspace import Workspace
 
 ENSEMBLE = "ensemble:"

@@ -20,7 +20,7 @@ from pipeline.data.tasks import Task
 from pipeline.methods.parallel import takes_parallel
 from pipeline.models.transfer_model import JointModel, TransferModel
 from pipeline.records.ensembles import EnsembleRecord, Member
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.build import outputs_of
 from pipeline.runs.restore import restore, restore_together
 from pipeline.runs.scoring import splits_of

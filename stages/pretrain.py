@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from pipeline.data.task_data import TaskData
 from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
-from pipeline.records.ledger import run_name
+from pipeline.records.run_record import run_name
 from pipeline.runs.once import get_or_train
 from pipeline.runs.workspace import Workspace, provenance
 from pipeline.settings.recipe import Recipe, check_seed

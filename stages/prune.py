@@ -12,7 +12,7 @@ from pipeline.methods.attention import source_shares
 from pipeline.methods.fusion import members_of, prune_fusion
 from pipeline.methods.gated import own_member
 from pipeline.models.transfer_model import TransferModel
-from pipeline.records.ledger import Cost, RunRecord, TaskScore, run_name
+from pipeline.records.run_record import Cost, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.once import Made, get_or_train
 from pipeline.runs.restore import on_own_backbone, restore

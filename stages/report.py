@@ -9,9 +9,10 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.models.attention_maps import attention_maps, one_input, shown_layers
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import build_report
-from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.overview import write_overview
 from pipeline.reporting.page import write_page
 from pipeline.reporting.runs import AttentionMap

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipeline.records.archives import Archive, Source, write_archive
-from pipeline.records.ledger import RECORD_FILE, RUN_NAME, SCHEMA, Ledger, RunRecord, run_name
+from pipeline.records.ledger import RECORD_FILE, RUN_NAME, Ledger
+from pipeline.records.run_record import SCHEMA, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.studies import StudyResult
 from pipeline.system.atomic import clear_leftovers, file_json, write_text
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present, read_json, read_model

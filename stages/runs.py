@@ -14,10 +14,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from pipeline.records.ensembles import Ensembles
-from pipeline.records.ledger import Kind, Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Store
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.studies import StudyResult
 from pipeline.reporting.runs import difference_of_tables
+from pipeline.settings.rows import Method
 from pipeline.stats.paired import Comparison
 from pipeline.system.atomic import size_of
 from pipeline.system.errors import PipelineError, few, noted
@@ -94,7 +96,7 @@ class Runs:
         self,
         *,
         task: str | None = None,
-        kind: Kind | None = None,
+        kind: Method | None = None,
         since: str | None = None,
         unused: bool = False,
         sort: Sort = "date",

@@ -7,7 +7,7 @@ from cyclopts import App, Parameter
 
 from pipeline.cli.options import REPORTS, Flag, Places, ReportsFolder, Running, Training, names_in, numbers_in
 from pipeline.cli.printing import print_lines, print_plan, print_result
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.studies import StudyResult
 from pipeline.settings.resources import ExecutorName
 from pipeline.settings.sections import ScoredOn
 from pipeline.settings.study import study_names

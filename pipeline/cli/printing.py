@@ -13,7 +13,7 @@ from pipeline.system.process import is_main_process
 
 if TYPE_CHECKING:  # it loads pandas
     from pipeline.records.ensembles import EnsembleRecord
-    from pipeline.records.ledger import RunRecord
+    from pipeline.records.run_record import RunRecord
     from stages.compare.compare import DryRun
     from stages.disk_usage import Usage
     from stages.doctor import Finding

@@ -14,7 +14,7 @@ from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementatio
 from pipeline.system.streams import LIBRARIES, announce
 
 if TYPE_CHECKING:  # they load torch
-    from pipeline.records.ledger import RunRecord
+    from pipeline.records.run_record import RunRecord
     from pipeline.runs.once import Made
     from pipeline.runs.workspace import Workspace
     from pipeline.settings.recipe import Recipe

@@ -9,7 +9,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from pipeline.data.tasks import Metric
 from pipeline.exporting.check import TOLERANCE, Agreement
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Manifest
 from pipeline.system.atomic import write_text
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.records.ledger import Ledger
+from pipeline.records.studies import StudyResult
 from pipeline.reporting.built_on import built_on_table
 from pipeline.reporting.choices import choices_table
 from pipeline.reporting.cost import cost_table
 from pipeline.reporting.cross_task import cross_task_table
-from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.epochs import epoch_table
 from pipeline.reporting.figures import write_figures
 from pipeline.reporting.forgetting import forgetting_sentences, forgetting_table

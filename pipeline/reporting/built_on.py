@@ -6,8 +6,8 @@ The two sides differ in more than the other tasks: a fusion, for one, trains for
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import count_cell, difference_cell, group_cell, judge, line_cell, text_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, once, runs_of
 from pipeline.reporting.text import marks_note

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from pipeline.reporting.entries import Line
+from pipeline.records.studies import Line
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of, shared_by
 from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import or_
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import line_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, continued
 from pipeline.reporting.text import MISSING

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import count_cell, line_cell, share_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import (
     StudyRuns,

@@ -1,7 +1,7 @@
 """What a model trained on one task scores on the others (Liu & Shen 2023, table 7)."""
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import group_cell, judge, judged, line_cell, scores_cell, text_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, marks_note

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import count_cell, difference_cell, judge, line_cell, scores_cell, text_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, once
 from pipeline.reporting.text import MISSING, MOST_NAMED, capital, interval_text, listed, marks_note, points

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import Verdicts, against_reference, line_cell, score_cells, with_best
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once
 from pipeline.reporting.text import amount_text, count, listed, marks_note, where_text

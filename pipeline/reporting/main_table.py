@@ -4,8 +4,8 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import Verdicts, against_reference, count_cell, line_cell, score_cells, with_best
-from pipeline.reporting.entries import Line
 from pipeline.reporting.opponents import leading_fusion
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import (

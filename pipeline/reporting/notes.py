@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from pipeline.reporting.entries import Line
+from pipeline.records.studies import Line
 from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
 from pipeline.reporting.text import TEXTS, backbone_text, listed, paragraphs

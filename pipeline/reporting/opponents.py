@@ -5,8 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import difference_cell, judge, line_cell, text_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, mean_of, once, runs_of, shared_by
 from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.reporting.entries import Line
+from pipeline.records.studies import Line
 from pipeline.reporting.provenance import run_view, usual, value_text
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.reporting.tables import MARKS, TEMPLATES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 
 Pairs = list[tuple[str, str]]
 _SHARED = ("Rows", "Made with", "Recipe", "Identity")

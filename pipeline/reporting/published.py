@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import difference_cell, scores_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pipeline.data.tasks.extra import Extra, parse_extra
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.reporting.published import FILE, SETTINGS, lines_of, published_values, tasks_of
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of

@@ -6,7 +6,7 @@ from typing import Self
 
 import pandas as pd
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.reporting.text import TEXTS, paragraphs
 from pipeline.settings.study import Study
 from pipeline.stats.paired import Verdict

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.records.ledger import Ledger, RunRecord, SourceRun, TaskScore
-from pipeline.reporting.entries import Entry, Line, StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord, TaskScore
+from pipeline.records.store import SourceRun
+from pipeline.records.studies import Entry, Line, StudyResult
 from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import Metric

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.data.tasks.extra import Extra, parse_extra
+from pipeline.records.studies import Line
 from pipeline.reporting.cells import line_cell
-from pipeline.reporting.entries import Line
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
 from pipeline.reporting.text import MISSING, backbone_text

@@ -8,7 +8,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from pipeline.data.tables import write_table
-from pipeline.records.ledger import Cost
+from pipeline.records.run_record import Cost
 from pipeline.reporting.cost import stored
 from pipeline.reporting.report import Cell, Report, Table
 from pipeline.reporting.runs import StudyRuns

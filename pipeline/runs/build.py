@@ -19,7 +19,8 @@ from pipeline.models.heads import build_head
 from pipeline.models.layout import split_encoder
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.weights import load_head, load_weights

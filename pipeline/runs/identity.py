@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
-from pipeline.records.ledger import SourceRun
+from pipeline.records.store import SourceRun
 from pipeline.runs.request import Part, RunRequest
 from pipeline.settings.recipe import Recipe
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import Kind, RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import OF_PREDICTION, Recipe, check_seed
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.rows import TRAITS, Method
 from pipeline.system.errors import PipelineError, raise_all
 from pipeline.training.process_group import process_count
 
@@ -35,7 +35,7 @@ class Part(NamedTuple, Generic[Key]):
 class RunRequest:
     """What is to be trained. Equal requests on equal data and backbone are one run."""
 
-    kind: Kind
+    kind: Method
     parts: tuple[Part[Task], ...]
     """One task, or for joint training several."""
     seed: int
@@ -55,7 +55,7 @@ class RunRequest:
         assert not self.in_turn or (self.kind == "adapter" and len(self.adapters) == 1)
 
     @classmethod
-    def single(cls, kind: Kind, task: Task, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:
+    def single(cls, kind: Method, task: Task, recipe: Recipe, seed: int, limit: int | None = None, **rest: Any) -> Self:
         """The request to train for one task."""
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 

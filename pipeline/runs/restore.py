@@ -11,7 +11,7 @@ from pipeline.methods.registry import load_modules
 from pipeline.models.backbone import Backbone
 from pipeline.models.switching import activate
 from pipeline.models.transfer_model import JointModel, MultitaskModel, SplitModel, TransferModel
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import LAYERNORMS, MANIFEST, Artifact, Manifest, Store
 from pipeline.runs.build import assemble, assemble_all, check_meaning, make_lean_for_all, modules_of
 from pipeline.runs.request import Part

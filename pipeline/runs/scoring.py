@@ -13,7 +13,7 @@ from pipeline.data.tokens import TokenisedSplit, Tokenizer, swapped, tokenise
 from pipeline.models.backbone import Backbone
 from pipeline.models.heads import CosineHead
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
-from pipeline.records.ledger import RunRecord, TaskScore
+from pipeline.records.run_record import RunRecord, TaskScore
 from pipeline.runs.build import assemble
 from pipeline.runs.weights import load_weights
 from pipeline.runs.workspace import Workspace

@@ -16,8 +16,8 @@ from pipeline.data.load import has_rows, read_test_texts
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import RunRecord, SourceRun
-from pipeline.records.store import Artifact, Manifest
+from pipeline.records.run_record import RunRecord
+from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError, noted
 

@@ -14,8 +14,8 @@ from pipeline.methods.attention import attention_table, site_attention
 from pipeline.methods.fusion import members_of
 from pipeline.models.backbone import adapter_hashes, unchanged_parts
 from pipeline.models.transfer_model import MultitaskModel
-from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
-from pipeline.records.store import Artifact, Manifest
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.store import Artifact, Manifest, SourceRun
 from pipeline.runs.batching import Batching
 from pipeline.runs.build import Built
 from pipeline.runs.identity import identity_of

@@ -5,7 +5,7 @@ without it, and few rows may not bring it as far.
 """
 
 from pipeline.data.sample import at_most
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.build import assemble
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace

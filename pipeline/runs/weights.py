@@ -12,12 +12,14 @@ from pipeline.methods.saved import SavedModules
 from pipeline.models.heads import is_threshold
 from pipeline.models.tensors import fill, read_tensors
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
-from pipeline.records.ledger import Kind, Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import HEAD, LAYERNORMS, Artifact, Manifest, Store
+from pipeline.settings.rows import Method
 from pipeline.system.atomic import new_file, sha256_file
 from pipeline.system.errors import PipelineError
 
-ARTIFACT_KINDS: frozenset[Kind] = frozenset({"adapter", "merge", "fusion"})
+ARTIFACT_KINDS: frozenset[Method] = frozenset({"adapter", "merge", "fusion"})
 """Kinds of runs that put what they made, an adapter or a fusion, into the store."""
 
 

@@ -23,7 +23,8 @@ from pipeline.data.tasks.extra import Extra
 from pipeline.methods.registry import check_fits
 from pipeline.models.backbone import Backbone, open_backbone
 from pipeline.models.repository import family_of
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact, Store
 from pipeline.runs.weights import ARTIFACT_KINDS
 from pipeline.settings.recipe import Recipe

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.executors.pool import Executor
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.studies import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study

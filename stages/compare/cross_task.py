@@ -13,7 +13,7 @@ import pandas as pd
 
 from pipeline.data.tasks import Task
 from pipeline.models.lean import make_lean
-from pipeline.records.ledger import Reading, RunRecord, TaskScore
+from pipeline.records.run_record import Reading, RunRecord, TaskScore
 from pipeline.runs.build import assemble
 from pipeline.runs.restore import restore_run
 from pipeline.runs.scoring import Scoring

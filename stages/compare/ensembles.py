@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun, TaskScore, run_name
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.store import SourceRun
 from pipeline.runs.once import get_or_train
 from pipeline.runs.saved_predictions import saved_predictions
 from pipeline.runs.scoring import prediction_table

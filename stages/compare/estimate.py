@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.records.ledger import Kind, RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.settings.rows import TRAITS
+from pipeline.settings.rows import TRAITS, Method
 from pipeline.system.errors import PipelineError
 from pipeline.training.terms import extra_passes
 from stages.compare.plan import Job
@@ -55,7 +55,7 @@ class Estimate:
         self.workspace = workspace
         self._runs: dict[str, str] = {}
         """What was learned from: finished runs, each with the hash of its backbone's weights."""
-        self._spent = defaultdict[tuple[str, Kind, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
+        self._spent = defaultdict[tuple[str, Method, frozenset[str] | None], np.ndarray](lambda: np.zeros((2, 2)))
         """By backbone, method and tasks, under None for any tasks: rows and seconds, of training and of scoring."""
         self._works: dict[Job, Work] = {}
         for name in workspace.ledger.newest(_MOST):

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from rich.text import Text
 
 from pipeline.executors.pool import Outcome, Pool
-from pipeline.records.ledger import RunBusy, RunRecord
+from pipeline.records.ledger import RunBusy
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.request import RunRequest
 from pipeline.runs.sources import Fusion

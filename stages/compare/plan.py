@@ -8,12 +8,11 @@ from functools import cache, cached_property, partial
 from typing import Any
 
 from pipeline.data.tasks import Task
-from pipeline.records.ledger import Kind
-from pipeline.reporting.entries import Entry, Line
+from pipeline.records.studies import Entry, Line
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.grid import point_text
-from pipeline.settings.rows import TRAITS, JoinedBy, Row
+from pipeline.settings.rows import TRAITS, JoinedBy, Method, Row
 from pipeline.settings.study import Study
 
 
@@ -24,7 +23,7 @@ class Job:
     Equal jobs are one run, whatever rows and cells they serve.
     """
 
-    kind: Kind
+    kind: Method
     parts: tuple[Part[str], ...]
     """The one task, or for joint training all of them by name."""
     seed: int
@@ -255,7 +254,7 @@ class _Planner:
         name: str,
         tasks: Sequence[str],
         needs: Iterable[Job] = (),
-        kind: Kind | None = None,
+        kind: Method | None = None,
         in_turn: bool = False,
     ) -> Job:
         """Training on ``tasks`` by the recipes of row ``name``, in trials if it tunes."""

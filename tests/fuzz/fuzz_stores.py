@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore, run_name
-from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, Store
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.store import HEAD, MANIFEST, Artifact, Manifest, SourceRun, Store
+from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from tests.fuzz.fuzz_documents import ODD_TEXTS, as_bytes, damaged_bytes, near_valid

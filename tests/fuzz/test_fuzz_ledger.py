@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pipeline.cli.printing import print_described_run, print_run_comparison
 from pipeline.data.tasks import find_task
 from pipeline.records.ensembles import EnsembleRecord, Ensembles
-from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import StudyResult
 from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.request import Part
 from pipeline.runs.workspace import Workspace

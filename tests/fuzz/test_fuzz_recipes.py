@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pipeline.data.tasks import Task, built_in_tasks
-from pipeline.records.ledger import run_name
+from pipeline.records.run_record import run_name
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.system.errors import PipelineError

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from pipeline.records.ledger import Ledger, RunRecord
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import StudyResult
 from pipeline.system.errors import PipelineError
 from stages.run_archives import export_runs, import_runs
 from stages.runs import Runs

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.extract import extract

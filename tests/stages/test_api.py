@@ -16,7 +16,7 @@ import torch
 
 from pipeline import Model, PipelineError, Predicted, load
 from pipeline.methods.attention import site_attention
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.restore import restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace

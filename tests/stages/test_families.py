@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline.models.backbone import Backbone
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs import agreement, initial, ranking, training_run
 from pipeline.runs.gates import choose_gates
 from pipeline.runs.workspace import Workspace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.sources import Fusion
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.printing import print_run
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from stages.compare.compare import dry_run

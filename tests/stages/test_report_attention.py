@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
-from pipeline.records.ledger import RunRecord
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import Entry, StudyResult
 from pipeline.reporting.figures.attention import attention_drawing, attention_maps
 from pipeline.reporting.figures.drawing import drawing_style, write
 from pipeline.reporting.runs import AttentionMap, StudyRuns

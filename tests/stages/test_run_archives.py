@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from pipeline.cli.app import main
-from pipeline.records.ledger import Ledger, RunRecord, SourceRun, run_name
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord, run_name
+from pipeline.records.store import SourceRun
+from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.study import Study
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError

@@ -15,10 +15,12 @@ import pytest
 from pipeline.cli.app import main
 from pipeline.cli.runs import runs_list
 from pipeline.records.ensembles import EnsembleRecord, Ensembles, Member, Scores
-from pipeline.records.ledger import Kind, Ledger, RunRecord, SourceRun
-from pipeline.records.store import Store
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.records.store import SourceRun, Store
+from pipeline.records.studies import Entry, StudyResult
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import Method
 from pipeline.settings.study import Study
 from pipeline.stats.paired import paired_difference
 from pipeline.system.atomic import size_of, write_json
@@ -400,5 +402,5 @@ def test_the_options_offer_every_kind_and_order() -> None:
     """They are written out at the command line, so that --help loads no ledger."""
     hints = get_type_hints(runs_list)
     assert [set(get_args(hints["sort"])), set(get_args(get_args(hints["kind"])[0]))] == [
-        set(get_args(Sort)), set(get_args(Kind)),
+        set(get_args(Sort)), set(get_args(Method)),
     ]  # fmt: skip

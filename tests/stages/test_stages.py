@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs import initial
 from pipeline.runs.request import Part, RunRequest
 from pipeline.runs.sources import Fusion, parse_sources

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import LogLocator, NullLocator
 
-from pipeline.reporting.entries import Line
+from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import SEQUENTIAL_MAP, Drawing, heat_map, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import Scored, StudyRuns

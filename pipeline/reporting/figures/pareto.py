@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from pipeline.reporting.entries import Line
+from pipeline.records.studies import Line
 from pipeline.reporting.figures.drawing import Drawing, legend_below, look_of, panels, short_number
 from pipeline.reporting.report import Figure
 from pipeline.reporting.runs import StudyRuns

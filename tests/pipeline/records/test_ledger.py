@@ -16,17 +16,9 @@ import pytest
 from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
-from pipeline.records.ledger import (
-    SCHEMA,
-    Cost,
-    Ledger,
-    Parameters,
-    RunBusy,
-    RunRecord,
-    SourceRun,
-    TaskScore,
-    run_name,
-)
+from pipeline.records.ledger import Ledger, RunBusy
+from pipeline.records.run_record import SCHEMA, Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.store import SourceRun
 from pipeline.settings.recipe import Recipe
 from pipeline.system.atomic import clear_leftovers
 from pipeline.system.errors import PipelineError

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from pipeline.records.ledger import Cost, RunRecord, SourceRun, TaskScore
-from pipeline.reporting.entries import Line
+from pipeline.records.run_record import Cost, RunRecord, TaskScore
+from pipeline.records.store import SourceRun
+from pipeline.records.studies import Line
 from pipeline.reporting.report import Cell, Figure, Report, Table
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study

@@ -9,8 +9,10 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 
-from pipeline.records.ledger import Cost, Ledger, Parameters, RunRecord, SourceRun, TaskScore, run_name
-from pipeline.reporting.entries import Entry, Line, StudyResult
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
+from pipeline.records.store import SourceRun
+from pipeline.records.studies import Entry, Line, StudyResult
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import TRAITS
 from pipeline.settings.study import Study

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipeline.records.ledger import SourceRun
+from pipeline.records.store import SourceRun
 from pipeline.reporting.build import build_report
 from pipeline.reporting.built_on import built_on_table
 from pipeline.reporting.report import Cell, Report

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import SourceRun
+from pipeline.records.store import SourceRun
 from pipeline.reporting.choices import choices_table
 from pipeline.reporting.report import Report
 from pipeline.reporting.runs import StudyRuns

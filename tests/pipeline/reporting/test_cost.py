@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import Cost, Parameters, RunRecord, SourceRun
+from pipeline.records.run_record import Cost, Parameters, RunRecord
+from pipeline.records.store import SourceRun
 from pipeline.reporting.cost import cost_table, stored, stored_parts
 from pipeline.reporting.main_table import main_table
 from pipeline.reporting.runs import StudyRuns

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import Reading, RunRecord, TaskScore
+from pipeline.records.run_record import Reading, RunRecord, TaskScore
+from pipeline.records.studies import Line
 from pipeline.reporting.cross_task import cross_task_table
-from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.pareto import pareto
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import Synthetic, _table, labels_of, make, metric_of, predictions_of, score_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.records.ledger import SourceRun
+from pipeline.records.store import SourceRun
 from pipeline.reporting.forgetting import changes, forgetting_sentences, forgetting_table, proofs
 from pipeline.reporting.runs import StudyRuns
 from tests.pipeline.reporting.synthetic import BACKBONE, Synthetic, make

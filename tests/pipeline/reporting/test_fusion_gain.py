@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import SourceRun
+from pipeline.records.store import SourceRun
 from pipeline.reporting.fusion_gain import fusion_gain_table, fusion_gains, fusion_sentences
 from pipeline.reporting.report import Cell
 from pipeline.reporting.runs import StudyRuns

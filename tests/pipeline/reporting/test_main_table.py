@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipeline.records.studies import Line
 from pipeline.reporting.cost import cost_table
-from pipeline.reporting.entries import Line
 from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.main_table import cost_sentences, main_table, main_verdict, main_verdicts
 from pipeline.reporting.report import Cell, Table

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reporting.entries import Line
+from pipeline.records.studies import Line
 from pipeline.reporting.opponents import (
     OPPONENTS,
     duels,

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from pipeline.data.tasks import built_in_tasks
-from pipeline.reporting.entries import Entry
+from pipeline.records.studies import Entry
 from pipeline.reporting.published import absent_rows, published_epochs, statistic_of, tables
 from pipeline.reporting.published_settings import UNSTATED, all_settings, differences, in_effect, settings_of
 from pipeline.settings.recipe import FLAGS, Recipe

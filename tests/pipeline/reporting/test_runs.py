@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
-from pipeline.reporting.entries import Entry, Line
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import StudyRuns, once, shared_by
 from pipeline.settings.recipe import Recipe

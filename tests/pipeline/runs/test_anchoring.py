@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pipeline.methods.anchored import ANCHORED_FILE
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs.sources import Fusion, parse_sources
 from pipeline.runs.training_run import TrainingRun

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.models.prefix_cache import PrefixCache
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from tests.runs import Stopped, single_run, stop_at

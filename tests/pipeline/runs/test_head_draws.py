@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import RunRequest, resolve_parts
 from pipeline.runs.training_run import TrainingRun

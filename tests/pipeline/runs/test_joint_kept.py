@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pipeline.records.ledger import RunRecord
-from pipeline.reporting.entries import Entry, StudyResult
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import Entry, StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import Kind
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
+from pipeline.settings.rows import Method
 from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
@@ -46,6 +46,6 @@ def test_modernberts_last_norm_is_marked(workspace: Workspace, quick: Quick, tmp
 
 
 def marks(workspace: Workspace, recipe: Recipe) -> dict[str, str]:
-    kind: Kind = "fusion" if recipe.trainable == "fusion" else "adapter"
+    kind: Method = "fusion" if recipe.trainable == "fusion" else "adapter"
     identity = TrainingRun(RunRequest.single(kind, workspace.task("films"), recipe, 0), workspace).identity
     return {mark: identity[mark] for mark in MARKS if mark in identity}

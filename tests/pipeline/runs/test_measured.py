@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from pipeline.models.backbone import hash_tensors
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.metrics import score

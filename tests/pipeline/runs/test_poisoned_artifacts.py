@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
-from pipeline.records.ledger import Ledger, SourceRun
-from pipeline.records.store import MANIFEST, Artifact, Manifest, Store
+from pipeline.records.ledger import Ledger
+from pipeline.records.store import MANIFEST, Artifact, Manifest, SourceRun, Store
 from pipeline.runs import restore as build
 from pipeline.runs.build import build_for_training
 from pipeline.runs.request import Part, RunRequest

@@ -10,7 +10,8 @@ import pytest
 
 from pipeline.cli.printing import print_evaluation
 from pipeline.data.load import load_all_rows
-from pipeline.records.ledger import RunRecord, SourceRun
+from pipeline.records.run_record import RunRecord
+from pipeline.records.store import SourceRun
 from pipeline.runs.seen import seen_notes, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from pipeline.data.tasks import find_task
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
 from pipeline.runs import starting
 from pipeline.runs.starting import features_of

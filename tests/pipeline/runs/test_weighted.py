@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs import losses
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

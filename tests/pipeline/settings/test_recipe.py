@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from pipeline.data.tasks import Task, built_in_tasks, find_task
-from pipeline.records.ledger import SCHEMA
+from pipeline.records.run_record import SCHEMA
 from pipeline.settings.parts import ADAPTER_KINDS, FusionForm, Pal
 from pipeline.settings.recipe import EPOCHS, FLAGS, PARTS, Recipe, layered
 from pipeline.settings.resolve import LEARNING_RATES, resolve

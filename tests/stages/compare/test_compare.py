@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.cli.printing import print_plan
 from pipeline.records.store import Artifact, Manifest, Store
-from pipeline.reporting.entries import StudyResult
+from pipeline.records.studies import StudyResult
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study

@@ -13,7 +13,7 @@ import torch
 
 from pipeline.data.tasks import Task
 from pipeline.models.transfer_model import pool
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.restore import restore_run
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.records.ledger import Cost, RunRecord, TaskScore
+from pipeline.records.run_record import Cost, RunRecord, TaskScore
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from stages.compare.estimate import Duration, Estimate

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.reporting.forgetting import changes, proofs
 from pipeline.reporting.notes import notes
 from pipeline.reporting.runs import StudyRuns

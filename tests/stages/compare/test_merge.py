@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from pipeline.data.tasks import find_task
 from pipeline.methods.merging import ties
-from pipeline.records.ledger import RunRecord
+from pipeline.records.run_record import RunRecord
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe

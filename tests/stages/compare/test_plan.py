@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.data.tasks import Task
-from pipeline.reporting.entries import Entry
+from pipeline.records.studies import Entry
 from pipeline.runs import workspace as workspaces
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.records.ledger import Ledger, RunRecord
+from pipeline.records.ledger import Ledger
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import StudyResult
 from pipeline.reporting.build import build_report
 from pipeline.reporting.cost import stored
-from pipeline.reporting.entries import StudyResult
 from pipeline.reporting.published import published_values
 from pipeline.reporting.report import Cell, Report
 from pipeline.runs.workspace import Workspace

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.data.task_data import TaskData
 from pipeline.records.ensembles import EnsembleRecord
-from pipeline.records.ledger import RunRecord
-from pipeline.reporting.entries import Entry
+from pipeline.records.run_record import RunRecord
+from pipeline.records.studies import Entry
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.study import Study
 from stages.compare.compare import compare

@@ -1,0 +1,244 @@
+"""The record of a finished run: what it was trained on and how, its scores, cost and provenance."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from pipeline.data.task_data import Added
+from pipeline.data.tasks import Metric, Name
+from pipeline.records.older import upgraded
+from pipeline.records.store import Manifest, SourceRun
+from pipeline.settings.recipe import Recipe, SharedRecipe
+from pipeline.settings.rows import Method
+from pipeline.system.atomic import canonical_json, sha256_text
+from pipeline.system.errors import PipelineError
+
+SCHEMA = 5
+"""Part of every run's name: raised when equal settings come to train otherwise or are identified otherwise, so that
+unlike runs are not mixed. Records of earlier versions are read, but the runs they describe are trained again.
+
+2: few rows are shuffled, not sorted by length; modules beside a tuned backbone have their own learning rate.
+3: all tasks of a run are described alike.
+4: a CPU trains on batches without padding, and draws dropout from fewer random words.
+5: these batches have a multiple of 32 tokens; warm starts, and gates beside them, are chosen otherwise.
+"""
+
+Reading = Literal["same", "probability", "middle", "cosine"]
+"""As it is; a probability as a score; a score as a class, above the middle of its range or not; by the other task's own
+head, which is a cosine and has no weights."""
+
+
+# Bounded, so that products and sums of them are finite.
+Count = Annotated[int, Field(ge=0, le=10**15)]
+Amount = Annotated[float, Field(ge=0, le=1e15)]
+
+
+class Cost(BaseModel, frozen=True):
+    trainable_parameters: Count
+    seconds: Amount = Field(description="choice of sources, training and evaluation, without start-up")
+    examples_per_second: Amount = Field(description="training steps alone")
+    peak_memory_mb: Amount
+
+
+class Parameters(BaseModel, frozen=True):
+    """What a run's model is made of, to be added up to what must be stored."""
+
+    backbone: Count = Field(description="of the pretrained encoder, without adapters")
+    head: Count = Field(description="of the heads")
+    model: Count | None = Field(None, description="of the whole model, frozen ones too; absent from older records")
+
+
+class TaskScore(BaseModel, frozen=True):
+    """A run's model on one task."""
+
+    metric: Metric
+    dev: float = Field(description="the metric on dev, the validation rows, at the kept epoch")
+    rows: Count = Field(description="dev rows")
+    test: float | None = Field(None, description="the metric on the test rows, where dev only chooses")
+    test_rows: Count = Field(0, description="test rows, where dev only chooses")
+    start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
+    recipe: SharedRecipe | None = Field(None, description="how the run trained on the task; None: it did not")
+    train_rows: Count = Field(0, description="training rows, where it did")
+    limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
+    dev_in_train: Count = Field(0, description="dev rows that are also in train")
+    test_in_train: Count = Field(0, description="test rows that are also in train, where dev only chooses")
+    added: dict[Name, Added] = Field({}, description="training rows of other tasks, and what was left out of them")
+    reading: Reading | None = Field(None, description="how a model that did not train on the task is read on it")
+    dev_rows: str | None = Field(
+        None, description="fingerprint of the rows that are scored, where others may come to be"
+    )
+    before: float | None = Field(None, description="the score when it was learned: forgetting is before - value")
+
+    @property
+    def value(self) -> float:
+        """The score that tables show: on test rows, where there are any."""
+        return self.dev if self.test is None else self.test
+
+    @property
+    def scored_rows(self) -> int:
+        """How many rows :attr:`value` is of."""
+        return self.rows if self.test is None else self.test_rows
+
+
+class RunRecord(BaseModel, frozen=True):
+    """What ``run.json`` holds."""
+
+    schema_version: int = SCHEMA
+    run: str
+    kind: Method
+    seed: int
+    identity: dict[str, Any] = Field(description="everything that determines the run; its hash is the run's name")
+    sources: tuple[SourceRun, ...] = ()
+    anchor: str | None = Field(None, description="the task whose adapter the run started as, if it may start as one")
+    anchor_candidates: dict[Name, float] = Field(
+        {}, description="dev scores of the adapters that a fusion's anchor was chosen from, where there were several"
+    )
+    anchor_scores: dict[Name, float] = Field({}, description="of the same on the test rows, where dev only chooses")
+    gates: dict[Name, float] = Field({}, description="where the gates of a fusion started, if probes chose them")
+    backbone: str
+    best_epoch: int
+    scores: dict[Name, TaskScore] = Field(
+        description="of the tasks that the run trained on, those that sequential tuning came from, or any asked for"
+    )
+    unchanged: dict[str, str] = Field(
+        {}, description="sha256, measured after training, of what stayed bit for bit as it was: backbone, adapters"
+    )
+    cost: Cost
+    parameters: Parameters | None = Field(None, description="absent from records of older versions")
+    artifact: str | None = Field(None, description="folder of the trained artifact, as given on the command line")
+    artifact_digest: str | None = None
+    manifest: Manifest | None = Field(
+        None, description="of the artifact: what is built on it can be identified without it; absent from older records"
+    )
+    weights_sha256: str | None = Field(None, description="of weights.safetensors beside run.json, where kept")
+    provenance: dict[str, Any] = Field(description="commit, dirty flag, versions, hardware")
+    finished_at: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _upgrade(cls, values: Any) -> Any:
+        return upgraded(values) if isinstance(values, dict) and "scores" not in values else values
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        """Check what every reader counts on, and the types of the fields do not say."""
+        if not self.trained_on:
+            raise ValueError("scores: no task that it trained on")
+        described = self.identity.get("tasks")
+        for task in self.trained_on:
+            own = described.get(task) if isinstance(described, dict) else None
+            if not isinstance(own, dict) or not isinstance(own.get("meaning"), dict):
+                raise ValueError(f"identity: task '{task}' is missing or has no meaning")
+        if self.kind == "ensemble":
+            if not isinstance(self.identity.get("members"), list):
+                raise ValueError("identity: an ensemble without members")
+        elif not _has_texts(self.identity.get("backbone"), "weights"):
+            raise ValueError("identity: the backbone is missing or has no weights")
+        chosen_from = self.identity.get("sources", [])
+        if not isinstance(chosen_from, list) or not all(_has_texts(each, "task", "digest") for each in chosen_from):
+            raise ValueError("identity: sources are not a list of tasks with their digests")
+        try:
+            canonical_json(self.identity)
+        except ValueError as error:  # NaN or infinity
+            raise ValueError(f"identity: has no hash ({error})") from None
+        return self
+
+    def score(self, task: str) -> TaskScore:
+        """What the run's model scores on ``task``; a :class:`PipelineError` if it was not scored on it."""
+        if task not in self.scores:
+            raise PipelineError(f"run {self.run} was not scored on task '{task}', only on {', '.join(self.scores)}")
+        return self.scores[task]
+
+    @property
+    def trained_on(self) -> tuple[str, ...]:
+        """The tasks that the run trained on, by name."""
+        return tuple(sorted(task for task, score in self.scores.items() if score.recipe is not None))
+
+    @property
+    def task(self) -> str:
+        """The tasks that the run trained on in one word: ``sst``, or ``quora+sst`` of joint training."""
+        return "+".join(self.trained_on)
+
+    @property
+    def metric(self) -> str:
+        """What :attr:`dev` counts in: the metric of the only task, or ``mean``."""
+        return self.own.metric if len(self.trained_on) == 1 else "mean"
+
+    @property
+    def dev(self) -> float:
+        """The dev score by which the kept epoch was selected: on the only task, or the mean over several."""
+        return sum(self.scores[task].dev for task in self.trained_on) / len(self.trained_on)
+
+    @property
+    def model_sha256(self) -> str | None:
+        """A hash of what it kept of its model, if anything."""
+        return self.artifact_digest or self.weights_sha256
+
+    @property
+    def value(self) -> float:
+        """As :attr:`dev`, on the test rows."""
+        return sum(self.scores[task].value for task in self.trained_on) / len(self.trained_on)
+
+    @property
+    def test(self) -> float | None:
+        """As :attr:`dev`, on the test rows; None where dev is scored itself."""
+        return None if all(self.scores[task].test is None for task in self.trained_on) else self.value
+
+    @property
+    def hardware(self) -> str:
+        """What computed it: ``1 x NVIDIA H100``, or ``CPU, 2 threads (Intel Xeon)`` where the CPU is known."""
+        device, processor = (self.provenance.get(key) for key in ("hardware", "processor"))
+        known = str(device or "unknown hardware")
+        return f"{known} ({processor})" if processor and known.startswith("CPU") else known
+
+    @property
+    def own(self) -> TaskScore:
+        """Its score on the only task that it trained on, or on the first by name."""
+        return self.scores[self.trained_on[0]]
+
+    @property
+    def is_continued_adapter(self) -> bool:
+        """Whether it is an adapter that goes on from its source, which others may start as or not."""
+        return self.kind == "adapter" and "start" in self.identity
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the recipes of its tasks agree in: all that concerns the encoder and its training."""
+        return self.recipe_of(self.trained_on[0])
+
+    def recipe_of(self, task: str) -> Recipe:
+        """How a task of :attr:`trained_on` was trained."""
+        recipe = self.score(task).recipe
+        assert recipe is not None
+        return recipe
+
+    @property
+    def backbone_weights(self) -> str | None:
+        """The hash of the pretrained encoder's weights; None of an ensemble, whose members may have several."""
+        return None if self.kind == "ensemble" else self.identity["backbone"]["weights"]
+
+    @property
+    def chosen_from(self) -> list[dict[str, str]]:
+        """``task`` and ``digest`` of each source that it was given; :attr:`sources` are those that it took."""
+        return self.identity.get("sources", [])
+
+    def described(self, task: str) -> dict[str, Any]:
+        """What identified a task of :attr:`trained_on` when the run was made: ``meaning`` (classes, range, metric),
+        ``recipe`` and ``data``, the fingerprints of its rows."""
+        return self.identity["tasks"][task]
+
+    def summary(self) -> dict[str, Any]:
+        """What the training verbs print with ``--json``."""
+        named = {key: getattr(self, key) for key in ("run", "kind", "task", "metric", "dev")}
+        return {**named, **self.cost.model_dump(), "artifact": self.artifact}
+
+
+def _has_texts(value: Any, *keys: str) -> bool:
+    """Whether ``value`` is a table with a text under each of ``keys``."""
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in keys)
+
+
+def run_name(identity: dict[str, Any]) -> str:
+    """The name of the run that ``identity`` determines: 12 hex digits of its sha256."""
+    return sha256_text(canonical_json({"schema": SCHEMA, **identity}))[:12]
