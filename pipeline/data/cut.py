@@ -8,10 +8,9 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from pipeline.data.overlap import text_key
+from pipeline.data.strata import positions_by, strata
 from pipeline.system.errors import PipelineError
 
-_BINS = 5
-"""Quantile bins that stratify scores."""
 _LOPSIDED = 0.5
 """A part has at least this share of the rows that it should have."""
 
@@ -27,8 +26,7 @@ def text_groups(rows: pd.DataFrame) -> list[np.ndarray]:
     size, positions = len(rows), np.tile(np.arange(len(rows)), len(columns))
     links = coo_matrix((np.ones(len(codes)), (positions, size + codes)), shape=2 * (size + len(known),))
     _, component = connected_components(links, directed=False)
-    of_row = np.argsort(component[:size], kind="stable")
-    members = np.split(of_row, np.flatnonzero(np.diff(component[of_row])) + 1)
+    members = positions_by(component[:size])
     first = pd.Series(known).groupby(component[size:]).min()  # the first key by alphabet names a group
     return [members[number] for number in np.argsort(first.to_numpy(object), kind="stable")]
 
@@ -43,10 +41,7 @@ def cut(rows: pd.DataFrame, share: float, seed: int, what: str) -> np.ndarray:
         PipelineError: naming ``what`` is cut: a part would be less than half as large as it should be, or have a
             single label.
     """
-    labels = rows["label"].to_numpy()
-    if labels.dtype.kind == "f":
-        labels = np.digitize(labels, np.quantile(labels, np.arange(1, _BINS) / _BINS))
-    names, codes = np.unique(labels, return_inverse=True)
+    names, codes = np.unique(strata(rows["label"]), return_inverse=True)
     # Counts by group of each class, and of all rows: (G, C + 1).
     groups = text_groups(rows)
     counts = np.array([[*np.bincount(codes[group], minlength=len(names)), len(group)] for group in groups], float)

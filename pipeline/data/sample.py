@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from pipeline.data.strata import strata
+
 
 def at_most(rows: pd.DataFrame, size: int) -> pd.DataFrame:
     """``rows``, or of more than ``size`` rows a sample of ``size``, the same in every call."""
@@ -14,15 +16,14 @@ def stratified(labels: pd.Series, size: int, seed: int) -> np.ndarray:
 
     Shares are rounded by largest remainder, so they add up to ``size`` exactly.
     """
-    values = labels.to_numpy()
-    strata = values if labels.dtype.kind == "i" else np.digitize(values, np.quantile(values, [0.2, 0.4, 0.6, 0.8]))
-    names, counts = np.unique(strata, return_counts=True)
+    of_row = strata(labels)
+    names, counts = np.unique(of_row, return_counts=True)
     exact = counts * size / counts.sum()
     take = np.floor(exact).astype(int)
     for position in np.argsort(take - exact, kind="stable")[: size - take.sum()]:
         take[position] += 1
     generator = np.random.default_rng(seed)
     chosen = [
-        generator.permutation(np.flatnonzero(strata == name))[:count] for name, count in zip(names, take, strict=True)
+        generator.permutation(np.flatnonzero(of_row == name))[:count] for name, count in zip(names, take, strict=True)
     ]
     return np.sort(np.concatenate(chosen))

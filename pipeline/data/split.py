@@ -8,10 +8,9 @@ import pandas as pd
 
 from pipeline.data.cut import text_groups
 from pipeline.data.overlap import row_keys
+from pipeline.data.strata import positions_by, strata
 from pipeline.system.errors import PipelineError
 
-_BINS = 5
-"""Quantile bins that stratify scores."""
 _HUB = 0.05
 """Pairs are grouped by either text, unless a group then has more than this share of the rows."""
 
@@ -30,20 +29,20 @@ def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str
     groups, keys = _groups(rows), row_keys(rows)
     names = [hashlib.sha256(f"{seed} {min(keys[row] for row in group)}".encode()).digest() for group in groups]
     order = sorted(range(len(groups)), key=lambda number: (-len(groups[number]), names[number]))
-    strata = _strata(rows["label"])
+    of_row = strata(rows["label"])
     parts = np.zeros(len(rows), dtype=int)
     of_stratum: dict[str | int, list[np.ndarray]] = {}
     for number in order:
-        values, counts = np.unique(strata[groups[number]], return_counts=True)
+        values, counts = np.unique(of_row[groups[number]], return_counts=True)
         of_stratum.setdefault(values[counts.argmax()], []).append(groups[number])
     for stratum in sorted(of_stratum):
         own = of_stratum[stratum]
         for group, part in zip(own, _divided([len(group) for group in own], shares), strict=True):
             parts[group] = part
     # A class that shares all its texts with others may have gone where these went.
-    for stratum in np.unique(strata):
-        if not (parts[strata == stratum] == 0).any():
-            parts[min((group for group in groups if (strata[group] == stratum).any()), key=len)] = 0
+    for stratum in np.unique(of_row):
+        if not (parts[of_row == stratum] == 0).any():
+            parts[min((group for group in groups if (of_row[group] == stratum).any()), key=len)] = 0
     positions_of = [np.flatnonzero(parts == part) for part in range(len(shares))]
     if any(rows["label"].iloc[positions].nunique() < 2 for positions in positions_of):
         raise PipelineError(
@@ -61,16 +60,7 @@ def _groups(rows: pd.DataFrame) -> list[np.ndarray]:
     groups = text_groups(rows)
     if "text_b" not in rows or max(map(len, groups)) <= max(2, _HUB * len(rows)):
         return groups
-    codes = pd.factorize(pd.Series(row_keys(rows), dtype=object))[0]
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-
-
-def _strata(labels: pd.Series) -> np.ndarray:
-    values = labels.to_numpy()
-    if values.dtype.kind != "f":
-        return values
-    return np.digitize(values, np.quantile(values, np.arange(1, _BINS) / _BINS))
+    return positions_by(pd.factorize(pd.Series(row_keys(rows), dtype=object))[0])
 
 
 def _divided(sizes: Sequence[int], shares: Sequence[float]) -> list[int]:

@@ -1,0 +1,20 @@
+"""Groups of rows that every part of a split or sample has in its share."""
+
+import numpy as np
+import pandas as pd
+
+_BINS = 5
+
+
+def strata(labels: pd.Series) -> np.ndarray:
+    """The stratum of each row (n,): its class, or the fifth of the scores that its score is in."""
+    values = labels.to_numpy()
+    if values.dtype.kind != "f":
+        return values
+    return np.digitize(values, np.quantile(values, np.arange(1, _BINS) / _BINS))
+
+
+def positions_by(codes: np.ndarray) -> list[np.ndarray]:
+    """The positions of equal ``codes`` (n,), in order within each group; groups in the order of the codes."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
