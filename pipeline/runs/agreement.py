@@ -10,7 +10,7 @@ from pipeline.records.ledger import Ledger
 from pipeline.system.atomic import canonical_json
 from pipeline.system.errors import PipelineError
 
-LEAST = 4
+LEAST_SOURCES = 4
 """Fewest sources whose order is worth a correlation."""
 _NEWEST = 1000
 """Runs that are looked at: reading more would take longer than it tells."""
@@ -44,7 +44,7 @@ def agreement(fits: Mapping[str, float], groups: list[dict[str, float]]) -> str 
     for scores in groups:
         shared = [source for source in fits if source in scores]
         guessed, true = [fits[source] for source in shared], [scores[source] for source in shared]
-        if len(shared) >= LEAST and len(set(guessed)) > 1 and len(set(true)) > 1:
+        if len(shared) >= LEAST_SOURCES and len(set(guessed)) > 1 and len(set(true)) > 1:
             correlations.append(float(spearmanr(guessed, true).statistic))
             sources.update(shared)
     if not correlations:

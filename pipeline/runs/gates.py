@@ -19,12 +19,12 @@ from pipeline.data.sample import at_most
 from pipeline.data.tasks import Task
 from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
-from pipeline.runs.starting import features_of, probe
-from pipeline.settings.parts import gates_text
+from pipeline.runs.probing import features_of, probe
+from pipeline.settings.parts import even_gate, gates_text
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, most_explaining
+from pipeline.stats.probe import LEAST_ROWS, most_explaining
 
-ROWS = 512
+PROBED_ROWS = 512
 """Training rows that a probe reads; of more, a seeded sample."""
 GATES = (1.0, 0.5)
 """What is tried for a source beside others. The first is tried at 1 alone."""
@@ -57,9 +57,9 @@ def choose_gates(
         rows: labelled training rows of ``task``.
         warm: whether the own adapter starts as a source's. All sources then join one that is there already.
     """
-    if len(rows) < LEAST:
-        return dict.fromkeys(sources, min(1.0, 2 / len(sources)))
-    rows = at_most(rows, ROWS)
+    if len(rows) < LEAST_ROWS:
+        return dict.fromkeys(sources, even_gate(len(sources)))
+    rows = at_most(rows, PROBED_ROWS)
     encoder.to(accelerator.device)
 
     def fit(gates: Mapping[str, float]) -> np.ndarray:

@@ -24,7 +24,7 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST
+from pipeline.stats.probe import LEAST_ROWS
 from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
@@ -173,7 +173,7 @@ class Chooser:
         if recipe.fuses_as is None:
             return adapters
         others, most = [each for each in adapters if not self._is_own(each)], recipe.fusion.best
-        if self._is_probed and len(self.rows) >= LEAST:
+        if self._is_probed and len(self.rows) >= LEAST_ROWS:
             most = min(most or MOST_SOURCES, MOST_SOURCES)
         if most is not None:
             accelerator, ledger = self.scoring.accelerator, self.workspace.ledger

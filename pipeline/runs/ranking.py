@@ -24,13 +24,13 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
 from pipeline.runs.agreement import agreement, trained_alone
 from pipeline.runs.build import modules_of
+from pipeline.runs.probing import probe, sentence_vectors
 from pipeline.runs.scoring import splits_of
-from pipeline.runs.starting import probe, sentence_vectors
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST
+from pipeline.stats.probe import LEAST_ROWS
 from pipeline.system.errors import PipelineError, few
 
-ROWS = 256
+PROBED_ROWS = 256
 """Training rows that a probe reads; of more, a seeded sample."""
 WHOLE = 16
 """Adapters that are run whole, at least; twice as many as are wanted, if that is more."""
@@ -60,12 +60,12 @@ def best_sources(
     """
     if len(candidates) <= count:
         return list(candidates)
-    if len(rows) < LEAST:
+    if len(rows) < LEAST_ROWS:
         raise PipelineError(
             f"best_sources {count} (--sources best:{count}): {len(rows)} training rows of {task.name} are too few to"
-            f" rank sources by (at least {LEAST}): name the sources"
+            f" rank sources by (at least {LEAST_ROWS}): name the sources"
         )
-    rows = at_most(rows, ROWS)
+    rows = at_most(rows, PROBED_ROWS)
 
     def explained(features: np.ndarray) -> float:
         return float(probe(features, task, rows).mean())

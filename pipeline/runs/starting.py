@@ -6,29 +6,20 @@ The latter is intermediate-task transfer (Poth et al. 2021).
 import sys
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
-from accelerate import Accelerator
-from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from pipeline.data.sample import at_most
-from pipeline.data.tasks import Task
-from pipeline.methods.houlsby import load_adapter
 from pipeline.models.backbone import Backbone
-from pipeline.models.heads import CosineHead, pair_features
-from pipeline.models.transfer_model import TransferModel
 from pipeline.records.store import Artifact
-from pipeline.runs.build import modules_of, same_head
+from pipeline.runs.build import same_head
+from pipeline.runs.probing import probe, sentence_vectors
 from pipeline.runs.restore import restore
-from pipeline.runs.scoring import Scoring, splits_of
+from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.stats.probe import LEAST, explained_rows, most_explaining
-from pipeline.training.predict import mean_outputs
-from pipeline.training.process_group import on_main_process
+from pipeline.stats.probe import LEAST_ROWS, most_explaining
 
-ROWS = 2000
+PROBED_ROWS = 2000
 """Training rows that a probe reads; of more, a sample."""
 
 
@@ -82,11 +73,11 @@ def choose_start(
         title: of the run, for the line on stderr that tells the choice.
     """
     task, is_main = scoring.task, scoring.accelerator.is_main_process
-    if len(rows) < LEAST:
+    if len(rows) < LEAST_ROWS:
         if is_main:
             print(f"{title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
         return None
-    rows = at_most(rows, ROWS)
+    rows = at_most(rows, PROBED_ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
     bare, *others = (
         probe(sentence_vectors(each, recipe, rows, backbone, scoring.accelerator), task, rows)
@@ -99,50 +90,3 @@ def choose_start(
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
         print(f"{title} {begins}; variance of train explained: {listed}", file=sys.stderr)
     return by_task[best] if best else None
-
-
-def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
-    """:func:`pipeline.stats.probe.explained_rows` of ``features``, (rows, features), for the labels of ``rows``.
-
-    It is the main process's in all processes. If each broke a near tie for itself, they could train unlike models.
-    """
-    classes = task.outputs if task.kind == "classes" else None
-    return on_main_process(lambda: explained_rows(features, rows["label"].to_numpy(), classes))
-
-
-class _Features(nn.Module):
-    """In place of a head with weights: what a linear one would read."""
-
-    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
-        return u if v is None else pair_features(u, v)
-
-
-def sentence_vectors(
-    candidate: Artifact | None, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
-) -> np.ndarray:
-    """As :func:`features_of`, with the adapter ``candidate`` or with none.
-
-    Args:
-        recipe: of the task that the rows are of, resolved.
-    """
-    encoder = backbone.load()
-    if candidate is not None:
-        candidate.verify()
-        load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.adapter.drop_layers)
-    return features_of(encoder.requires_grad_(False), recipe, rows, backbone, accelerator)
-
-
-def features_of(
-    encoder: PreTrainedModel, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
-) -> np.ndarray:
-    """What a head reads of ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
-    assert recipe.encoding is not None and recipe.pooling is not None
-    head = CosineHead() if recipe.head == "cosine" else _Features()
-    vectors = mean_outputs(
-        TransferModel(encoder, head, recipe.encoding, recipe.pooling).to(accelerator.device),
-        splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
-        batch_size=2 * recipe.batch_size,
-        pad_token_id=backbone.tokenizer.pad_token_id,
-        accelerator=accelerator,
-    )
-    return vectors.numpy()

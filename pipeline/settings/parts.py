@@ -133,6 +133,11 @@ class Anchor(RecipePart):
     rank: Width = Field(16, ge=1, description="rank of Q, K and V - I")
 
 
+def even_gate(sources: int) -> float:
+    """The gate of each of so many sources that all start alike: 2 / N, at most 1."""
+    return min(1.0, 2 / sources)
+
+
 class Gated(RecipePart):
     """Of a gated fusion."""
 
@@ -166,7 +171,7 @@ class Gated(RecipePart):
         """The gate of each source at the start, where a site has ``gates`` of them; 0 where probes are to choose it."""
         match self.start:
             case "even" | None:  # in artifacts from before there was a choice
-                return min(1.0, 2 / gates)
+                return even_gate(gates)
             case "probe":
                 return 0.0
             case number:

@@ -11,7 +11,7 @@ from scipy.stats import ttest_1samp
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
-LEAST = 20  # fewest rows worth probing
+LEAST_ROWS = 20  # fewest rows worth probing
 _ALPHAS = np.logspace(0, 5, 6)
 
 
@@ -24,7 +24,7 @@ def explained_rows(vectors: np.ndarray, labels: np.ndarray, classes: int | None)
 
     Args:
         vectors: (rows, width).
-        labels: (rows,), numbers of classes or scores; at least ``LEAST``.
+        labels: (rows,), numbers of classes or scores; at least ``LEAST_ROWS``.
         classes: how many there are, which are regressed one-hot; None: labels are scores.
     """
     targets = labels.astype(float)[:, None] if classes is None else np.eye(classes)[labels.astype(int)]

@@ -116,7 +116,7 @@ def test_a_ranking_is_compared_with_what_each_source_came_to(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(agreement, "LEAST", 3)
+    monkeypatch.setattr(agreement, "LEAST_SOURCES", 3)
     place, recipe = replace(stocked, reports=tmp_path), quick("fusion", epochs=1, gate_start=1.0)
     scores = {}
     for source in ("coins", "meals", "pairs"):

@@ -4,22 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipeline.data.tasks import find_task
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs import starting
-from pipeline.runs.starting import features_of
+from pipeline.runs.probing import features_of
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.study import Study
 from pipeline.system.errors import PipelineError
-from pipeline.training import process_group
 from pipeline.training.devices import make_accelerator
 from stages.compare.check import checked
 from stages.compare.compare import compare
@@ -217,21 +212,3 @@ def test_of_a_targets_own_adapters_a_fusion_takes_the_best_on_dev(
     everything = [workspace.ledger.find(file.parent.name) for file in workspace.ledger.root.glob("*/run.json")]
     (seconds,) = (entry.total_seconds for entry in result.entries if entry.method == "fusion")
     assert seconds == pytest.approx(sum(record.cost.seconds for record in everything if record))
-
-
-@pytest.mark.parametrize("is_main", [True, False])
-def test_all_processes_take_what_the_main_one_finds(is_main: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_group, "process_count", lambda: 2)
-    monkeypatch.setattr(process_group, "is_main_process", lambda: is_main)
-    monkeypatch.setattr(process_group, "process_group", lambda: None)
-    monkeypatch.setattr(process_group, "broadcast_object_list", lambda outcome: outcome if is_main else [np.ones(2)])
-    asked: list[str] = []
-    features, rows = np.eye(40, 3), pd.DataFrame({"label": [0, 1] * 20})
-
-    def counted(*_: object) -> np.ndarray:
-        asked.append("here")
-        return np.zeros(2)
-
-    monkeypatch.setattr(starting, "explained_rows", counted)
-    found = starting.probe(features, find_task("mr"), rows)
-    assert (found.tolist(), asked) == (([0, 0], ["here"]) if is_main else ([1, 1], []))

@@ -5,7 +5,7 @@ import pytest
 from sklearn.linear_model import Ridge
 from sklearn.preprocessing import StandardScaler
 
-from pipeline.stats.probe import LEAST, explained_rows, explains_more, most_explaining
+from pipeline.stats.probe import LEAST_ROWS, explained_rows, explains_more, most_explaining
 
 RNG = np.random.default_rng(0)
 VECTORS = RNG.normal(size=(400, 32))
@@ -41,7 +41,7 @@ def test_it_says_the_same_twice_and_in_other_units() -> None:
 
 @pytest.mark.parametrize("classes", [2, None])
 def test_few_rows_and_labels_of_one_kind_are_no_error(classes: int | None) -> None:
-    assert explained(VECTORS[:LEAST], np.zeros(LEAST), classes) == 0
+    assert explained(VECTORS[:LEAST_ROWS], np.zeros(LEAST_ROWS), classes) == 0
 
 
 @pytest.mark.parametrize(("gain", "best"), [(0.1, "good"), (0.001, None)])

@@ -1,0 +1,71 @@
+"""Linear probes: how much of a task's labels what an encoder makes of its training rows explains.
+
+They choose what a run starts as (:mod:`pipeline.runs.starting`), the gates of a fusion (:mod:`pipeline.runs.gates`) and
+the sources out of many (:mod:`pipeline.runs.ranking`) before anything is trained.
+"""
+
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pipeline.data.tasks import Task
+from pipeline.methods.houlsby import load_adapter
+from pipeline.models.backbone import Backbone
+from pipeline.models.heads import CosineHead, pair_features
+from pipeline.models.transfer_model import TransferModel
+from pipeline.records.store import Artifact
+from pipeline.runs.build import modules_of
+from pipeline.runs.scoring import splits_of
+from pipeline.settings.recipe import Recipe
+from pipeline.stats.probe import explained_rows
+from pipeline.training.predict import mean_outputs
+from pipeline.training.process_group import on_main_process
+
+
+def probe(features: np.ndarray, task: Task, rows: pd.DataFrame) -> np.ndarray:
+    """:func:`pipeline.stats.probe.explained_rows` of ``features``, (rows, features), for the labels of ``rows``.
+
+    It is the main process's in all processes. If each broke a near tie for itself, they could train unlike models.
+    """
+    classes = task.outputs if task.kind == "classes" else None
+    return on_main_process(lambda: explained_rows(features, rows["label"].to_numpy(), classes))
+
+
+class _Features(nn.Module):
+    """In place of a head with weights: what a linear one would read."""
+
+    def forward(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        return u if v is None else pair_features(u, v)
+
+
+def sentence_vectors(
+    candidate: Artifact | None, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
+) -> np.ndarray:
+    """As :func:`features_of`, with the adapter ``candidate`` or with none.
+
+    Args:
+        recipe: of the task that the rows are of, resolved.
+    """
+    encoder = backbone.load()
+    if candidate is not None:
+        candidate.verify()
+        load_adapter(encoder, candidate.manifest.task, modules_of(candidate), recipe.adapter.drop_layers)
+    return features_of(encoder.requires_grad_(False), recipe, rows, backbone, accelerator)
+
+
+def features_of(
+    encoder: PreTrainedModel, recipe: Recipe, rows: pd.DataFrame, backbone: Backbone, accelerator: Accelerator
+) -> np.ndarray:
+    """What a head reads of ``rows`` from ``encoder``, (rows, features): sentence vectors, or the cosine of two."""
+    assert recipe.encoding is not None and recipe.pooling is not None
+    head = CosineHead() if recipe.head == "cosine" else _Features()
+    vectors = mean_outputs(
+        TransferModel(encoder, head, recipe.encoding, recipe.pooling).to(accelerator.device),
+        splits_of(rows, recipe, backbone.tokenizer, both_orders=False),
+        batch_size=2 * recipe.batch_size,
+        pad_token_id=backbone.tokenizer.pad_token_id,
+        accelerator=accelerator,
+    )
+    return vectors.numpy()
