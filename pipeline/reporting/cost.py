@@ -18,11 +18,11 @@ from pipeline.reporting.runs import (
     trials_cells,
 )
 
-Parts = dict[str, int]
+StoredParts = dict[str, int]
 """What must be kept to use a model, by identity, with the numbers it holds: what two models share counts once."""
 
 
-def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
+def stored_parts(record: RunRecord, ledger: Ledger) -> StoredParts | None:
     """What the model of a run consists of; None where its record, or one that it is built on, does not say.
 
     Where the backbone trains, or was trained before, the model is the run's own; the others share the pretrained one,
@@ -32,7 +32,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
     if record.parameters is None:
         return None
     if record.kind == "ensemble":
-        whole = Parts()
+        whole = StoredParts()
         for source in record.sources:
             member = ledger.find(source.run)
             own_parts = stored_parts(member, ledger) if member is not None else None
@@ -41,7 +41,7 @@ def stored_parts(record: RunRecord, ledger: Ledger) -> Parts | None:
             whole |= own_parts
         return whole
     backbone, trained, recipe = record.parameters.backbone, record.cost.trainable_parameters, record.recipe
-    own, parts = f"run {record.run}", Parts()
+    own, parts = f"run {record.run}", StoredParts()
     pretrained = f"backbone {record.backbone_weights}"
     if recipe.trainable in ("full", "full+adapter"):
         # Frozen embeddings are part of the model; modules and layers of several tasks come on top of the backbone. An

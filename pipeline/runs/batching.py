@@ -8,11 +8,10 @@ from accelerate import Accelerator
 
 from pipeline.data.batches import Piece, padding_worth_a_pass, training_batches
 from pipeline.data.task_data import TaskData
-from pipeline.data.tasks import Task
 from pipeline.data.tokens import TokenisedSplit, Tokenizer, in_random_order, joined
 from pipeline.models.prefix_cache import PrefixCache
 from pipeline.models.transfer_model import MultitaskModel, TransferModel
-from pipeline.runs.request import Part
+from pipeline.runs.request import Parts, first_of
 from pipeline.runs.scoring import Scoring, splits_of
 from pipeline.training.fit import TrainingData
 from pipeline.training.mixing import TaskBatches, mixed
@@ -27,7 +26,7 @@ class Batching:
         cache_bytes: room for what frozen layers compute of the rows.
     """
 
-    parts: Mapping[str, Part[Task]]
+    parts: Parts
     data: Mapping[str, TaskData]
     tokenizer: Tokenizer
     seed: int
@@ -36,7 +35,7 @@ class Batching:
 
     def training_data(self, model: MultitaskModel, scorings: Mapping[str, Scoring]) -> TrainingData:
         """The batches of training. A single task's ``scorings`` may read dev from a cache from then on."""
-        recipe = next(iter(self.parts.values())).recipe  # in how tasks are mixed, the recipes agree
+        recipe = first_of(self.parts).recipe
         splits = {
             name: splits_of(self.data[name].train, part.recipe, self.tokenizer, part.recipe.pairs.order == "random")
             for name, part in self.parts.items()

@@ -1,7 +1,7 @@
 """The model of a run before it is trained."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,12 @@ from pipeline.models.transfer_model import MultitaskModel, TransferModel
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Artifact
-from pipeline.runs.request import Part, RunRequest
+from pipeline.runs.request import Part, Parts, RunRequest, first_of
 from pipeline.runs.weights import load_head, load_weights
 from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
-Parts = Mapping[str, Part[Task]]
 """By task. In what concerns the encoder, their recipes agree."""
 
 _HEAD_KEYS = OF_PREDICTION.union(("encoding", "pooling"))
@@ -53,7 +52,7 @@ def build_for_training(
     Args:
         initial: the adapter that the run starts as (:mod:`pipeline.runs.starting`); an anchored fusion with its head.
     """
-    first = next(iter(parts.values()))
+    first = first_of(parts)
     recipe = first.recipe
     torch.manual_seed(request.seed)
     encoder = backbone.load(recipe.hidden_dropout)
@@ -150,7 +149,7 @@ def _build_fusion(
 
 def assemble_all(encoder: PreTrainedModel, parts: Parts, backbone: Backbone) -> MultitaskModel:
     """One encoder with a fresh head for each task, and the modules, branches and second encoders of their recipes."""
-    shared = next(iter(parts.values())).recipe
+    shared = first_of(parts).recipe
     _set_up(encoder, list(parts), shared)
     # What is beside the encoder of each task: nothing, one pretrained encoder for all, or one for each to tune.
     seconds: list[PreTrainedModel] | list[None] = [None] * len(parts)

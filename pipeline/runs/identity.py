@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.data.task_data import TaskData
-from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
 from pipeline.records.store import SourceRun
-from pipeline.runs.request import Part, RunRequest
+from pipeline.runs.request import Parts, RunRequest, first_of
 from pipeline.settings.recipe import Recipe
 
 
@@ -30,7 +29,7 @@ class Correction(NamedTuple):
 
 def identity_of(
     request: RunRequest,
-    parts: Mapping[str, Part[Task]],
+    parts: Parts,
     data: Mapping[str, TaskData],
     sources: Sequence[SourceRun],
     backbone: Backbone,
@@ -43,7 +42,7 @@ def identity_of(
         data: the rows of each task.
         sources: what the run builds on. The digest of a source's contents identifies it, not its name.
     """
-    recipe = next(iter(parts.values())).recipe
+    recipe = first_of(parts).recipe
     facts = Facts(request, recipe, family)
     return {
         "kind": request.kind,

@@ -16,10 +16,10 @@ from pipeline.methods.gated import set_gates
 from pipeline.models.backbone import Backbone
 from pipeline.records.ledger import Ledger
 from pipeline.records.store import Artifact
-from pipeline.runs.build import Built, Parts, build_for_training
+from pipeline.runs.build import Built, build_for_training
 from pipeline.runs.gates import choose_gates
 from pipeline.runs.ranking import best_sources
-from pipeline.runs.request import RunRequest
+from pipeline.runs.request import Parts, RunRequest, first_of
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.starting import choose_anchor, choose_start
 from pipeline.runs.workspace import Workspace
@@ -86,7 +86,7 @@ def initial_model(
     initial = None if choice.initial is None else by_run[choice.initial]
     built = build_for_training(replace(request, adapters=fused), parts, backbone, ledger, initial)
     if choice.gates is not None:
-        task, recipe, _ = next(iter(parts.values()))
+        task, recipe, _ = first_of(parts)
         members = members_of(recipe, task.name, [each.manifest.task for each in fused])
         set_gates(built.model.of(task.name).backbone, members, choice.gates)
     return InitialModel(built, fused, initial, choice)
@@ -121,11 +121,11 @@ class Chooser:
 
     @property
     def task(self) -> Task:
-        return next(iter(self.parts.values())).task
+        return first_of(self.parts).task
 
     @property
     def recipe(self) -> Recipe:
-        return next(iter(self.parts.values())).recipe
+        return first_of(self.parts).recipe
 
     def choose(self) -> Choice:
         started = time.perf_counter()

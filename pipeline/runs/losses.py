@@ -10,7 +10,7 @@ from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
 from pipeline.models.transfer_model import MultitaskModel
-from pipeline.runs.request import Part
+from pipeline.runs.request import Part, Parts, first_of
 from pipeline.training.fit import Loss
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
 from pipeline.training.terms import Terms, loss_with, terms_of
@@ -18,7 +18,7 @@ from pipeline.training.terms.term import Regularised, divergence_of
 
 
 def loss_of(
-    parts: Mapping[str, Part[Task]],
+    parts: Parts,
     data: Mapping[str, TaskData],
     model: MultitaskModel,
     backbone: Backbone,
@@ -36,7 +36,7 @@ def loss_of(
 
     terms = terms_of(
         Regularised(
-            next(iter(parts.values())).recipe,  # in what regularises, the recipes agree
+            first_of(parts).recipe,
             model,
             forward,
             lambda name: divergence_of(parts[name].task, parts[name].recipe),

@@ -1,6 +1,6 @@
 """What is to be trained: the request, before anything is read or built, and its parts resolved for their tasks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -29,6 +29,19 @@ class Part(NamedTuple, Generic[Key]):
     recipe: Recipe
     limit: int | None = None
     """Training rows; None is all."""
+
+
+Parts = Mapping[str, Part[Task]]
+"""What a run trains on: the part of each task by its name, in their order."""
+
+
+def first_of(parts: Parts) -> Part[Task]:
+    """The part of the only task, or of the first of several.
+
+    In all that concerns the encoder and its training the recipes of a run agree, so the first says it for all; what a
+    task may have of its own is in :data:`_OWN`.
+    """
+    return next(iter(parts.values()))
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,7 @@ class RunRequest:
         return cls(kind, (Part(task, recipe, limit),), seed, **rest)
 
 
-def resolve_parts(request: RunRequest, workspace: Workspace) -> dict[str, Part[Task]]:
+def resolve_parts(request: RunRequest, workspace: Workspace) -> Parts:
     """The parts of ``request`` by name of their task, in order; one model can be trained for all of them.
 
     Raises:

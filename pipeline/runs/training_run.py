@@ -22,7 +22,7 @@ from pipeline.runs.identity import identity_of
 from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.losses import loss_of
 from pipeline.runs.once import get_or_train
-from pipeline.runs.request import RunRequest, resolve_parts
+from pipeline.runs.request import RunRequest, first_of, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again
 from pipeline.runs.seen import overlap_notes, seen_notes
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
@@ -59,7 +59,7 @@ class TrainingRun:
         self.request, self.workspace = request, workspace
         self.parts = resolve_parts(request, workspace)
         self.backbone = workspace.backbone_for(*(part.recipe for part in self.parts.values()))
-        self.task, self.recipe, _ = next(iter(self.parts.values()))
+        self.task, self.recipe, _ = first_of(self.parts)
 
     @cached_property
     def data(self) -> dict[str, TaskData]:
