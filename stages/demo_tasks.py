@@ -11,9 +11,9 @@ No sentence stands twice in any split of any task, so no source has seen a row t
 import itertools
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -69,18 +69,29 @@ def coin(rng: random.Random) -> tuple[str, int]:
 
 
 _SMALL, _LARGE = {"train": 300, "dev": 500, "test": 1500}, {"train": 5000, "dev": 500, "test": 500}
-TASKS: dict[str, tuple[Callable[[random.Random], tuple[str, int]], str, list[str], dict[str, int]]] = {
-    "reviews": (review, "Opinions in an invented slang: praise or blame", ["blame", "praise"], _LARGE),
-    "orders": (order, "Invented products: which department sells them", ["office", "kitchen"], _LARGE),
-    "coins": (coin, "Messages with labels drawn by coin: nothing to learn", ["heads", "tails"], _LARGE),
-    "tickets": (
+Draw = Callable[[random.Random], tuple[str, int]]
+"""Draws a sentence and the number of its class."""
+
+
+class DemoTask(NamedTuple):
+    draw: Draw
+    description: str
+    classes: list[str]
+    rows: dict[str, int]
+    """Of each split."""
+
+
+TASKS = {
+    "reviews": DemoTask(review, "Opinions in an invented slang: praise or blame", ["blame", "praise"], _LARGE),
+    "orders": DemoTask(order, "Invented products: which department sells them", ["office", "kitchen"], _LARGE),
+    "coins": DemoTask(coin, "Messages with labels drawn by coin: nothing to learn", ["heads", "tails"], _LARGE),
+    "tickets": DemoTask(
         ticket,
         "Messages on products, by opinion and department: few rows",
         ["blame, office", "blame, kitchen", "praise, office", "praise, kitchen"],
         _SMALL,
     ),
 }
-"""Name -> what draws a row, description, classes, rows of each split."""
 
 
 def write_tasks(folder: Path, seed: int = 0) -> list[str]:
@@ -112,7 +123,7 @@ def corpus(folder: Path, seed: int = 0, rows: int = 4000) -> list[str]:
     return [text for draw in (review, order, ticket) for text, _ in itertools.islice(_new(draw, rng, seen), rows)]
 
 
-def _new(draw: Callable[[random.Random], tuple[str, int]], rng: random.Random, seen: set[str]) -> Any:
+def _new(draw: Draw, rng: random.Random, seen: set[str]) -> Iterator[tuple[str, int]]:
     """Rows whose sentences are all new, which are added to ``seen``."""
     while True:
         text, label = draw(rng)

@@ -13,7 +13,6 @@ from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
 from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
 from pipeline.runs.scoring import prediction_table
-from pipeline.runs.seen import fingerprints_of
 from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, first_half, join
@@ -174,7 +173,7 @@ def _misfits(record: RunRecord, task: Task) -> list[str]:
         return [f"run {record.run} is an ensemble itself"]
     if task.name not in record.trained_on:
         return [f"run {record.run} was trained for '{record.task}', not '{task.name}'"]
-    if "dev" not in fingerprints_of(record, task.name):
+    if "dev" not in record.fingerprints(task.name):
         return [f"run {record.run} does not say which dev rows it was scored on: train it again"]
     if record.described(task.name)["meaning"] != task.meaning:
         return [f"run {record.run} was trained when task '{task.name}' had other classes or range"]
@@ -190,7 +189,7 @@ def _by_dev_rows(records: dict[str, RunRecord], task: Task) -> dict[str, dict[st
 
 def _rows_of(record: RunRecord, task: Task) -> str:
     """The fingerprint of the rows of ``task`` that a run chose by, and of the others that it was scored on."""
-    data = fingerprints_of(record, task.name)
+    data = record.fingerprints(task.name)
     return "+".join(str(data[kind]) for kind in ("dev", "test") if kind in data)
 
 

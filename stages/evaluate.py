@@ -14,7 +14,7 @@ from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
 from pipeline.data.texts import is_blank
-from pipeline.runs.seen import fingerprints_of, sources_of, sources_seen
+from pipeline.runs.seen import sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
 from pipeline.stats.metrics import score
@@ -122,7 +122,7 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
     record = workspace.ledger.find(run)
     if record is None or task.name not in record.trained_on or (folder := workspace.data_of(task)) is None:
         return None, None
-    if not (then := fingerprints_of(record, task.name)):
+    if not (then := record.fingerprints(task.name)):
         return None, None
     data, score = load_all_rows(task, folder), record.score(task.name)
 

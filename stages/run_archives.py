@@ -86,7 +86,9 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
     }
     if document is not None:
         sources[_STUDY] = document
-    way_out = "" if lean else "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
+    way_out = ""
+    if not lean:
+        way_out = "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
     write_archive(file, sources, f"{way_out}copy the folder {runs.reports} instead")
     return ExportedRuns(tuple(whole), tuple(sorted(missing | files.keys() - whole.keys())))
 

@@ -280,10 +280,6 @@ class RunDescription:
         """Those of the curve to show."""
         return list(few_points(self.curve, self.record.best_epoch))
 
-    def fingerprints(self, task: str) -> dict[str, Any]:
-        """Those of the task's rows, by split; none where an older record has none."""
-        return _fingerprints(self.record, task)
-
     def summary(self) -> dict[str, Any]:
         record = self.record
         return {
@@ -303,7 +299,7 @@ class RunDescription:
                 task: {
                     "train_rows": record.scores[task].train_rows,
                     "limit": record.scores[task].limit,
-                    "fingerprints": self.fingerprints(task),
+                    "fingerprints": record.fingerprints(task),
                 }
                 for task in record.trained_on
             },
@@ -391,18 +387,12 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     }
     for task in record.trained_on:
         start = f"{task}." if len(record.trained_on) > 1 else ""
-        score, rows = record.scores[task], _fingerprints(record, task)
+        score, rows = record.scores[task], record.fingerprints(task)
         settings |= {f"{start}{key}": value for key, value in record.recipe_of(task).flat().items()}
         settings |= {f"{start}limit": score.limit, f"{start}train_rows": score.train_rows}
         settings |= {f"{start}{split} (fingerprint)": str(mark)[:12] for split, mark in rows.items()}
     made = ("pipeline", "commit", "python", "torch", "transformers", "adapters", "hardware", "processor")
     return settings | {key: record.provenance.get(key) for key in made}
-
-
-def _fingerprints(record: RunRecord, task: str) -> dict[str, Any]:
-    """Those of the task's rows, by split; none where an older record has none."""
-    rows = record.described(task).get("data")
-    return rows if isinstance(rows, dict) else {}
 
 
 def _moment(text: str) -> str:

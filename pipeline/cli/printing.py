@@ -213,6 +213,7 @@ def print_plan(plan: DryRun, as_json: bool) -> None:
 def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> None:
     """A line a run, which ends with what tells it from the others of its kind and task."""
     head = ("run", "finished", "kind", "task", "seed", "metric", "dev", "rows", "test", "on disk", "differs in")
+    records = [row.record for row in rows]
     table = [
         (
             record.run,
@@ -227,8 +228,7 @@ def print_runs(rows: Sequence[ListedRun], unfinished: int, as_json: bool) -> Non
             size_text(row.size),
             difference,
         )
-        for row, difference in zip(rows, _differences([row.record for row in rows]), strict=True)
-        for record in (row.record,)
+        for row, record, difference in zip(rows, records, _differences(records), strict=True)
     ]
     print_result(
         _columns([head, *table]) if table else ["no such runs"],
@@ -284,7 +284,7 @@ def _described_run(description: RunDescription) -> Iterator[tuple[str, str]]:
     for task in run.trained_on:
         score = run.scores[task]
         limit = f" (--limit {score.limit})" if score.limit is not None else ""
-        marks = ", ".join(f"{split} {str(mark)[:12]}" for split, mark in description.fingerprints(task).items())
+        marks = ", ".join(f"{split} {str(mark)[:12]}" for split, mark in description.record.fingerprints(task).items())
         yield f"data {task}", f"{score.train_rows} training rows{limit}; fingerprints: {marks}"
     for source in run.sources:
         yield "built on", f"{source.task}@{source.run}"

@@ -169,8 +169,10 @@ def _about(trained: Trained) -> list[str]:
 
 
 def _how_to_load(trained: Trained, written: Written) -> list[str]:
-    texts = '"A text." "Another text."' if trained.task.is_pair else '"A text."'
-    row = "(" + ", ".join(texts.replace('." "', '."|"').split("|")) + ("," if not trained.task.is_pair else "") + ")"
+    if trained.task.is_pair:
+        texts, row = '"A text." "Another text."', '("A text.", "Another text.")'
+    else:
+        texts, row = '"A text."', '("A text.",)'
     return [
         f"In a copy of this folder, `python {SCRIPT} {texts}` prints the answer. The same in a program:",
         f"```python\n{written.code.rstrip()}\n\n\nprint(answer([{row}]))\n```",

@@ -228,6 +228,11 @@ class RunRecord(BaseModel, frozen=True):
         ``recipe`` and ``data``, the fingerprints of its rows."""
         return self.identity["tasks"][task]
 
+    def fingerprints(self, task: str) -> dict[str, str]:
+        """Those of the rows of a task of :attr:`trained_on`, by split; none where an older record has none."""
+        data = self.described(task).get("data")
+        return data if isinstance(data, dict) else {}
+
     def summary(self) -> dict[str, Any]:
         """What the training verbs print with ``--json``."""
         named = {key: getattr(self, key) for key in ("run", "kind", "task", "metric", "dev")}

@@ -241,9 +241,13 @@ def _by_opponent(runs: StudyRuns, tested: Sequence[Duel]) -> dict[str, list[str]
         kinds[tuple(duel.best.items())].append(duel.kind)
     named = {}
     for best, own in kinds.items():
-        titles = [runs.title(line) for line in dict.fromkeys(line for _, line in best)]
-        which = "the same rows" if titles[1:] and own[1:] else "" if titles[1:] or titles[0] in own[0] else titles[0]
-        named[listed(own) + (f", here {which}" if which else "")] = own
+        first, *others = (runs.title(line) for line in dict.fromkeys(line for _, line in best))
+        here = ""
+        if others and len(own) > 1:
+            here = ", here the same rows"
+        elif not others and first not in own[0]:
+            here = f", here {first}"
+        named[listed(own) + here] = own
     return named
 
 

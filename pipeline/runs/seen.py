@@ -33,16 +33,12 @@ class Lesson(NamedTuple):
     """Fingerprint of the training rows; None where nothing that can be read tells it."""
 
 
-def fingerprints_of(record: RunRecord, task: str) -> dict[str, str]:
-    """Those of the rows of a task that the run trained on, by split; none where its record has none."""
-    data = record.described(task).get("data")
-    return data if isinstance(data, dict) else {}
-
-
 def sources_of(run: str, workspace: Workspace, problems: list[str]) -> Sequence[SourceRun]:
     """What ``run`` was built on, as its record or else its artifact says; ``problems`` as for :func:`sources_seen`."""
     kept = _kept(run, workspace, problems)
-    return () if kept is None else kept.sources if isinstance(kept, RunRecord) else kept.manifest.sources
+    if kept is None:
+        return ()
+    return kept.sources if isinstance(kept, RunRecord) else kept.manifest.sources
 
 
 def sources_seen(
@@ -120,7 +116,7 @@ def _kept(run: str, workspace: Workspace, problems: list[str]) -> RunRecord | Ar
 def _of_record(record: RunRecord) -> Iterator[Lesson]:
     for task in record.trained_on:
         score = record.score(task)
-        yield Lesson(record.run, task, record.seed, score.limit, fingerprints_of(record, task).get("train"))
+        yield Lesson(record.run, task, record.seed, score.limit, record.fingerprints(task).get("train"))
 
 
 def _of_manifest(manifest: Manifest) -> Lesson:

@@ -92,10 +92,11 @@ class TrainingRun:
 
     @property
     def title(self) -> str:
-        start = self.request.start
-        source = "" if start is None else " after linear probing" if start.kind == "frozen" else f" from {start.task}"
+        start, source = self.request.start, ""
         if self.request.in_turn:
             source = f" from {self.request.adapters[0].manifest.task}"
+        elif start is not None:
+            source = " after linear probing" if start.kind == "frozen" else f" from {start.task}"
         return f"{self.request.kind} {'+'.join(self.parts)}{source} seed {self.request.seed}"
 
     def finished(self) -> RunRecord | None:

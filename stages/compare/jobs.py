@@ -86,7 +86,15 @@ class Known:
         else:
             # Sequential tuning gets a new head (Phang et al. 2019): the source's stays behind.
             start = sources[0] if sources and not traits.takes_adapters else None
-            request = RunRequest(job.kind, parts, job.seed, adapters, job.in_turn, start, keep_weights)
+            request = RunRequest(
+                job.kind,
+                parts,
+                job.seed,
+                adapters=adapters,
+                in_turn=job.in_turn,
+                start=start,
+                keep_weights=keep_weights,
+            )
         return TrainingRun(request, workspace)
 
     def _adapters(self, sources: Iterable[RunRecord]) -> tuple[Artifact, ...]:
