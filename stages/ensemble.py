@@ -1,6 +1,5 @@
 """Ensembles of finished runs, from their saved predictions alone: nothing is trained and no model is run."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,7 +17,8 @@ from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, first_half, join
 from pipeline.stats.metrics import Prediction, score
 from pipeline.stats.names import EnsembleRule
-from pipeline.system.errors import PipelineError, few, noted, printable, raise_all
+from pipeline.system.errors import PipelineError, few, noted, raise_all
+from pipeline.system.streams import notice
 
 
 def ensemble(
@@ -144,7 +144,7 @@ def _usable(task: Task, ledger: Ledger) -> tuple[dict[str, RunRecord], SavedPred
     records = _finished(finished.values(), task, ledger)
     saved, unread = readable_predictions(records, task, ledger)
     for problem in few([*damaged, *unread]):
-        print(f"warning: left out: {printable(problem)}", file=sys.stderr)
+        notice(f"warning: left out: {problem}")
     if saved is None:
         raise PipelineError(f"no run of '{task.name}' in {ledger.root} has predictions that can be read: train one")
     return {run: records[run] for run in saved.by_run}, saved
@@ -159,10 +159,9 @@ def _finished(finished: Iterable[RunRecord], task: Task, ledger: Ledger) -> dict
     rows, chosen = max(groups.items(), key=lambda group: (len(group[1]), group[0]))
     if len(chosen) < len(records):
         count = next(iter(chosen.values())).scores[task.name].rows
-        print(
+        notice(
             f"{task.name}: {len(records) - len(chosen)} runs were scored on other dev rows than these {len(chosen)}"
-            f" ({count} rows, {rows[:8]}) and are left out; --runs names others",
-            file=sys.stderr,
+            f" ({count} rows, {rows[:8]}) and are left out; --runs names others"
         )
     return chosen
 

@@ -1,6 +1,5 @@
 """Stage two: knowledge composition, fusion layers over the adapters of several tasks for one target."""
 
-import sys
 from collections.abc import Sequence
 
 from pipeline.records.run_record import RunRecord
@@ -10,7 +9,7 @@ from pipeline.runs.sources import Fusion, SourceName, best_count, parse_sources
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from pipeline.system.process import is_main_process
+from pipeline.system.streams import notice
 from pipeline.training.process_group import on_main_process
 from stages.extract import extract
 
@@ -47,8 +46,8 @@ def fuse(
     if sources is not None and count is None:
         given = parse_sources(sources, workspace)
         names = fusion.named(given)
-        if is_main_process() and (unused := [name.task for name in given if name not in names]):
-            print(f"note: a gated fusion trains its own adapter of {unused[0]}: --sources ignores it", file=sys.stderr)
+        if unused := [name.task for name in given if name not in names]:
+            notice(f"note: a gated fusion trains its own adapter of {unused[0]}: --sources ignores it")
         _train_missing(names, fusion, seed, limit, target_limit)
     chosen = fusion.choose(names, seed)
     own = next((a.manifest for a in chosen if a.manifest.task == fusion.task.name), None)
@@ -57,10 +56,9 @@ def fuse(
         rows = own.limit
     run = TrainingRun(fusion.request(chosen, seed=seed, limit=rows), workspace)
     if own is not None and own.train_rows != run.data[own.task].fingerprint["train"]:
-        print(
+        notice(
             f"note: stage two should read the rows of stage one, but adapter {own.run} of {own.task} was trained on"
-            f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)",
-            file=sys.stderr,
+            f" others (--seed {own.seed}, --limit {own.limit or 'all'}; compare --data and --drop-overlap too)"
         )
     return get_or_train(run, force)
 
@@ -86,10 +84,9 @@ def _train_missing(
     fusion.check(names, {name: run.recipe for name, run in runs.items()}, seed)
     rows = {name: len(run.data[name].train) for name, run in runs.items()}
     workspace.task_data(fusion.task, limits[fusion.task.name], seed)  # read here, not after hours
-    if missing and is_main_process():
+    if missing:
         listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
-        print(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}", file=sys.stderr)
+        notice(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}")
     for name, recipe in recipes.items():
         record = extract(name, recipe, workspace, seed=seed, limit=limits[name]).record
-        if is_main_process():
-            print(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}", file=sys.stderr)
+        notice(f"adapter of {name}: dev {record.metric} {record.dev:.4f}, in {record.artifact}")

@@ -17,8 +17,8 @@ from pipeline.data.tasks import Task, built_in_tasks, is_name
 from pipeline.records.store import DEFAULT_STORE, MANIFEST, Artifact, Manifest, Store
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError, make_all, shortened
-from pipeline.system.process import is_main_process
 from pipeline.system.reading import present
+from pipeline.system.streams import notice
 
 if TYPE_CHECKING:  # they load pandas or torch
     from pipeline.records.ensembles import EnsembleRecord
@@ -208,8 +208,8 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
     usable = usable if defined is None else trained_as(defined, usable)
     if (best := best_of(usable, using)) is not None:
         other = best_of([each for each in usable if has_other_dev(each.manifest, best.manifest)], using)
-        if other is not None and is_main_process():
-            print(f"note: {_other_dev_note(best.manifest, other.manifest)}", file=sys.stderr)
+        if other is not None:
+            notice(f"note: {_other_dev_note(best.manifest, other.manifest)}")
         return store.current(best)
     where = _none_of(task, using, store)
     if all(weights not in (None, artifact.manifest.backbone_weights) for artifact in kept):

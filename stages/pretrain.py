@@ -3,7 +3,6 @@
 Masked-language-model training on training texts alone (Devlin et al. 2019); what comes out is a backbone folder.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -27,6 +26,7 @@ from pipeline.settings.resolve import length_for
 from pipeline.system.atomic import check_writable, new_folder, write_json
 from pipeline.system.errors import PipelineError, writing
 from pipeline.system.reading import present, read_text
+from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator, resolve_precision
 from pipeline.training.masked_lm import Masking, fit_masked
@@ -164,9 +164,7 @@ class _Pretraining:
         torch.manual_seed(self.seed)
         model, had_head = load_masked_lm(backbone.name, recipe.hidden_dropout)
         if not had_head:
-            if accelerator.is_main_process:
-                note = f"{backbone.name} has no masked-language-model head: a fresh one is trained with it"
-                print(note, file=sys.stderr)
+            notice(f"{backbone.name} has no masked-language-model head: a fresh one is trained with it")
             recipe = recipe.model_copy(update={"head_learning_rate": recipe.head_learning_rate or FRESH_HEAD_RATE})
         if recipe.pretrained.freeze_embeddings:
             model.base_model.embeddings.requires_grad_(False)

@@ -3,7 +3,6 @@
 The maps show what a model attends to in one sentence or pair (Liu & Shen 2023, tables 8 and 9).
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.reading import present, read_model
+from pipeline.system.streams import notice
 
 SEPARATOR = "|||"
 MOST_TOKENS = 64
@@ -89,7 +89,7 @@ def maps_of(text: str, runs: Sequence[str] | None, result: StudyResult, ledger: 
             maps += _maps(record, task, title, sentences, ledger, opened)
         except PipelineError as error:
             if run not in left_out:
-                print(f"note: no attention map of run {run} ({title}): {error}", file=sys.stderr)
+                notice(f"note: no attention map of run {run} ({title}): {error}")
             left_out.add(run)
     if not maps:
         raise PipelineError("--attention: no run here kept its model: name others with --runs")

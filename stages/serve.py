@@ -1,7 +1,6 @@
 """The models of a store behind HTTP, over one backbone in memory; a store that changes is picked up."""
 
 import os
-import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,7 +17,8 @@ from pipeline.serving.app import make_app
 from pipeline.serving.limits import Limits
 from pipeline.serving.server import address_of, is_loopback, listen, run
 from pipeline.settings.recipe import Precision
-from pipeline.system.errors import PipelineError, printable
+from pipeline.system.errors import PipelineError
+from pipeline.system.streams import notice
 from stages.api import Model, Text, load
 from stages.explain import answer_of, explain
 from stages.kept_models import best_of, usable_artifacts
@@ -53,10 +53,7 @@ def serve(
     with listen(host, port) as bound:
         shelf = StoreShelf.open(store, target, backbone, precision, limits.models)
         if not is_loopback(bound):
-            print(
-                f"warning: {address_of(bound)} can be reached from other machines, and asks for no password",
-                file=sys.stderr,
-            )
+            notice(f"warning: {address_of(bound)} can be reached from other machines, and asks for no password")
         served = f"{', '.join(shelf.tasks)}; POST /predict asks {shelf.default or 'none of them: give --model'}"
         run(make_app(shelf, limits), bound, lambda: announce(f"serving {address_of(bound)} ({served})"))
 
@@ -242,7 +239,7 @@ class StoreShelf:
             usable = usable_artifacts(self._store.artifacts(), self._weights)
         except PipelineError as error:
             if str(error) != self._problem:
-                print(f"warning: the store cannot be read: {printable(str(error))}", file=sys.stderr)
+                notice(f"warning: the store cannot be read: {error!s}")
             self._problem = str(error)
             return
         self._problem = ""
@@ -321,7 +318,7 @@ class StoreShelf:
         key, manifest = _key(artifact), artifact.manifest
         if key not in self._failed or self._failed[key].reason != reason:
             name = f"{manifest.task}@{manifest.run}"
-            print(f"warning: {name} cannot be loaded yet: {printable(reason)}", file=sys.stderr)
+            notice(f"warning: {name} cannot be loaded yet: {reason}")
         self._failed[key] = _Failure(reason, files)
 
 

@@ -1,6 +1,5 @@
 """Verbs that use trained models: predict, evaluate, ensemble."""
 
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -10,10 +9,9 @@ from pipeline.data.table_files import check_output
 from pipeline.data.tasks import find_task
 from pipeline.settings.layers import layers_option
 from pipeline.stats.names import EnsembleRule
-from pipeline.system.errors import PipelineError, few, printable
-from pipeline.system.process import is_main_process
+from pipeline.system.errors import PipelineError, few
 from pipeline.system.reading import reading
-from pipeline.system.streams import LIBRARIES, announce
+from pipeline.system.streams import LIBRARIES, announce, notice
 from stages.kept_models import check_models, find_model
 
 
@@ -63,12 +61,9 @@ def predict(
     )
     if not to_stdout:
         print_predictions(table, json)
-    for task in table.tasks if is_main_process() else ():
+    for task in table.tasks:
         if task.blank:
-            print(
-                f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}",
-                file=sys.stderr,
-            )
+            notice(f"{task.blank} of {table.rows} rows have a blank text and no prediction for {task.task}")
 
 
 def evaluate(
@@ -109,8 +104,8 @@ def evaluate(
         batch_size=passes.batch_size,
         precision=passes.precision,
     )
-    for problem in few(evaluation.problems) if is_main_process() else ():
-        print(f"warning: {printable(problem)}", file=sys.stderr)
+    for problem in few(evaluation.problems):
+        notice(f"warning: {problem}")
     print_evaluation(evaluation, json)
 
 

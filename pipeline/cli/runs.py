@@ -1,6 +1,5 @@
 """Verbs for what is kept: runs list, show, compare, remove, export and import; du."""
 
-import sys
 from dataclasses import asdict
 from typing import Annotated, Literal
 
@@ -17,7 +16,8 @@ from pipeline.cli.printing import (
 )
 from pipeline.settings.rows import Method
 from pipeline.system.atomic import size_of
-from pipeline.system.errors import few, one_line, printable
+from pipeline.system.errors import few, one_line
+from pipeline.system.streams import notice
 
 runs_app = App(name="runs", help="The runs in the ledger, finished or not.")
 _MOST = 10  # warnings
@@ -54,9 +54,9 @@ def runs_list(
     print_runs(rows, len(runs.unfinished), json)
     if not rows and runs.records:
         trained = sorted({name for record in runs.records.values() for name in record.trained_on})
-        print(one_line(f"the finished runs here are of {', '.join(trained)}"), file=sys.stderr)
+        notice(one_line(f"the finished runs here are of {', '.join(trained)}"))
     if runs.unfinished:
-        print(f"{len(runs.unfinished)} unfinished: see du", file=sys.stderr)
+        notice(f"{len(runs.unfinished)} unfinished: see du")
 
 
 @runs_app.command(name="show")
@@ -106,7 +106,7 @@ def runs_remove(
     removal = shelf.remove(runs, force=force)
     _warn(shelf.problems)
     for line in removal.broken:
-        print(f"warning: broken: {printable(line)}", file=sys.stderr)
+        notice(f"warning: broken: {line}")
     summary = {"removed": removal.removed, "bytes": removal.bytes, "broken": removal.broken}
     print_result([f"removed {', '.join(removal.removed)}: {size_text(removal.bytes)}"], summary, json)
 
@@ -136,7 +136,7 @@ def runs_export(
     _warn(runs.problems)
     if exported.missing:
         missing = one_line(", ".join(few(exported.missing)))
-        print(f"warning: without {missing}: no whole record of it is here", file=sys.stderr)
+        notice(f"warning: without {missing}: no whole record of it is here")
     lines = [f"{len(exported.runs)} runs: {file}, {size_text(size_of(file))}"]
     print_result(lines, {"runs": exported.runs, "missing": exported.missing, "file": str(file)}, json)
 
@@ -178,6 +178,6 @@ def du(*, store: StoreFolder = STORE, reports: ReportsFolder = REPORTS, json: Js
 
 def _warn(problems: list[str]) -> None:
     for problem in problems[:_MOST]:
-        print(f"warning: {printable(problem)}", file=sys.stderr)
+        notice(f"warning: {problem}")
     if len(problems) > _MOST:
-        print(f"warning: {len(problems) - _MOST} more: see doctor", file=sys.stderr)
+        notice(f"warning: {len(problems) - _MOST} more: see doctor")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
@@ -18,7 +17,7 @@ from pipeline.serving.limits import Limits
 from pipeline.settings.recipe import Precision
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
-from pipeline.system.streams import LIBRARIES, announce
+from pipeline.system.streams import LIBRARIES, announce, notice
 from stages.kept_models import KINDS, find_model, parse_model
 
 if TYPE_CHECKING:  # it loads torch
@@ -68,7 +67,7 @@ def explain(
     singles = [model.sibling(artifact) for artifact in model.beside()]
     print_explanation(stage.explain(model, inputs, singles), json)
     if model.kind != "fusion":
-        print("note: only a fusion mixes adapters: --using fusion explains one, if the task has one", file=sys.stderr)
+        notice("note: only a fusion mixes adapters: --using fusion explains one, if the task has one")
 
 
 def _check_explained(

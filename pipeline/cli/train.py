@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,7 +10,7 @@ from cyclopts import Parameter
 from pipeline.cli.options import FileOrFolder, Flag, Json, OneRun, Places, Running, Training, names_in, tasks_in
 from pipeline.cli.printing import print_result, print_run
 from pipeline.settings.parts import AdapterKind, FusionForm, FusionImplementation
-from pipeline.system.streams import LIBRARIES, announce
+from pipeline.system.streams import LIBRARIES, announce, notice
 
 if TYPE_CHECKING:  # they load torch
     from pipeline.records.run_record import RunRecord
@@ -139,10 +138,9 @@ def _tell_untrained(record: RunRecord, recipe: Recipe, workspace: Workspace) -> 
     scores = untrained_cosine(record, workspace)
     if scores is not None and scores[0] > scores[1]:
         threshold = ' and cosine_threshold = "tuned" in a --recipe file' if workspace.task(record.task).classes else ""
-        print(
+        notice(
             f"note: untrained, the cosine of the two texts' vectors has {record.metric} {scores[0]:.4f} on dev, more"
-            f" than this model's {scores[1]:.4f}: train from there with --encoding siamese --head cosine{threshold}",
-            file=sys.stderr,
+            f" than this model's {scores[1]:.4f}: train from there with --encoding siamese --head cosine{threshold}"
         )
 
 

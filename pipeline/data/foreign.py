@@ -4,7 +4,6 @@ import codecs
 import csv
 import io
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +15,7 @@ from pipeline.data.table_files import STANDARD, SUFFIXES
 from pipeline.data.tables import check_columns, header_line, parse_delimited, parse_jsonl, read_parquet, read_table
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import check_regular, reading
+from pipeline.system.streams import notice
 
 _USUAL = re.compile(r"parquet|jsonl, utf-8(-sig)?|csv, utf-8(-sig)?, comma|tsv, utf-8(-sig)?, tab")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -84,7 +84,7 @@ def read_input(file: Path) -> pd.DataFrame:
         return read_table(file)
     table = read_foreign(file)
     if not _USUAL.fullmatch(table.form):
-        print(f"note: {file} was read as {table.form}", file=sys.stderr)
+        notice(f"note: {file} was read as {table.form}")
     return table.rows
 
 

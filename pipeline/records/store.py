@@ -7,7 +7,6 @@
 import os
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,9 +18,10 @@ from pydantic import BaseModel, Field, field_validator
 from pipeline.data.tasks import Metric, Name, meaning_problems
 from pipeline.settings.recipe import SharedRecipe
 from pipeline.system.atomic import canonical_json, clear_leftovers, new_folder, sha256_file, sha256_text, write_json
-from pipeline.system.errors import PipelineError, noted, printable, raise_all, writing
+from pipeline.system.errors import PipelineError, noted, raise_all, writing
 from pipeline.system.model_files import ModelFiles
 from pipeline.system.reading import reading
+from pipeline.system.streams import notice
 
 ArtifactKind = Literal["adapter", "fusion"]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=64)]
@@ -156,7 +156,7 @@ class Store:
         artifacts, problems = self._listed()
         for problem in problems.values():
             if problem not in self._warnings:
-                print(f"warning: left out: {printable(problem)}", file=sys.stderr)
+                notice(f"warning: left out: {problem}")
         self._warnings.update(problems.values())
         return artifacts
 
@@ -256,7 +256,7 @@ class Store:
         if reason := self._why_kept(folders[0]):
             if not force:
                 raise PipelineError(f"{reason}: remove that first, or give --force")
-            print(f"warning: {printable(reason)}", file=sys.stderr)
+            notice(f"warning: {reason}")
         delete(folders[0])
         return folders[0]
 

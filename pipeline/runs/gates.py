@@ -7,7 +7,6 @@ explains most of the labels' variance on rows left out, until no step is worth i
 significantly more than no source does: a useless one at full strength does harm.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -23,6 +22,7 @@ from pipeline.runs.probing import features_of, probe
 from pipeline.settings.parts import even_gate, gates_text
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
+from pipeline.system.streams import notice
 
 PROBED_ROWS = 512
 """Training rows that a probe reads; of more, a seeded sample."""
@@ -94,7 +94,5 @@ def choose_gates(
 
 def _announced(gates: dict[str, float], steps: Sequence[str], task: Task, accelerator: Accelerator) -> dict[str, float]:
     if accelerator.is_main_process:
-        print(
-            f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(steps)}", file=sys.stderr
-        )
+        notice(f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(steps)}")
     return gates

@@ -5,7 +5,6 @@ Rücklé, Gurevych 2021). Of a large store, all adapters are first probed at the
 (:mod:`pipeline.methods.units`); those that look best are then run whole.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -29,6 +28,7 @@ from pipeline.runs.scoring import splits_of
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS
 from pipeline.system.errors import PipelineError, few
+from pipeline.system.streams import notice
 
 PROBED_ROWS = 256
 """Training rows that a probe reads; of more, a seeded sample."""
@@ -82,14 +82,13 @@ def best_sources(
         order = np.argsort(fits, kind="stable")[::-1]
         listed = few([f"{kept[place].manifest.task} {fits[place]:.3f}" for place in order], 2 * count)
         before = f", of {len(candidates):,} probed at their bottlenecks," if len(kept) < len(candidates) else ""
-        print(
+        notice(
             f"{task.name}: variance of the labels that linear probes explain, by source{before} on {len(rows)} training"
-            f" rows: {', '.join(listed)}; fused: {', '.join(each.manifest.task for each in chosen)}",
-            file=sys.stderr,
+            f" rows: {', '.join(listed)}; fused: {', '.join(each.manifest.task for each in chosen)}"
         )
         fit_of = {each.manifest.task: fit for each, fit in zip(kept, fits, strict=True)}
         if ledger is not None and (agreed := agreement(fit_of, trained_alone(ledger, task.name))):
-            print(f"{task.name}: {agreed}", file=sys.stderr)
+            notice(f"{task.name}: {agreed}")
     return chosen
 
 

@@ -3,7 +3,6 @@
 The latter is intermediate-task transfer (Poth et al. 2021).
 """
 
-import sys
 from collections.abc import Sequence
 
 import pandas as pd
@@ -18,6 +17,7 @@ from pipeline.runs.scoring import Scoring
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.stats.probe import LEAST_ROWS, most_explaining
+from pipeline.system.streams import notice
 
 PROBED_ROWS = 2000
 """Training rows that a probe reads; of more, a sample."""
@@ -75,7 +75,7 @@ def choose_start(
     task, is_main = scoring.task, scoring.accelerator.is_main_process
     if len(rows) < LEAST_ROWS:
         if is_main:
-            print(f"{title} begins fresh: {len(rows)} rows are too few to choose by", file=sys.stderr)
+            notice(f"{title} begins fresh: {len(rows)} rows are too few to choose by")
         return None
     rows = at_most(rows, PROBED_ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
@@ -88,5 +88,5 @@ def choose_start(
     if is_main:
         listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
         begins = f"begins as the adapter of {best}" if best else "begins fresh"
-        print(f"{title} {begins}; variance of train explained: {listed}", file=sys.stderr)
+        notice(f"{title} {begins}; variance of train explained: {listed}")
     return by_task[best] if best else None

@@ -1,6 +1,5 @@
 """TrainingRun: one training run from request to record. Training for one task is joint training of one."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -30,6 +29,7 @@ from pipeline.runs.workspace import Workspace, provenance
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
+from pipeline.system.streams import notice
 from pipeline.training.checkpoint import Progress
 from pipeline.training.devices import make_accelerator
 from pipeline.training.fit import TrainingData, fit
@@ -229,7 +229,7 @@ class TrainingRun:
         if surgery == "none" or not shared:
             if is_main_process() and any(part.recipe.joint.gradient_surgery != "none" for part in self.request.parts):
                 why = "the tasks share nothing that trains" if len(self.parts) > 1 else "there is one task"
-                print(f"{self.title}: gradient surgery has no effect, since {why}", file=sys.stderr)
+                notice(f"{self.title}: gradient surgery has no effect, since {why}")
             check_memory(model, self.title)
             return None
         check_memory(model, self.title, held=(len(self.parts) - 1) * sum(parameter.nbytes for parameter in shared))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -31,8 +30,7 @@ from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import resolve
 from pipeline.settings.sections import ScoredOn, ScoredRows
 from pipeline.system.errors import PipelineError
-from pipeline.system.process import is_main_process
-from pipeline.system.streams import announce
+from pipeline.system.streams import announce, notice
 from pipeline.system.version import VERSION
 from pipeline.training.devices import hardware, processor, resolve_precision
 from pipeline.training.process_group import process_count
@@ -99,7 +97,7 @@ class Workspace:
 
     def tell_once(self, text: str) -> None:
         """Say something on stderr that is true of the data, and so of every run of a study that reads them."""
-        self._once(("told", text), lambda: print(text, file=sys.stderr))
+        self._once(("told", text), lambda: notice(text))
 
     def on(self, backbone: str | None) -> Workspace:
         """The same with another backbone, which is read once however often it is asked for; None is its own."""
@@ -147,9 +145,8 @@ class Workspace:
             raise PipelineError(f"no rows of task '{task.name}' in {listed}: one must hold <task>/train and <task>/dev")
         if task.hub is None:
             return self.data  # what it lacks is said by whoever reads it
-        if is_main_process():
-            source = f"its data set on the Hub, {task.hub.dataset}"
-            print(f"note: no rows of task '{task.name}' in {listed}: it is read from {source}", file=sys.stderr)
+        source = f"its data set on the Hub, {task.hub.dataset}"
+        notice(f"note: no rows of task '{task.name}' in {listed}: it is read from {source}")
         return None
 
     def resolve(self, recipe: Recipe, task: Task, joint: bool = False) -> Recipe:

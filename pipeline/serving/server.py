@@ -4,7 +4,6 @@ import asyncio
 import ipaddress
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import SIGNALS, let_the_next_kill
+from pipeline.system.streams import notice
 
 _STOP_SECONDS = 60
 _IDLE_SECONDS = 75
@@ -139,7 +139,7 @@ class _Server(uvicorn.Server):
         def stop(_number: int, _frame: object) -> None:
             self.should_exit = True
             let_the_next_kill()
-            print("stopping: no new requests; those that arrived are answered", file=sys.stderr)
+            notice("stopping: no new requests; those that arrived are answered")
 
         handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, stop) for number in handled}

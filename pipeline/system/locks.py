@@ -9,7 +9,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.system.errors import PipelineError, writing
+from pipeline.system.streams import notice
 
 try:
     _KERNEL = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
@@ -116,7 +116,7 @@ def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:
         if not try_lock(lock):
             if if_held is not None:
                 raise if_held
-            print(f"waiting for another process to finish writing {file.parent}", file=sys.stderr, flush=True)
+            notice(f"waiting for another process to finish writing {file.parent}")
             fcntl.flock(lock, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
@@ -124,11 +124,9 @@ def _acquire(lock: BinaryIO, file: Path, if_held: PipelineError | None) -> bool:
         device = file.stat().st_dev
         if device not in _warned:
             _warned.add(device)
-            print(
+            notice(
                 f"warning: {file.parent}: its file system has no file locks ({error.strerror}): run one command at a"
-                " time here, or keep reports on another file system (--reports FOLDER)",
-                file=sys.stderr,
-                flush=True,
+                " time here, or keep reports on another file system (--reports FOLDER)"
             )
         return False
     return True

@@ -78,6 +78,12 @@ def announce(what: str, *, everywhere: bool = False) -> None:
         print(f"{printable(what)} ...", file=sys.stderr, flush=True)
 
 
+def notice(text: str) -> None:
+    """Print a line to standard error, without control characters; of several processes the main one alone does."""
+    if is_main_process():
+        print(printable(text), file=sys.stderr, flush=True)
+
+
 def print_error(message: str) -> None:
     """Print ``message`` to standard error without control characters, and with endless words cut in the middle."""
     short = _ENDLESS.sub(r"\1...\2", message)

@@ -1,7 +1,6 @@
 """The state of an unfinished run in one safetensors file, so that it resumes as if never stopped."""
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from torch.optim import AdamW
 from pipeline.models.backbone import hash_tensors
 from pipeline.system.atomic import canonical_json, new_file, sha256_text
 from pipeline.system.errors import PipelineError
+from pipeline.system.streams import notice
 from pipeline.training.process_group import same_in_all_processes
 from pipeline.training.sharding import shared_as, whole
 
@@ -134,7 +134,7 @@ def load_checkpoint(file: Path) -> Checkpoint | None:
             _numbered(tensors, "companions"),
         )
     except (SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
-        print(f"warning: {file} cannot be read ({error}): this run starts from its beginning", file=sys.stderr)
+        notice(f"warning: {file} cannot be read ({error}): this run starts from its beginning")
         return None
 
 

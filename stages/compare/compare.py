@@ -1,6 +1,5 @@
 """Stage three: every row of a study on the same rows of data, seeds and backbone, and the tables that compare them."""
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pipeline.system.atomic import make_folder, write_json
 from pipeline.system.errors import PipelineError
 from pipeline.system.locks import locked
 from pipeline.system.process import is_main_process
+from pipeline.system.streams import notice
 from pipeline.training.process_group import process_count
 from stages.compare.check import checked, shared_texts
 from stages.compare.cross_task import Cosines, score_across
@@ -86,7 +86,7 @@ def compare(
     if is_main_process():
         missing, count = jobs.to_train, sum(not job.is_choice for job in jobs.jobs)
         time = f", {jobs.estimate.total(missing)}" if missing else ""
-        print(f"study {study.name}: {count - len(missing)} of {count} runs done{time}", file=sys.stderr, flush=True)
+        notice(f"study {study.name}: {count - len(missing)} of {count} runs done{time}")
     if executor is None or not jobs.missing:
         jobs.train()
     else:
@@ -125,9 +125,9 @@ def _prepare(study: Study, workspace: Workspace, keep_weights: bool = False) -> 
     dev_limit = study.dev_limit or workspace.dev_limit
     workspace = replace(workspace, held_out=study.targets, dev_limit=dev_limit, scoring=study.scoring)
     study, sizes = checked(study, workspace)
-    for sentence in (*shared_texts(study, workspace), study.unequal_trials) if is_main_process() else ():
+    for sentence in (*shared_texts(study, workspace), study.unequal_trials):
         if sentence:
-            print(f"note: {sentence}", file=sys.stderr, flush=True)
+            notice(f"note: {sentence}")
     wanted = jobs_of(study, plan(study, sizes))
     keeping = {name for name in study.methods if keep_weights or study.row(name).keep_weights}
     kept = {

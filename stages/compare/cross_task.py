@@ -5,7 +5,6 @@ tasks mean the same, by the other task's head where the row scores that task by 
 pairs by two readings, of a probability as a score and of a score as a class.
 """
 
-import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
 
@@ -23,6 +22,7 @@ from pipeline.settings.rows import TRAITS
 from pipeline.stats.metrics import Prediction
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
+from pipeline.system.streams import notice
 from pipeline.training.devices import make_accelerator
 from pipeline.training.objectives import objective_of
 from pipeline.training.process_group import on_main_process, wait_for_everyone
@@ -45,8 +45,7 @@ def score_across(runs: Mapping[str, Cosines], targets: Iterable[str], workspace:
         try:
             scores = _missing_scores(record, tasks, cosines, workspace)
         except PipelineError as error:
-            if is_main_process():
-                print(f"note: run {name} is not scored on other tasks: {error}", file=sys.stderr)
+            notice(f"note: run {name} is not scored on other tasks: {error}")
             continue
         if scores and is_main_process():
             workspace.ledger.add_scores(record, scores)

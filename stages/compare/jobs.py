@@ -5,7 +5,6 @@ it builds on, and answers with the name of its own. Everything else goes through
 """
 
 import pickle
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import TRAITS
 from pipeline.system.errors import PipelineError
 from pipeline.system.process import is_main_process
+from pipeline.system.streams import notice
 from pipeline.training.memory import free_host_bytes
 from pipeline.training.process_group import on_main_process
 from pipeline.training.progress import console
@@ -240,7 +240,7 @@ class Jobs:
             while missing := self.missing:
                 if pool.places != places:
                     places = pool.places
-                    print(places, file=sys.stderr, flush=True)
+                    notice(places)
                 for job in missing:
                     if numbers[job] in running or not self._known.can_run(job):
                         continue
@@ -377,7 +377,7 @@ class Jobs:
 
     def _tell_waiting(self, run: str, title: str, others: int = 0) -> None:
         more = f" and {others} more" if others else ""
-        print(f"waiting for run {run} ({title}){more}: another command is training it", file=sys.stderr, flush=True)
+        notice(f"waiting for run {run} ({title}){more}: another command is training it")
 
     def _tell(self, job: Job, place: str = "", at_once: int = 1) -> None:
         if not is_main_process() or job.is_choice:
@@ -391,4 +391,4 @@ class Jobs:
         time_left = f", {self.estimate.total(left, at_once)} left" if left else ""
         where = f" ({place})" if place else ""
         done = count - len(left)
-        print(f"[{done}/{count} runs{time_left}] {job.title}: {outcome}{where}", file=sys.stderr, flush=True)
+        notice(f"[{done}/{count} runs{time_left}] {job.title}: {outcome}{where}")
