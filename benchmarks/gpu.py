@@ -21,11 +21,11 @@ from .setting import Setting
 from .timing import Row, Sample, interleave, milliseconds
 
 if TYPE_CHECKING:
-    from pipeline.records.run_record import Kind
+    from pipeline.settings.rows import Method
 
 EPOCH_ROWS = 283_010
 """Training pairs of Quora Question Pairs in the split of Xu (2024)."""
-_KINDS: tuple[Kind, ...] = ("full", "adapter", "fusion")
+_KINDS: tuple[Method, ...] = ("full", "adapter", "fusion")
 
 
 def run(setting: Setting) -> Report:

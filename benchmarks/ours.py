@@ -29,11 +29,11 @@ from pipeline.training.objectives import objective_of
 from .setting import Setting
 
 if TYPE_CHECKING:
-    from pipeline.records.run_record import Kind
+    from pipeline.settings.rows import Method
 
 
 def make_run(
-    setting: Setting, kind: Kind, backbone: Path, *, task: str = "sst", adapters: int = 0, **recipe: Any
+    setting: Setting, kind: Method, backbone: Path, *, task: str = "sst", adapters: int = 0, **recipe: Any
 ) -> TrainingRun:
     """A run as the command line makes it, over ``adapters`` random ones if it is a fusion; see Recipe for the rest."""
     workspace = Workspace(str(backbone), setting.data, setting.scratch / "store" / backbone.name, setting.scratch)

@@ -13,7 +13,6 @@ from pipeline.data.load import load_all_rows, load_split
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.table_files import name_of
 from pipeline.data.tasks import Metric, Task
-from pipeline.data.texts import is_blank
 from pipeline.runs.seen import sources_of, sources_seen
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Precision
@@ -78,9 +77,8 @@ def evaluate(
         rows = load_split(task, data, split) if split == "test" else load_all_rows(task, data).dev
     else:
         table = read_input(input_file).drop(columns="id", errors="ignore")
-        complete = _with_texts_and_label(task, table)
-        left_out = len(table) - len(complete)
-        rows = canonical_rows(task, complete, name_of(input_file), source=task.files)
+        rows = canonical_rows(task, table, name_of(input_file), source=task.files, leave_out_blank=True)
+        rows, left_out = rows.reset_index(drop=True), len(table) - len(rows)
     model = target_of(task, using, workspace, ())
     accelerator = make_accelerator(resolve_precision(precision))
     with full_memory_explained(f"evaluate --target {target}", "give a smaller --batch-size"):
@@ -104,12 +102,6 @@ def evaluate(
         sources_trained_on={source: None if seen is None else int(seen.sum()) for source, seen in sources.items()},
         problems=tuple(dict.fromkeys(problems)),
     )
-
-
-def _with_texts_and_label(task: Task, table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a file that can be scored, as ``tasks new`` takes them."""
-    columns = table[[column for column in (*task.text, task.label) if column in table]]
-    return table[~columns.map(is_blank).any(axis=1)].reset_index(drop=True)
 
 
 def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tuple[int | None, int | None]:

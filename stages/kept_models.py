@@ -204,7 +204,8 @@ def best_model(task: str, using: str, workspace: Workspace, defined: Task | None
     store, named = workspace.store, workspace.backbone_name
     kept = kept_for(task, using, store)
     weights = workspace.backbone.weights_hash if named else None
-    usable = [each for each in usable_artifacts(store.artifacts(), weights) if each.manifest.task == task]
+    asked = {artifact.manifest.run for artifact in kept}
+    usable = [each for each in usable_artifacts(store.artifacts(), weights) if each.manifest.run in asked]
     usable = usable if defined is None else trained_as(defined, usable)
     if (best := best_of(usable, using)) is not None:
         other = best_of([each for each in usable if has_other_dev(each.manifest, best.manifest)], using)

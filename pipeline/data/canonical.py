@@ -6,7 +6,6 @@ score; absent in unlabelled rows).
 
 import hashlib
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -17,7 +16,7 @@ from pandas.api.extensions import ExtensionArray
 
 from pipeline.data.tables import other_delimiter
 from pipeline.data.tasks import Files, Hub, Source, Task
-from pipeline.data.texts import BROKEN, is_blank, is_broken
+from pipeline.data.texts import BROKEN, is_blank, is_broken, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
 _CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
@@ -36,7 +35,8 @@ def canonical_rows(
     """Bring a raw table, called ``where``, to canonical columns, or report everything that is wrong with it at once.
 
     ``source`` names the raw columns (a Hub data set has its own) and maps raw labels. With ``leave_out_blank`` a row
-    with a blank text is no mistake but left out: the others keep their numbers in the index.
+    with a blank text, or of labelled rows a blank label, is no mistake but left out: the others keep their numbers in
+    the index.
     """
     text_columns = source.text if isinstance(source, Hub) else task.text
     label_column = source.label if isinstance(source, Hub) else task.label
@@ -48,20 +48,24 @@ def canonical_rows(
         table = _those(table, [label_key(value) not in source.drop_labels for value in table[label_column]])
     if table.empty:
         raise PipelineError(f"{where}: no rows")
+    read = [*text_columns, *([label_column] if labelled else [])]
+    left_out = np.zeros(len(table), dtype=bool)
+    for column in read if leave_out_blank else ():
+        left_out |= _which(table[column], is_blank)
     problems: list[str] = []
     rows = pd.DataFrame({"id": _ids(table, problems)})
     for target, column in zip(("text_a", "text_b"), text_columns, strict=False):
         rows[target] = _text_column(table[column], column, leave_out_blank, problems)
     if labelled:
-        rows["label"] = _labels(task, table[label_column], label_column, source, problems)
-        if not problems and rows["label"].nunique() < 2:
-            only = task.classes[rows["label"].iloc[0]] if task.classes else f"{rows['label'].iloc[0]:g}"
-            problems.append(f"column '{label_column}': a single label: all {len(rows)} rows have {shortened(only)}")
+        rows["label"] = _labels(task, table[label_column], label_column, source, left_out, problems)
+        labels = rows["label"][~left_out]
+        if labels.empty:
+            problems.append("no row has both a text and a label")
+        elif not problems and labels.nunique() < 2:
+            only = task.classes[labels.iloc[0]] if task.classes else f"{labels.iloc[0]:g}"
+            problems.append(f"column '{label_column}': a single label: all {len(labels)} rows have {shortened(only)}")
     raise_all(where, problems)
-    if leave_out_blank:
-        columns = rows.columns.intersection(["text_a", "text_b"])
-        rows = rows[[not any(map(is_blank, row)) for row in rows[columns].itertuples(index=False)]]
-    return rows
+    return rows[~left_out] if leave_out_blank else rows
 
 
 def fingerprint(rows: pd.DataFrame) -> str:
@@ -165,12 +169,16 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, (list, dict, np.ndarray))
 
 
-def _labels(task: Task, values: pd.Series, column: str, source: Source, problems: list[str]) -> np.ndarray:
+def _labels(
+    task: Task, values: pd.Series, column: str, source: Source, left_out: np.ndarray, problems: list[str]
+) -> np.ndarray:
+    """The labels (n,) of rows of which some are ``left_out`` (n,); what is no label is added to ``problems``."""
     read, unreadable = _reader(task, source)
     numbers = np.fromiter(map(read, _values(values)), float, len(values))
     if source.scale is not None:
         with np.errstate(over="ignore"):  # infinite is out of range
             numbers = source.scale[0] * numbers + source.scale[1]
+    numbers[left_out] = 0
     unread = np.isnan(numbers)
     _report(problems, f"column '{column}': {unreadable}", values, unread)
     labels, outside = as_labels(task, numbers)
@@ -178,7 +186,7 @@ def _labels(task: Task, values: pd.Series, column: str, source: Source, problems
         allowed = f"label out of range 0..{task.outputs - 1} or not whole"
     else:
         allowed = "score out of range {:g}..{:g} in the task's file".format(*task.range)
-    _report(problems, f"column '{column}': {allowed}", pd.Series(numbers), outside & ~unread)
+    _report(problems, f"column '{column}': {allowed}", pd.Series(numbers), outside & ~unread & ~left_out)
     return labels
 
 
@@ -223,7 +231,7 @@ def label_key(value: Any) -> str:
     number = _number_of_class(value)
     if not np.isnan(number) and number == int(number):
         return str(int(number))
-    return unicodedata.normalize("NFC", value).strip() if isinstance(value, str) else shortened(value)
+    return same_form(value) if isinstance(value, str) else shortened(value)
 
 
 def is_code(value: Any) -> bool:

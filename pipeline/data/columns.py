@@ -17,6 +17,8 @@ _TEXT_NAMES = (
     "text", "sentence", "message", "review", "body", "content", "comment", "question", "utterance", "tweet", "query",
     "premise", "document", "description", "summary", "title", "subject",
 )  # fmt: skip
+_MAIN_TEXT_NAMES = ("text", "sentence", "message", "review", "body", "content", "comment", "utterance", "tweet")
+"""Names of a row's text, unlike a title or a subject, which may stand beside a pair."""
 _CLASS_NAMES = (
     "label", "labels", "class", "category", "intent", "sentiment", "queue", "topic", "tag", "emotion", "polarity",
 )  # fmt: skip
@@ -115,7 +117,7 @@ def _text_columns(table: pd.DataFrame, where: str) -> tuple[str, ...]:
     words = {column: mean_words(table[column]) for column in table.columns}
     candidates = [column for column in table.columns if words[column] > 0]
     # Of columns called text, address1 and address2 the texts are in the first.
-    is_named = any(_words(column) == [name] for column in candidates for name in _TEXT_NAMES)
+    is_named = any(_words(column) == [name] for column in candidates for name in _MAIN_TEXT_NAMES)
     if pair := _pair(candidates, of_texts=is_named):
         return pair
     if named := _by_name(candidates, _TEXT_NAMES):

@@ -2,12 +2,18 @@
 
 import math
 import re
+import unicodedata
 from typing import Any
 
 from pipeline.system.errors import PipelineError, shortened
 
 BROKEN = "invalid Unicode (an unpaired surrogate), which no encoding can write"
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def same_form(text: str) -> str:
+    """``text`` in one Unicode form and without white space around it, as names are compared."""
+    return unicodedata.normalize("NFC", text).strip()
 
 
 def is_blank(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Self
 from huggingface_hub import EvalResult, ModelCardData
 
 from pipeline.data.tasks import Metric
-from pipeline.exporting.check import TOLERANCE, Agreement
+from pipeline.exporting.check import Agreement
 from pipeline.exporting.trained import SCRIPT, TASK_FILE, Trained
 from pipeline.records.run_record import RunRecord
 from pipeline.records.store import Manifest
@@ -87,7 +87,8 @@ class Checked:
     def sentences(self) -> list[str]:
         sentences = [
             f"{self.fp32.rows} texts ({self.texts}) in {self.fp32.batches} batches of 1 to 32: in fp32 no output"
-            f" differs from the trained model's by more than {self.fp32.difference:.1e} (allowed: {TOLERANCE:g})."
+            f" differs from the trained model's by more than {self.fp32.difference:.1e}"
+            f" (allowed: {self.fp32.allowed:g})."
         ]
         if self.int8 is not None:
             same = "" if self.int8.agree is None else f", and {self.int8.agree:.1%} of the classes are the same"

@@ -135,5 +135,7 @@ def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequenc
         family |= {(place, target): difference for target, difference in parts.items()}
         known = [difference for difference in parts.values() if difference is not None]
         if len(known) == len(targets) > 1:
-            family[place, None] = mean_difference(known, shared_by([[*ours[t], *theirs[t]] for t in targets]))
+            family[place, None] = mean_difference(
+                known, shared_by([[*ours[t], *theirs[t]] for t in targets], runs.ledger.find)
+            )
     return judge(family)

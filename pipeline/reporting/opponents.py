@@ -25,9 +25,11 @@ def _is_alone(study: Study, name: str) -> bool:
 
 def _is_one_adapter(study: Study, name: str) -> bool:
     """Whether a row trains adapters of the kind that a fusion mixes: bottlenecks, fresh or warm-started."""
-    targets = study.targets_of(name)
-    kinds = {study.recipe_for(name, target).adapter.kind for target in targets}
-    return study.row(name).method == "adapter" and kinds <= BOTTLENECKS
+    row, targets = study.row(name), study.targets_of(name)
+    if row.method != "adapter":
+        return False
+    recipes = (study.recipe_for(name, target, trial=trial) for target in targets for trial in row.trials)
+    return all(recipe.adapter.kind in BOTTLENECKS for recipe in recipes)
 
 
 def holds_fusion(study: Study, name: str) -> bool:
@@ -125,7 +127,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
 
 def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
     both = [[scored for side in (duel.ours, duel.best) for scored in runs.cell(side[t], t)] for t in duel.parts]
-    return mean_difference([*duel.parts.values()], shared_by(both))
+    return mean_difference([*duel.parts.values()], shared_by(both, runs.ledger.find))
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any
@@ -246,7 +246,7 @@ def difference_of_tables(
     return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
 
 
-def shared_by(targets: Sequence[Sequence[Scored]]) -> Shared:
+def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunRecord | None]) -> Shared:
     """What the runs of one seed on several targets share, so that it moves their scores together.
 
     ``runs``: one answers several targets, as after joint training. ``sources``: a run on one target is built on what a
@@ -255,6 +255,7 @@ def shared_by(targets: Sequence[Sequence[Scored]]) -> Shared:
 
     Args:
         targets: the runs of both sides of a comparison, target by target.
+        find: the record of a run, to see what it is built on.
     """
     own = [{scored.record.run for scored in runs} for runs in targets]
     if len(set().union(*own)) < sum(map(len, own)):
@@ -263,10 +264,22 @@ def shared_by(targets: Sequence[Sequence[Scored]]) -> Shared:
     for runs in targets:
         by_seed = defaultdict[int, set[str]](set)
         for scored in runs:
-            by_seed[scored.entry.seed] |= {scored.record.run, *(source.run for source in scored.record.sources)}
+            by_seed[scored.entry.seed] |= _behind(scored.record, find)
         of_all_seeds = set.intersection(*by_seed.values()) if len(by_seed) > 1 else set()
         behind.append(set().union(*by_seed.values()) - of_all_seeds)
     return "sources" if len(set().union(*behind)) < sum(map(len, behind)) else "nothing"
+
+
+def _behind(record: RunRecord, find: Callable[[str], RunRecord | None]) -> set[str]:
+    """A run, those that it is built on, and so on: an ensemble's members, and the adapters of these."""
+    seen, left = {record.run}, [record]
+    while left:
+        for source in left.pop().sources:
+            if source.run not in seen:
+                seen.add(source.run)
+                if (before := find(source.run)) is not None:
+                    left.append(before)
+    return seen
 
 
 def targets_at_once(runs: StudyRuns, line: Line | str) -> int:

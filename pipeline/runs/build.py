@@ -28,8 +28,6 @@ from pipeline.settings.recipe import OF_PREDICTION, Recipe
 from pipeline.system.errors import PipelineError
 from pipeline.training.fit import Penalty
 
-"""By task. In what concerns the encoder, their recipes agree."""
-
 _HEAD_KEYS = OF_PREDICTION.union(("encoding", "pooling"))
 
 

@@ -209,6 +209,10 @@ THRESHOLDS = 512
 """Most thresholds that :func:`best_threshold` tries."""
 
 
+_BELOW = 1e-3
+"""By so much is a threshold below all values, which are cosines in fp32."""
+
+
 def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> float:
     """The threshold above which ``values`` (B,) are class 1 that scores best against ``labels`` (B,) of 0 and 1.
 
@@ -218,7 +222,7 @@ def best_threshold(values: np.ndarray, labels: np.ndarray, metric: Metric) -> fl
     ordered = np.unique(values.astype(np.float64))
     between = (ordered[1:] + ordered[:-1]) / 2
     places = np.linspace(0, len(between) - 1, min(len(between), THRESHOLDS)).round().astype(int)
-    all_of_one = [float(np.nextafter(ordered[0], -np.inf)), float(ordered[-1])]
+    all_of_one = [float(ordered[0]) - _BELOW, float(ordered[-1])]
     tried = sorted([0.0, *between[places].tolist(), *all_of_one], key=lambda threshold: (abs(threshold), threshold))
     return max(tried, key=lambda threshold: METRICS[metric].score((values > threshold).astype(np.int64), labels))
 

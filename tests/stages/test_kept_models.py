@@ -11,7 +11,7 @@ from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
 from pipeline.system.errors import PipelineError
 from stages.kept_models import best_model, best_of, find_model
-from tests.pipeline.records.artifacts import SST, STS, manifest, save
+from tests.pipeline.records.artifacts import FUSED, SST, STS, manifest, save
 
 
 def artifact(kind: str, dev: float, run: str) -> Artifact:
@@ -113,6 +113,16 @@ def test_a_model_of_the_present_classes_comes_before_a_better_one_of_others(tmp_
     new = save(store, STS, dev=0.8, meaning=task.meaning)
     assert best_model("sst", "auto", workspace, task) == new
     assert best_model("sst", "auto", workspace) == old  # what the task is now is not known
+
+
+def test_of_a_kind_that_was_not_trained_again_the_old_model_is_taken_and_refused_where_it_is_restored(
+    tmp_path: Path,
+) -> None:
+    store, task = Store(tmp_path / "store"), find_task("sst")
+    save(store, SST, meaning=task.meaning)
+    old = save(store, FUSED, kind="fusion", meaning={**task.meaning, "classes": ["bad", "good"]})
+    workspace = Workspace("", None, store.root, tmp_path / "reports")
+    assert best_model("sst", "fusion", workspace, task) == old
 
 
 def test_no_model_of_a_kind_is_none() -> None:

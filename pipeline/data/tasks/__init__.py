@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pipeline.data.texts import same_form
 from pipeline.stats.names import METRICS_OF, Kind, Metric
 from pipeline.system.errors import PipelineError, raise_all, shortened, validation_problems
 from pipeline.system.reading import present, read_toml, reading
@@ -165,7 +166,7 @@ def _mistakes_of_classes(raw: dict[str, Any]) -> Iterator[str]:
     names = _listed(raw.get("classes"))
     if len(names) < 2:
         yield "classes: a task of kind 'classes' names at least two classes"
-    if len(set(map(str, names))) < len(names):
+    if len({same_form(str(name)) for name in names}) < len(names):
         yield f"classes: names repeat (got {shortened(names)})"
     if raw.get("range") is not None:
         yield "range: belongs to kind 'score'"

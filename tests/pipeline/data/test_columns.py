@@ -10,6 +10,7 @@ from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
 
 PAIR = ("question1", "question2")
+HEADLINES = ("headline1", "headline2")
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ PAIR = ("question1", "question2")
         (table(ID=SENTENCES), ("message",), "queue"),
         (table(address1=SENTENCES, address2=SENTENCES[::-1]), ("message",), "queue"),
         (table(message=None, text=SENTENCES, question1=SENTENCES, question2=SENTENCES[::-1]), PAIR, "queue"),
+        (table(message=None, title=["a title"], headline1=SENTENCES, headline2=SENTENCES[::-1]), HEADLINES, "queue"),
         (table(message=None, address1=SENTENCES, address2=SENTENCES[::-1]), ("address1", "address2"), "queue"),
         (table(queue=None, customer_id=[*range(15)], kind=["x", "y"]), ("message",), "kind"),
         (table(queue=None, class_id=[0, 1, 2]), ("message",), "class_id"),

@@ -103,4 +103,12 @@ def cells_of(*targets: dict[int, tuple[str, ...]]) -> list[list[Any]]:
 def test_a_seed_moves_targets_together_that_share_what_it_decides(
     targets: list[dict[int, tuple[str, ...]]], expected: str
 ) -> None:
-    assert shared_by(cells_of(*targets)) == expected
+    assert shared_by(cells_of(*targets), lambda run: None) == expected
+
+
+def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
+    cells = cells_of({1: ("e1", "a1"), 2: ("e2", "a2")}, {1: ("f1", "b1"), 2: ("f2", "b2")})
+    built = cells_of({1: ("a1", "x"), 2: ("a2", "y"), 3: ("b1", "x"), 4: ("b2", "y")})[0]
+    records = {scored.record.run: scored.record for scored in built}
+    assert shared_by(cells, lambda run: None) == "nothing"
+    assert shared_by(cells, records.get) == "sources"

@@ -565,7 +565,7 @@ def test_fusion_is_over_bottlenecks(kind: str) -> None:
         resolved(STS, trainable="fusion", adapter=kind)
 
 
-# Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/records/ledger.py.
+# Defaults are no part of a run's name. Whoever changes one raises SCHEMA in pipeline/records/run_record.py.
 DEFAULTS = {
     "trainable": "adapter",
     "encoding": None,

@@ -110,5 +110,5 @@ def test_a_threshold_is_moved_only_for_a_better_score() -> None:
     assert best_threshold(np.full(4, 0.5), np.array([0, 1, 1, 1]), "accuracy") == 0.0
     # what makes all rows one class
     assert best_threshold(np.full(4, 0.5), np.array([0, 0, 0, 1]), "accuracy") == 0.5
-    values = -np.arange(1, 6) / 10
+    values = np.float32(-np.arange(1, 6) / 10)
     assert (values > best_threshold(values, np.ones(5), "accuracy")).all()
