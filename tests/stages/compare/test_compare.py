@@ -233,7 +233,7 @@ def test_a_failed_run_leaves_a_hole_and_the_rest_goes_on(workspace: Workspace, c
 
 
 def test_an_alias_and_its_task_are_one_target(workspace: Workspace) -> None:
-    with pytest.raises(PipelineError, match="targets: 'films' is listed twice"):
+    with pytest.raises(PipelineError, match="targets: 'quora' is listed twice"):
         compare(study(targets=["qqp", "quora"]), workspace)
 
 
