@@ -18,6 +18,7 @@ from pipeline.records.run_record import SCHEMA, RunRecord, run_name
 from pipeline.records.store import DEFAULT_STORE
 from pipeline.records.studies import StudyResult
 from pipeline.system.atomic import clear_leftovers, file_json, write_text
+from pipeline.system.backbone_name import backbone_text
 from pipeline.system.errors import PipelineError, shortened
 from pipeline.system.reading import present, read_json, read_model
 from stages.runs import Runs
@@ -85,7 +86,7 @@ def export_runs(runs: Runs, file: Path, study: str | None = None, *, lean: bool 
         if not (lean and run in spare and each.name not in _SPARE)
     }
     if document is not None:
-        sources[_STUDY] = document
+        sources[_STUDY] = partial(_study_as_elsewhere, document)
     way_out = ""
     if not lean:
         way_out = "name a study (--study NAME), or " if study is None else "leave out some (--lean), or "
@@ -121,11 +122,20 @@ def _needed(run: str, spare: Set[str]) -> tuple[str, ...]:
 
 
 def _as_elsewhere(file: Path) -> bytes:
-    """A record whose artifact stands in a store of the usual name: no store goes along, wherever it was here."""
+    """A record without the places of this machine: a store of the usual name, and a backbone's folder by its name."""
     record = read_json(file, "train the run again")
     if record.get("artifact") is not None:
         record["artifact"] = Path(DEFAULT_STORE, *Path(record["artifact"]).parts[-3:]).as_posix()
+    for each in (record, record.get("manifest")):
+        if each is not None:
+            each["backbone"] = backbone_text(each["backbone"])
     return file_json(record).encode()
+
+
+def _study_as_elsewhere(file: Path) -> bytes:
+    result = read_json(file, "run compare first")
+    result["backbone"] = backbone_text(result["backbone"])
+    return file_json(result).encode()
 
 
 def _with_sources(result: StudyResult, runs: Runs) -> tuple[set[str], set[str]]:

@@ -28,7 +28,7 @@ from pipeline.reporting.report import Report, Table
 from pipeline.reporting.runs import AttentionMap, StudyRuns, runs_of
 from pipeline.reporting.settings import settings_table
 from pipeline.reporting.tables import results_table
-from pipeline.reporting.text import backbone_text
+from pipeline.system.backbone_name import backbone_text
 
 TABLES: tuple[Callable[[StudyRuns], Table | Sequence[Table] | None], ...] = (
     main_table,

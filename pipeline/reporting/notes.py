@@ -7,7 +7,8 @@ from typing import Any
 from pipeline.records.studies import Line
 from pipeline.reporting.provenance import value_text
 from pipeline.reporting.runs import Scored, StudyRuns
-from pipeline.reporting.text import TEXTS, backbone_text, listed, paragraphs
+from pipeline.reporting.text import TEXTS, listed, paragraphs
+from pipeline.system.backbone_name import backbone_text
 
 _NOTES: Mapping[str, Any] = TEXTS["notes"]
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 5e-3}

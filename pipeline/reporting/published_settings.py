@@ -12,9 +12,10 @@ from pipeline.records.run_record import RunRecord
 from pipeline.reporting.published import FILE, SETTINGS, lines_of, published_values, tasks_of
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, backbone_text, count
+from pipeline.reporting.text import MISSING, count
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.rows import Method
+from pipeline.system.backbone_name import backbone_text
 
 SETTINGS_FILE = FILE.with_name("published_settings.csv")
 

@@ -8,10 +8,11 @@ from pipeline.records.studies import Line
 from pipeline.reporting.cells import line_cell
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import Scored, StudyRuns, runs_of
-from pipeline.reporting.text import MISSING, backbone_text
+from pipeline.reporting.text import MISSING
 from pipeline.settings.recipe import Recipe
 from pipeline.settings.resolve import keys_in_effect
 from pipeline.settings.rows import TRAITS
+from pipeline.system.backbone_name import backbone_text
 
 # Known from the row's name or shown in the main table.
 _LEFT_OUT = {"trainable", "epochs", "min_steps"}

@@ -93,11 +93,6 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if value >= 0.95 else f"{value:.2g} %"
 
 
-def backbone_text(name: str) -> str:
-    """A Hub id, or the folder's own name: where it stands on this machine says nothing about it."""
-    return Path(name).name if Path(name).is_absolute() else name
-
-
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}" if items else ""

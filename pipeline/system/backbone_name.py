@@ -31,3 +31,8 @@ def is_folder(name: str) -> bool:
     if not isinstance(read_json(file, remedy := "copy it again"), dict):
         raise PipelineError(f"{file}: not a configuration: {remedy}")
     return True
+
+
+def backbone_text(name: str) -> str:
+    """A Hub id, or the folder's own name: where it stands on this machine says nothing about it."""
+    return Path(name).name if Path(name).is_absolute() else name

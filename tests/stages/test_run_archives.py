@@ -79,17 +79,18 @@ def test_equal_records_give_equal_bytes(reports: Path, export: Callable[..., Pat
     assert export().read_bytes() == first
 
 
-def test_where_the_store_stands_stays_here(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
+def test_where_store_and_backbone_stand_stays_here(reports: Path, export: Callable[..., Path], tmp_path: Path) -> None:
     ledger, run = Ledger(reports), finish(reports, 1)
     folder = ledger.folder(run)
     shutil.rmtree(folder)
     place = tmp_path / "private" / "adapters" / "sst" / run
-    here = record(run, identity={"seed": 1, **IDENTITY}, seed=1, artifact=str(place), artifact_digest="ee")
+    names = {"artifact": str(place), "artifact_digest": "ee", "backbone": str(tmp_path / "private" / "nano")}
+    here = record(run, identity={"seed": 1, **IDENTITY}, seed=1, **names)
     ledger.finish(here, CURVE, {"sst": TABLE})
     import_runs(tmp_path / "other", export())
     there = Ledger(tmp_path / "other").find(run)
     assert there is not None
-    assert there == here.model_copy(update={"artifact": f"adapters_store/adapters/sst/{run}"})
+    assert there == here.model_copy(update={"artifact": f"adapters_store/adapters/sst/{run}", "backbone": "nano"})
     assert ledger.find(run) == here
     assert str(tmp_path).encode() not in export().read_bytes()
 
