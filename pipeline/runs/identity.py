@@ -17,6 +17,8 @@ class Facts(NamedTuple):
     recipe: Recipe
     family: str
     """Of the backbone."""
+    rows: int
+    """Training rows of the first task."""
 
 
 class Correction(NamedTuple):
@@ -42,8 +44,8 @@ def identity_of(
         data: the rows of each task.
         sources: what the run builds on. The digest of a source's contents identifies it, not its name.
     """
-    recipe = first_of(parts).recipe
-    facts = Facts(request, recipe, family)
+    first = first_of(parts)
+    facts = Facts(request, first.recipe, family, rows=len(data[first.task.name].train))
     return {
         "kind": request.kind,
         "tasks": {
@@ -55,7 +57,7 @@ def identity_of(
         "sources": [{"task": source.task, "digest": source.digest} for source in sources],
         # A warm-started adapter has the same sources, and may start from none of them.
         **({"start": "in turn"} if request.in_turn else {}),
-        **{each.key: each.value for each in _CORRECTIONS if each.concerns(facts)},
+        **{each.key: each.value for each in CORRECTIONS if each.concerns(facts)},
     }
 
 
@@ -77,12 +79,18 @@ def _has_vector_gates(facts: Facts) -> bool:
     return facts.recipe.fuses_as == "gated" and facts.recipe.gated.gate == "vector"
 
 
+def _probes_gates_of_many_rows(facts: Facts) -> bool:
+    recipe = facts.recipe
+    probed = bool(facts.request.adapters) and recipe.fuses_as == "gated" and recipe.gated.start == "probe"
+    return probed and facts.rows > 512
+
+
 def _begins_above(facts: Facts) -> bool:
     """Whether the lowest layer has no adapter."""
     return facts.recipe.has_modules and 0 in facts.recipe.adapter.drop_layers
 
 
-_CORRECTIONS = (
+CORRECTIONS = (
     # Probes read what a linear head would, for a cosine too.
     Correction("probe", "cosine", _probes_cosine),
     # SMART's direction got smaller with the number of rows that were computed at once.
@@ -97,6 +105,8 @@ _CORRECTIONS = (
     Correction("heads", "kept", lambda facts: facts.request.kind == "multitask" and facts.request.start is not None),
     # Gates that are vectors decayed towards zero.
     Correction("gates", "without decay", _has_vector_gates),
+    # Whether the first source of a fusion helps was tested on 512 rows at most.
+    Correction("probed", "2000 rows", _probes_gates_of_many_rows),
     # AdapterHub's prefixes, whose numbers of all layers are in one tensor, kept what is below them from being frozen.
     Correction(
         "below",

@@ -36,7 +36,11 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
     """``choose_gates`` where a probe explains what ``worth`` says of the open gates, give or take ``noise``."""
 
     def chosen(
-        worth: Callable[[Mapping[str, float]], float], rows: int = 40, noise: float = 0.01, warm: bool = False
+        worth: Callable[[Mapping[str, float]], float],
+        rows: int = 40,
+        noise: float = 0.01,
+        warm: bool = False,
+        read: list[tuple[int, int]] | None = None,
     ) -> dict[str, float]:
         site = Site()
         monkeypatch.setattr("pipeline.methods.gated.fused_sites", lambda *_: [(None, site.fusion)])
@@ -45,8 +49,10 @@ def choose(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, float]]:
         spread = np.random.default_rng(0).normal(size=(2, rows))
         spread -= spread.mean(axis=1, keepdims=True)
 
-        def probe(features: Mapping[str, float], *_: object) -> np.ndarray:
-            return worth(features) + noise * spread[min(len(features), 1)]
+        def probe(features: Mapping[str, float], _: object, table: pd.DataFrame) -> np.ndarray:
+            if read is not None:
+                read.append((len(features), len(table)))
+            return worth(features) + noise * spread[min(len(features), 1), : len(table)]
 
         monkeypatch.setattr(gates, "probe", probe)
         accelerator: Any = type("Main", (), {"device": torch.device("cpu"), "is_main_process": True})
@@ -84,6 +90,26 @@ def test_between_equals_a_source_joins_at_full_strength(
     worth = {(): 0.0, ("a",): 0.4, ("a", "b"): 0.5}
     found = choose(lambda open_gates: worth.get(tuple(open_gates), 0.0) + more * (open_gates.get("b") == 0.5))
     assert found == {"a": 1.0, "b": gate}
+
+
+@pytest.mark.parametrize(("rows", "first", "beside"), [(40, 40, 40), (1000, 1000, 512), (3000, 2000, 512)])
+def test_the_first_source_is_tested_on_as_many_rows_as_a_warm_start(
+    rows: int, first: int, beside: int, choose: Callable[..., dict[str, float]]
+) -> None:
+    """Others are added on fewer, against what the first explains of these."""
+    read: list[tuple[int, int]] = []
+    assert choose(lambda open_gates: 0.1 * ("e" in open_gates), rows=rows, read=read) == {"e": 1.0}
+    alone, others = read[: 1 + len(SOURCES)], read[1 + len(SOURCES) :]
+    assert alone == [(0, first)] + [(1, first)] * len(SOURCES)
+    again = [(1, beside)] if beside < first else []
+    assert others[: len(again)] == again
+    assert {count for _, count in others[len(again) :]} == {beside}
+
+
+def test_a_source_that_half_of_the_rows_do_not_show_to_help_is_taken(choose: Callable[..., dict[str, float]]) -> None:
+    helps = lambda open_gates: 0.1 * ("e" in open_gates)  # noqa: E731
+    assert choose(helps, rows=500, noise=0.75) == {"e": 0.0}
+    assert choose(helps, rows=1000, noise=0.75)["e"] == 1.0
 
 
 def test_where_no_source_is_shown_to_help_the_best_stays_closed(choose: Callable[..., dict[str, float]]) -> None:

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pipeline.runs.identity import CORRECTIONS, Facts
 from pipeline.runs.request import RunRequest
 from pipeline.runs.training_run import TrainingRun
 from pipeline.runs.workspace import Workspace
@@ -15,7 +17,7 @@ from pipeline.settings.rows import Method
 from tests.nano import save_backbone
 
 Quick = Callable[..., Recipe]
-MARKS = ("gates", "below", "norms")
+MARKS = ("gates", "probed", "below", "norms")
 GATED = {"fusion": "gated", "own_adapter": "none"}
 
 
@@ -49,3 +51,22 @@ def marks(workspace: Workspace, recipe: Recipe) -> dict[str, str]:
     kind: Method = "fusion" if recipe.trainable == "fusion" else "adapter"
     identity = TrainingRun(RunRequest.single(kind, workspace.task("films"), recipe, 0), workspace).identity
     return {mark: identity[mark] for mark in MARKS if mark in identity}
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "marked"),
+    [
+        ({"fusion": "gated", "gate_start": "probe"}, 512, False),
+        ({"fusion": "gated", "gate_start": "probe"}, 513, True),
+        ({"fusion": "gated", "gate_start": "even"}, 5000, False),
+        ({"fusion": "standard"}, 5000, False),
+    ],
+    ids=str,
+)
+def test_gates_that_were_chosen_on_a_part_of_the_rows_are_marked(
+    settings: dict[str, Any], rows: int, marked: bool, quick: Quick
+) -> None:
+    request: Any = SimpleNamespace(adapters=("one",))
+    facts = Facts(request, quick("fusion", **settings), "bert", rows)
+    (correction,) = (each for each in CORRECTIONS if each.key == "probed")
+    assert correction.concerns(facts) is marked
