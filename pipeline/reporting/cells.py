@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from pipeline.records.studies import Line
 from pipeline.reporting.report import Cell
-from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of, shared_by
+from pipeline.reporting.runs import Scored, StudyRuns, mean_of, runs_of
 from pipeline.reporting.text import MISSING, comparison_text, count, number, percent, points, score_text
 from pipeline.stats.paired import Comparison, Difference, mean_difference
 
@@ -135,7 +135,5 @@ def against_reference(runs: StudyRuns, places: Iterable[Place], targets: Sequenc
         family |= {(place, target): difference for target, difference in parts.items()}
         known = [difference for difference in parts.values() if difference is not None]
         if len(known) == len(targets) > 1:
-            family[place, None] = mean_difference(
-                known, shared_by([[*ours[t], *theirs[t]] for t in targets], runs.ledger.find)
-            )
+            family[place, None] = mean_difference(known, runs.shared([[*ours[t], *theirs[t]] for t in targets]))
     return judge(family)

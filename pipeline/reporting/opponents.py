@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pipeline.records.studies import Line
 from pipeline.reporting.cells import difference_cell, judge, line_cell, text_cell
 from pipeline.reporting.report import Cell, Table
-from pipeline.reporting.runs import StudyRuns, mean_of, once, runs_of, shared_by
+from pipeline.reporting.runs import StudyRuns, mean_of, once, runs_of
 from pipeline.reporting.text import amounts, capital, comparisons, listed, where_text
 from pipeline.settings.parts import BOTTLENECKS
 from pipeline.settings.rows import TRAITS
@@ -127,7 +127,7 @@ def duels(runs: StudyRuns) -> list[Duel]:
 
 def _mean(runs: StudyRuns, duel: Duel) -> Difference | None:
     both = [[scored for side in (duel.ours, duel.best) for scored in runs.cell(side[t], t)] for t in duel.parts]
-    return mean_difference([*duel.parts.values()], shared_by(both, runs.ledger.find))
+    return mean_difference([*duel.parts.values()], runs.shared(both))
 
 
 def leading_duels(runs: StudyRuns) -> dict[str, Comparison]:

@@ -194,6 +194,11 @@ class StudyRuns:
             )
         return difference
 
+    def shared(self, targets: Sequence[Sequence[Scored]]) -> Shared:
+        """What the runs of one seed on several targets share: :func:`shared_by`, of both sides of a comparison."""
+        # Under source_seed all seeds have the same sources, and choose among them for each target alone.
+        return shared_by(targets, None if self.study.source_seed is not None else self.ledger.find)
+
     def steps(self, record: RunRecord) -> int:
         """The optimiser steps that a run took."""
         return int(self.curve(record.run)["epoch"].max()) * steps_per_epoch(record)
@@ -246,20 +251,22 @@ def difference_of_tables(
     return paired_difference(metric, system, reference, first["label"].to_numpy(), seeds)
 
 
-def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunRecord | None]) -> Shared:
+def shared_by(targets: Sequence[Sequence[Scored]], find: Callable[[str], RunRecord | None] | None) -> Shared:
     """What the runs of one seed on several targets share, so that it moves their scores together.
 
     ``runs``: one answers several targets, as after joint training. ``sources``: a run on one target is built on what a
-    run on another is, or is itself, as fusions on the adapters of their seed. What all seeds share, such as sources
-    under ``source_seed``, moves nothing from seed to seed.
+    run on another is, or is itself, as fusions on the adapters of their seed. What all seeds share moves nothing from
+    seed to seed.
 
     Args:
         targets: the runs of both sides of a comparison, target by target.
-        find: the record of a run, to see what it is built on.
+        find: the record of a run, to see what it is built on; None: that does not depend on the seed.
     """
     own = [{scored.record.run for scored in runs} for runs in targets]
     if len(set().union(*own)) < sum(map(len, own)):
         return "runs"
+    if find is None:
+        return "nothing"
     behind: list[set[str]] = []
     for runs in targets:
         by_seed = defaultdict[int, set[str]](set)

@@ -106,6 +106,13 @@ def test_a_seed_moves_targets_together_that_share_what_it_decides(
     assert shared_by(cells_of(*targets), lambda run: None) == expected
 
 
+def test_sources_that_no_seed_changes_are_shared_by_none() -> None:
+    """They choose among the same."""
+    cells = cells_of({1: ("a", "x"), 2: ("b", "x", "y")}, {1: ("c", "x"), 2: ("d", "y")})
+    assert shared_by(cells, lambda run: None) == "sources"
+    assert shared_by(cells, None) == "nothing"
+
+
 def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
     cells = cells_of({1: ("e1", "a1"), 2: ("e2", "a2")}, {1: ("f1", "b1"), 2: ("f2", "b2")})
     built = cells_of({1: ("a1", "x"), 2: ("a2", "y"), 3: ("b1", "x"), 4: ("b2", "y")})[0]
