@@ -131,8 +131,10 @@ def _decoded(content: bytes, file: Path) -> tuple[str, str]:
             continue
         if encoding == "cp1252":
             _check_not_utf8(content, file)
-        if encoding == "cp1252" and _accented(text) > _MOST_ACCENTED:
-            raise PipelineError(f"{file}: not UTF-8, and by its letters not cp1252 (Western Europe): save it as UTF-8")
+            if _accented(text) > _MOST_ACCENTED:
+                raise PipelineError(
+                    f"{file}: not UTF-8, and by its letters not cp1252 (Western Europe): save it as UTF-8"
+                )
         return text, encoding
     raise PipelineError(f"{file}: neither UTF-8 nor cp1252 text, nor UTF-16 with a byte order mark: save it as UTF-8")
 

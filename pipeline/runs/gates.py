@@ -76,7 +76,7 @@ def choose_gates(
     if not warm:
         steps.append(f"{first} {alone[first].mean():.3f}")
         if most_explaining(alone, none) is None:
-            return _announced({first: 0.0}, steps, task, accelerator)
+            return _announced({first: 0.0}, steps, task)
         gates, reached = {first: 1.0}, alone[first].mean()
     if len(sample) < len(whole):
         reached = fit(gates, sample).mean()
@@ -95,10 +95,9 @@ def choose_gates(
         name, gate = max(helpful, key=lambda each: helpful[each] - (LEAST_GAIN if each[1] < 1 else 0.0))
         gates[name], reached = gate, helpful[name, gate]
         steps.append(f"with {name} {reached:.3f}")
-    return _announced(gates or {first: 0.0}, steps, task, accelerator)
+    return _announced(gates or {first: 0.0}, steps, task)
 
 
-def _announced(gates: dict[str, float], steps: Sequence[str], task: Task, accelerator: Accelerator) -> dict[str, float]:
-    if accelerator.is_main_process:
-        notice(f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(steps)}")
+def _announced(gates: dict[str, float], steps: Sequence[str], task: Task) -> dict[str, float]:
+    notice(f"{task.name}: gates start at {gates_text(gates)}; variance explained: {', '.join(steps)}")
     return gates

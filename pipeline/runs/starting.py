@@ -72,10 +72,9 @@ def choose_start(
         recipe: of the adapter to be trained, resolved.
         title: of the run, for the line on stderr that tells the choice.
     """
-    task, is_main = scoring.task, scoring.accelerator.is_main_process
+    task = scoring.task
     if len(rows) < LEAST_ROWS:
-        if is_main:
-            notice(f"{title} begins fresh: {len(rows)} rows are too few to choose by")
+        notice(f"{title} begins fresh: {len(rows)} rows are too few to choose by")
         return None
     rows = at_most(rows, PROBED_ROWS)
     by_task = {artifact.manifest.task: artifact for artifact in candidates}
@@ -85,8 +84,7 @@ def choose_start(
     )
     probes = dict(zip(by_task, others, strict=True))
     best = most_explaining(probes, bare)
-    if is_main:
-        listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
-        begins = f"begins as the adapter of {best}" if best else "begins fresh"
-        notice(f"{title} {begins}; variance of train explained: {listed}")
+    listed = ", ".join(f"{name} {each.mean():.3f}" for name, each in {"no adapter": bare, **probes}.items())
+    begins = f"begins as the adapter of {best}" if best else "begins fresh"
+    notice(f"{title} {begins}; variance of train explained: {listed}")
     return by_task[best] if best else None
