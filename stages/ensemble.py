@@ -10,9 +10,9 @@ from pipeline.data.tasks import Task, is_name
 from pipeline.records.ensembles import ChosenOn, EnsembleRecord, Ensembles, Member, Scores
 from pipeline.records.ledger import Ledger
 from pipeline.records.run_record import RunRecord
+from pipeline.runs.provenance import provenance
 from pipeline.runs.saved_predictions import SavedPredictions, readable_predictions, saved_predictions
 from pipeline.runs.scoring import prediction_table
-from pipeline.runs.workspace import provenance
 from pipeline.settings.recipe import check_seed
 from pipeline.stats.ensembling import BEST, first_half, join
 from pipeline.stats.metrics import Prediction, score

@@ -73,7 +73,7 @@ def evaluate(
     check_batch_size(batch_size)
     task, left_out = workspace.task(target), 0
     if input_file is None:
-        data = workspace.data_of(task)
+        data = workspace.splits.folder_of(task)
         rows = load_split(task, data, split) if split == "test" else load_all_rows(task, data).dev
     else:
         table = read_input(input_file).drop(columns="id", errors="ignore")
@@ -112,7 +112,7 @@ def _seen(rows: pd.DataFrame, run: str, task: Task, workspace: Workspace) -> tup
     splits: then the answer is 0 where no text of these is among ``rows``, else None.
     """
     record = workspace.ledger.find(run)
-    if record is None or task.name not in record.trained_on or (folder := workspace.data_of(task)) is None:
+    if record is None or task.name not in record.trained_on or (folder := workspace.splits.folder_of(task)) is None:
         return None, None
     if not (then := record.fingerprints(task.name)):
         return None, None

@@ -216,8 +216,8 @@ def _texts(trained: Trained, workspace: Workspace) -> tuple[Texts, str]:
     """Texts to compare answers on, rows of dev if there are any and drawn ones of all lengths, and what they are."""
     dev: list[tuple[str, ...]] = []
     with suppress(PipelineError):  # rows that cannot be read are no reason not to export
-        if any(has_rows(trained.task, data) for data in workspace.folders):
-            dev = _some_of(load_split(trained.task, workspace.data_of(trained.task), "dev"))
+        if any(has_rows(trained.task, data) for data in workspace.splits.folders):
+            dev = _some_of(load_split(trained.task, workspace.splits.folder_of(trained.task), "dev"))
     drawn = [
         tuple(_drawn(trained, 2 * row + column) for column in range(len(trained.task.text)))
         for row in range(_DRAWN_ROWS)

@@ -83,7 +83,7 @@ def _train_missing(
     }
     fusion.check(names, {name: run.recipe for name, run in runs.items()}, seed)
     rows = {name: len(run.data[name].train) for name, run in runs.items()}
-    workspace.task_data(fusion.task, limits[fusion.task.name], seed)  # read here, not after hours
+    workspace.splits.of(fusion.task, limits[fusion.task.name], seed)  # read here, not after hours
     if missing:
         listed = ", ".join(f"{name} ({rows[name]:,} rows{f'; {why}' if why else ''})" for name, why in missing.items())
         notice(f"trained first, since {workspace.store_root} lacks them: adapters of {listed}")

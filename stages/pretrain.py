@@ -20,7 +20,8 @@ from pipeline.data.tokens import TokenisedSplit, joined, tokenise
 from pipeline.models.backbone import load_masked_lm
 from pipeline.records.run_record import run_name
 from pipeline.runs.once import get_or_train
-from pipeline.runs.workspace import Workspace, provenance
+from pipeline.runs.provenance import provenance
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe, check_seed
 from pipeline.settings.resolve import length_for
 from pipeline.system.atomic import check_writable, new_folder, write_json
@@ -99,7 +100,8 @@ def pretrain(
     lengths = {task.name: length_for(recipe, task, backbone.max_length) for task in chosen}
     # No text is read that stands in dev or test of any of them.
     data = {
-        task.name: workspace.without_rows_of(chosen, task, workspace.task_data(task, limit, seed)) for task in chosen
+        task.name: workspace.splits.without_rows_of(chosen, task, workspace.splits.of(task, limit, seed))
+        for task in chosen
     }
     run = _Pretraining(workspace, output, recipe.model_copy(update=update), data, lengths, seed)
     return get_or_train(run).record

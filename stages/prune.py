@@ -15,10 +15,11 @@ from pipeline.models.transfer_model import TransferModel
 from pipeline.records.run_record import Cost, RunRecord, TaskScore, run_name
 from pipeline.records.store import Artifact
 from pipeline.runs.once import Made, get_or_train
+from pipeline.runs.provenance import provenance
 from pipeline.runs.restore import on_own_backbone, restore
 from pipeline.runs.scoring import Scoring
 from pipeline.runs.weights import save_artifact
-from pipeline.runs.workspace import Workspace, provenance
+from pipeline.runs.workspace import Workspace
 from pipeline.system.errors import PipelineError
 from pipeline.training.devices import make_accelerator
 from pipeline.training.memory import peak_memory_mb, reset_peak_memory
@@ -61,7 +62,7 @@ class _Pruning:
 
     @property
     def data(self) -> TaskData:
-        return self.workspace.task_data(self.task, None, 0)
+        return self.workspace.splits.of(self.task, None, 0)
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class _Pruning:
             "dev": dev,
             "dev_rows": len(rows),
             "dev_fingerprint": self.data.fingerprint["dev"],
-            "part_of_dev": self.workspace.chooses_by_part(self.task, rows),
+            "part_of_dev": self.workspace.splits.chooses_by_part(self.task, rows),
             "sources": sources,
             "pruned_from": manifest.run,
             "files": {},

@@ -169,7 +169,7 @@ def score_again(
         encoder: tuned further after ``start``; it is made lean for the pooling of that task.
     """
     task = workspace.task(start.task)
-    data = workspace.task_data(task, start.own.limit, start.seed)
+    data = workspace.splits.of(task, start.own.limit, start.seed)
     scoring = Scoring(task, data.dev, start.recipe, workspace.backbone, accelerator, data.test)
     model = assemble(encoder, start.recipe, task)
     load_weights(model.head, start, workspace.ledger, part="head.")

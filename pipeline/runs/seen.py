@@ -69,7 +69,7 @@ def sources_seen(
 
 def seen_notes(target: Task, dev: pd.DataFrame, sources: Sequence[SourceRun], workspace: Workspace) -> Iterator[str]:
     """A line for each source that was trained on texts of ``dev`` or of the target's test rows, and what to do."""
-    test = read_test_texts(target, workspace.data_of(target))
+    test = read_test_texts(target, workspace.splits.folder_of(target))
     parts = {"dev": dev} if test is None else {"dev": dev, "test": test}
     kinds = np.repeat([*parts], [len(rows) for rows in parts.values()])
     problems: list[str] = []
@@ -130,14 +130,14 @@ def _seen(rows: pd.DataFrame, lesson: Lesson, places: Sequence[Workspace]) -> np
     workspace = places[0]
     with suppress(PipelineError):  # data that are gone or unfit are for the commands that need them
         task = workspace.task(lesson.task)
-        is_here = any(has_rows(task, folder) for folder in workspace.folders)
+        is_here = any(has_rows(task, folder) for folder in workspace.splits.folders)
         if not is_here and (task.hub is None or workspace.ledger.find(lesson.run) is None):
             return None  # nobody waits for a download here
         for place in places:
-            train = place.task_data(task, lesson.limit, lesson.seed).train
+            train = place.splits.of(task, lesson.limit, lesson.seed).train
             if fingerprint(train) == lesson.train:
                 return overlapping_rows(train, rows)[1]
-        seen = overlapping_rows(workspace.task_data(task, None, 0).train, rows)[1]
+        seen = overlapping_rows(workspace.splits.of(task, None, 0).train, rows)[1]
         return None if seen.any() else seen
     return None
 

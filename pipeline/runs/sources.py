@@ -208,7 +208,7 @@ class Fusion:
 
     def _extract_command(self, task: str, encoding: str | None = None) -> str:
         place = self.workspace
-        data = "".join(f" --data {folder}" for folder in place.folders)
+        data = "".join(f" --data {folder}" for folder in place.splits.folders)
         store = f" --store {place.store_root}" if str(place.store_root) != DEFAULT_STORE else ""
         siamese = " --encoding siamese" if (encoding or self.encoding) == "siamese" else ""
         return f"python -m pipeline extract --task {task} --backbone {place.backbone_name}{data}{store}{siamese}"

@@ -21,11 +21,12 @@ from pipeline.runs.identity import identity_of
 from pipeline.runs.initial import Chooser, InitialModel, initial_model
 from pipeline.runs.losses import loss_of
 from pipeline.runs.once import get_or_train
+from pipeline.runs.provenance import provenance
 from pipeline.runs.request import RunRequest, first_of, resolve_parts
 from pipeline.runs.scoring import TRAIN_ROWS, Evaluations, Scoring, TrainScores, score_again
 from pipeline.runs.seen import overlap_notes, seen_notes
 from pipeline.runs.weights import ARTIFACT_KINDS, save_artifact, save_weights
-from pipeline.runs.workspace import Workspace, provenance
+from pipeline.runs.workspace import Workspace
 from pipeline.stats.metrics import Prediction
 from pipeline.system.atomic import check_writable
 from pipeline.system.process import is_main_process
@@ -66,7 +67,7 @@ class TrainingRun:
         """The rows of each task."""
         seed, data = self.request.seed, dict[str, TaskData]()
         for name, part in self.parts.items():
-            rows = self.workspace.task_data(part.task, part.limit, seed, part.recipe.extra)
+            rows = self.workspace.splits.of(part.task, part.limit, seed, part.recipe.extra)
             data[name] = rows.permuted(seed) if part.recipe.permute_labels else rows
         return data
 
@@ -326,7 +327,7 @@ class TrainingRun:
             dev=dev,
             dev_rows=len(rows),
             dev_fingerprint=self.data[task.name].fingerprint["dev"],
-            part_of_dev=self.workspace.chooses_by_part(task, rows),
+            part_of_dev=self.workspace.splits.chooses_by_part(task, rows),
             backbone=backbone.name,
             backbone_weights=backbone.weights_hash,
             # An adapter needs none of those that it may have been warm-started from.

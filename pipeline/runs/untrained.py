@@ -30,7 +30,7 @@ def untrained_cosine(record: RunRecord, workspace: Workspace) -> tuple[float, fl
         return None
     settings = {"trainable": "head", "encoding": "siamese", "head": "cosine", "cosine_threshold": "tuned"}
     recipe = workspace.resolve(Recipe.parse(settings, "the untrained cosine"), task)
-    dev = workspace.task_data(task, record.own.limit, record.seed).dev
+    dev = workspace.splits.of(task, record.own.limit, record.seed).dev
     rows = at_most(dev, ROWS)
     scoring = Scoring(task, rows, recipe, workspace.backbone, make_accelerator(recipe.precision))
     model = assemble(workspace.backbone.load(), recipe, task).requires_grad_(False).to(scoring.accelerator.device)

@@ -39,8 +39,8 @@ def checked(study: Study, workspace: Workspace) -> tuple[Study, dict[str, int]]:
     sizes: dict[str, int] = {}
     for task in tasks:
         with noted(problems):
-            rows = workspace.task_data(task, None, 0)
-            chosen_in_train = workspace.scored_on(task) == "train"  # a limit counts these rows too
+            rows = workspace.splits.of(task, None, 0)
+            chosen_in_train = workspace.splits.scored_on(task) == "train"  # a limit counts these rows too
             sizes[task.name] = len(rows.train) + (len(rows.dev) if chosen_in_train else 0)
     jobs = in_order(jobs_of(study, plan(study, sizes)).values())
     is_usable: dict[str | None, bool] = {None: True}
@@ -122,14 +122,14 @@ def _check_job(job: Job, workspace: Workspace, problems: list[str]) -> None:
     parts = job.parts_in(workspace)
     for part in parts:
         with noted(problems):
-            workspace.task_data(part.task, part.limit, job.seed)
+            workspace.splits.of(part.task, part.limit, job.seed)
     where = f"{job.row} on {job.task}: "
     with noted(problems, where):
         # Making a run resolves its recipes for their tasks and the backbone, and trains nothing.
         run = TrainingRun(RunRequest(job.kind, parts, job.seed), workspace)
         for resolved in run.parts.values():
             if resolved.recipe.extra:
-                workspace.task_data(resolved.task, resolved.limit, job.seed, resolved.recipe.extra)
+                workspace.splits.of(resolved.task, resolved.limit, job.seed, resolved.recipe.extra)
         problems.extend(f"{where}{misfit}" for misfit in _misfits(job, run))
 
 

@@ -91,7 +91,7 @@ def _missing_scores(
         task.name: "cosine" if task.name in cosines else reading_of(trained, task) for task in targets
     }
     readable = [task for task in targets if task.name != trained.name and readings[task.name]]
-    data = {task.name: workspace.task_data(task, None, 0) for task in readable}
+    data = {task.name: workspace.splits.of(task, None, 0) for task in readable}
     scored = {name: (score.dev_rows, score.reading) for name, score in record.scores.items()}
     wanted = {name: (rows.scored_fingerprint, readings[name]) for name, rows in data.items()}
     missing = [task for task in readable if scored.get(task.name) != wanted[task.name]]

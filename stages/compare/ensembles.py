@@ -15,9 +15,10 @@ from pipeline.data.tasks import Task
 from pipeline.records.run_record import Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
 from pipeline.runs.once import get_or_train
+from pipeline.runs.provenance import provenance
 from pipeline.runs.saved_predictions import saved_predictions
 from pipeline.runs.scoring import prediction_table
-from pipeline.runs.workspace import Workspace, provenance
+from pipeline.runs.workspace import Workspace
 from pipeline.settings.rows import JoinedBy
 from pipeline.stats.ensembling import BEST, join
 from pipeline.stats.metrics import score

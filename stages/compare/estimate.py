@@ -111,7 +111,7 @@ class Estimate:
         """What a job of training would do."""
         workspace, recipe = self.workspace, job.parts[0].recipe
         data = {
-            task.name: workspace.task_data(task, limit, job.seed, own.extra)
+            task.name: workspace.splits.of(task, limit, job.seed, own.extra)
             for task, own, limit in job.parts_in(workspace)
         }
         recipe = recipe.model_copy(update=recipe.budget)

@@ -76,7 +76,7 @@ def test_a_target_may_have_fewer_rows_than_its_sources(
     recipe = quick("fusion", epochs=1, fusion="anchored", pooling="cls")
     record = fuse("films", recipe, workspace, seed=1, limit=limit, target_limit=20, sources="meals").record
     # Rows of meals with a text of films' dev are left out.
-    rows = len(workspace.apart_from(["films"]).task_data(workspace.task("meals"), limit, 1).train)
+    rows = len(workspace.apart_from(["films"]).splits.of(workspace.task("meals"), limit, 1).train)
     assert rows == 50 if limit else rows < 96
     assert f"adapters of meals ({rows} rows), films (20 rows)\n" in capsys.readouterr().err
     assert record.score("films").train_rows == 20

@@ -64,7 +64,7 @@ def workspace(data: Path, **settings: Any) -> Workspace:
 def added(data: Path, target: str, extra: dict[str, Any], limit: int | None = None, **settings: Any) -> Any:
     place = workspace(data, **settings)
     recipe = Recipe.parse({"extra": extra}, "test")
-    return place.task_data(place.task(target), limit, 1, recipe.extra)
+    return place.splits.of(place.task(target), limit, 1, recipe.extra)
 
 
 def test_rows_of_another_task_stand_after_the_targets_own(data: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_limit_holds_for_each_source_of_rows_by_itself(data: Path) -> None:
     assert found.added["near"].in_dev == 5
     assert found.train["label"].value_counts().tolist() == [15, 15]
     other_seed = workspace(data)
-    again = other_seed.task_data(other_seed.task("own"), 10, 2, Recipe.parse({"extra": {"near": {}}}, "t").extra)
+    again = other_seed.splits.of(other_seed.task("own"), 10, 2, Recipe.parse({"extra": {"near": {}}}, "t").extra)
     assert again.train["id"].tolist() != found.train["id"].tolist()[:20]
 
 
@@ -185,5 +185,5 @@ def test_labels_are_listed_by_number_however_it_is_written(data: Path) -> None:
 def test_rows_are_read_once_for_equal_requests(data: Path) -> None:
     place, extra = workspace(data), (Extra(task="near"),)
     task = place.task("own")
-    assert place.task_data(task, None, 1, extra) is place.task_data(task, None, 1, extra)
-    assert place.task_data(task, None, 1, extra) is not place.task_data(task, None, 1)
+    assert place.splits.of(task, None, 1, extra) is place.splits.of(task, None, 1, extra)
+    assert place.splits.of(task, None, 1, extra) is not place.splits.of(task, None, 1)

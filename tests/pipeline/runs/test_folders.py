@@ -33,9 +33,9 @@ def test_a_task_is_read_from_the_first_folder_that_has_it(folders: tuple[Path, P
     for order, rows in (((mine, theirs), 96), ((theirs, mine), 30)):
         place = opened(*order)
         films, meals = place.task("films"), place.task("meals")
-        assert len(place.task_data(films, None, 0).train) == rows
-        assert place.data_of(meals) == theirs
-        assert place.task_data(meals, None, 0).fingerprint == opened(theirs).task_data(meals, None, 0).fingerprint
+        assert len(place.splits.of(films, None, 0).train) == rows
+        assert place.splits.folder_of(meals) == theirs
+        assert place.splits.of(meals, None, 0).fingerprint == opened(theirs).splits.of(meals, None, 0).fingerprint
 
 
 def test_a_task_file_and_its_rows_may_stand_in_different_folders(folders: tuple[Path, Path]) -> None:
@@ -43,7 +43,7 @@ def test_a_task_file_and_its_rows_may_stand_in_different_folders(folders: tuple[
     (mine / "meals").mkdir()
     shutil.move(theirs / "meals" / "task.toml", mine / "meals")
     place = opened(mine, theirs)
-    assert place.data_of(place.task("meals")) == theirs
+    assert place.splits.folder_of(place.task("meals")) == theirs
 
 
 def test_a_built_in_task_in_no_folder_is_read_from_the_hub_which_is_said_once(
@@ -60,12 +60,12 @@ def test_a_built_in_task_in_no_folder_is_read_from_the_hub_which_is_said_once(
     (theirs / "sst").mkdir()  # without a table it has no rows
     place = opened(mine, theirs)
     for _ in range(2):
-        assert len(place.task_data(place.task("sst"), None, 0).train) == 2
+        assert len(place.splits.of(place.task("sst"), None, 0).train) == 2
     assert read == ["train", "dev"]
     told = f"note: no rows of task 'sst' in {mine}, {theirs}: it is read from its data set on the Hub, SetFit/sst5\n"
     assert capsys.readouterr().err == told
     alone = Workspace("unread", None, mine / "store", mine / "reports")
-    alone.task_data(alone.task("sst"), None, 0)
+    alone.splits.of(alone.task("sst"), None, 0)
     assert capsys.readouterr().err == ""  # nobody named a folder
 
 
@@ -76,9 +76,9 @@ def test_what_is_nowhere_is_said(folders: tuple[Path, Path], tmp_path: Path) -> 
         place.task("pairs")
     lone = place.task("films").model_copy(update={"name": "lone"})
     with pytest.raises(PipelineError, match=f"no rows of task 'lone' in {mine}, {theirs}: one must hold <task>/train"):
-        place.task_data(lone, None, 0)
+        place.splits.of(lone, None, 0)
     with pytest.raises(PipelineError, match="lone: no such folder: --data must hold <task>/train"):
-        opened(mine).task_data(lone, None, 0)
+        opened(mine).splits.of(lone, None, 0)
     # Even where another folder has the rows: it may be misspelt.
     with pytest.raises(PipelineError, match=f"{tmp_path / 'nowhere'}: no such folder"):
-        opened(mine, tmp_path / "nowhere").task_data(place.task("films"), None, 0)
+        opened(mine, tmp_path / "nowhere").splits.of(place.task("films"), None, 0)

@@ -83,7 +83,7 @@ def test_a_fusion_knows_which_rows_its_source_was_trained_on(
 def test_of_a_sample_only_the_rows_that_were_drawn_count(place: Workspace, quick: Quick) -> None:
     source = extract("source", quick("adapter", epochs=1), place, seed=2, limit=20).record
     record = fuse("target", quick("fusion", epochs=1), place, seed=0, sources="source").record
-    drawn = set(place.task_data(place.task("source"), 20, 2).train["text_a"].str.lower())
+    drawn = set(place.splits.of(place.task("source"), 20, 2).train["text_a"].str.lower())
     seen = seen_by(record, place, "dev")
     assert seen is not None
     assert seen.sum() == sum(f"dev {number} is {'good' if number % 2 else 'bad'}!" in drawn for number in range(20))
@@ -153,7 +153,7 @@ def test_a_damaged_record_of_a_source_is_named_and_the_store_asked(
     damaged = place.ledger.folder(source.run) / "run.json"
     damaged.write_text("{")
     there = dataclasses.replace(place, store_root=place.store_root.with_name(store))
-    dev, problems = place.held_out_rows(place.task("target")).head(20), list[str]()
+    dev, problems = place.splits.held_out_rows(place.task("target")).head(20), list[str]()
     seen = sources_seen(dev, record.sources, there, there.task("target"), problems)["source"]
     assert (None if seen is None else seen.sum()) == known
     assert [problem.partition(": ")[0] for problem in problems] == [str(damaged)]
@@ -172,10 +172,10 @@ def test_however_many_adapters_there_are_a_task_is_read_once_with_and_once_witho
         sources.append(SourceRun(task="source", run=record.run, digest=record.artifact_digest or ""))
     read: list[str] = []
     monkeypatch.setattr(
-        "pipeline.runs.workspace.load_all_rows",
+        "pipeline.runs.splits.load_all_rows",
         lambda task, *values, **named: (read.append(task.name), load_all_rows(task, *values, **named))[1],
     )
-    dev = place.held_out_rows(place.task("target"))
+    dev = place.splits.held_out_rows(place.task("target"))
     read.clear()
     for again in (dataclasses.replace(place), dataclasses.replace(place, held_out=("other",))):
         assert sources_seen(dev, sources, again, again.task("target"), [])["source"] is not None

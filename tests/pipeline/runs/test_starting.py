@@ -83,7 +83,7 @@ def test_the_task_is_best_read_off_the_adapter_of_one_that_is_like_it(workspace:
 def test_a_probe_reads_what_the_head_reads(workspace: Workspace, quick: Quick) -> None:
     """For a cosine that is the cosine alone; with it the probes have a run of another name."""
     task, backbone, accelerator = workspace.task("pairs"), workspace.backbone, make_accelerator("fp32")
-    rows, encoder = workspace.task_data(task, None, 0).dev, backbone.load()
+    rows, encoder = workspace.splits.of(task, None, 0).dev, backbone.load()
     read = {}
     for head in ("linear", "cosine"):
         recipe = workspace.resolve(quick("adapter", encoding="siamese", head=head), task)

@@ -39,7 +39,7 @@ def place(backbone_folder: Path, tmp_path: Path) -> Workspace:
 
 def read(place: Workspace, task: str = "films", limit: int | None = None, seed: int = 0, **changes: Any) -> TaskData:
     place = dataclasses.replace(place, **changes)
-    return place.task_data(place.task(task), limit, seed)
+    return place.splits.of(place.task(task), limit, seed)
 
 
 def texts(rows: pd.DataFrame | None) -> list[str]:
@@ -170,10 +170,10 @@ def test_rows_are_read_once_for_all_backbones(
         read_tasks.append(task.name)
         return load_all_rows(task, *args, **kwargs)
 
-    monkeypatch.setattr("pipeline.runs.workspace.load_all_rows", counted)
+    monkeypatch.setattr("pipeline.runs.splits.load_all_rows", counted)
     other = place.on(str(deeper))
     films = place.task("films")
-    assert place.task_data(films, 20, 1) is other.task_data(films, 20, 1)
+    assert place.splits.of(films, 20, 1) is other.splits.of(films, 20, 1)
     assert read_tasks == ["films"]
     # What depends on the backbone is not shared.
     assert (place.backbone.layers, other.backbone.layers) == (2, 3)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pipeline.runs.workspace import provenance
+from pipeline.runs.provenance import provenance
 from pipeline.system.errors import PipelineError
 from pipeline.training import devices
 

@@ -1,0 +1,159 @@
+"""The splits of tasks as one command reads them: which rows train, which choose, which are scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from pipeline.data.extra import add_extra, extra_rows
+from pipeline.data.limits import check_limit
+from pipeline.data.load import has_rows, has_test, load_all_rows, read_test_texts
+from pipeline.data.task_data import TaskData
+from pipeline.data.tasks import Task, find_task
+from pipeline.data.tasks.extra import Extra
+from pipeline.settings.sections import ScoredOn, ScoredRows
+from pipeline.system.errors import PipelineError
+from pipeline.system.memo import Memo
+from pipeline.system.streams import announce, notice
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Reads tasks and divides their rows. Each task is read once, however many runs use it and samples are drawn."""
+
+    folders: tuple[Path, ...] = ()
+    """Where a task is looked for, in this order. A task that is in none is read from its Hub data set."""
+    drop_overlap: bool = False
+    dev_limit: int | None = None
+    scoring: ScoredRows = field(default_factory=ScoredRows)
+    held_out: tuple[str, ...] = ()
+    """Targets, on whose validation and test rows no other task trains."""
+    _memo: Memo = field(default_factory=Memo, init=False, repr=False, compare=False)
+
+    def task(self, name: str) -> Task:
+        """A task by name, alias or file."""
+        return self._memo.once(("task", name), lambda: find_task(name, *self.folders))
+
+    def of(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...] = ()) -> TaskData:
+        """Checked rows of a task.
+
+        Args:
+            limit: training rows of the task, and of each source of extra data; None is all.
+            extra: tasks whose training rows are added, without those that the task or a held-out one is scored on.
+        """
+        check_limit(limit)
+        name = task.model_dump_json()
+        if extra:
+            return self._memo.once((name, limit, seed, extra), lambda: self._with_extra(task, limit, seed, extra))
+        whole = self._memo.once(("usable", name), lambda: self._usable(task))
+        if limit is None or limit >= len(whole.train):
+            limit, seed = None, 0  # all rows are all rows
+
+        def drawn() -> TaskData:
+            sample = whole.sample(task, limit, seed, None)
+            if self.scored_on(task) != "train":
+                return sample
+            return sample.choosing_in_train(task, self.scoring.share, self.scoring.seed)
+
+        return self._memo.once((name, limit, seed), drawn)
+
+    def folder_of(self, task: Task) -> Path | None:
+        """The first folder with rows of ``task``; None: its Hub data set, which is said where folders were given.
+
+        Raises:
+            PipelineError: a folder does not exist, or none has rows of a task without a Hub data set.
+        """
+        return self._memo.once(("folder", task.model_dump_json()), lambda: self._folder_of(task))
+
+    def scored_on(self, task: Task) -> ScoredOn:
+        """What of :attr:`scoring` holds for a task.
+
+        Where test is scored, a source that has no labelled test split is scored on dev: its score is no result.
+        """
+        names = (task.name, *task.aliases)
+        rows = self.scoring.of(*names)
+        if rows != "test" or not self.held_out or not {*names}.isdisjoint((*self.held_out, *self.scoring.tasks)):
+            return rows
+        key = ("has test", task.model_dump_json())
+        return rows if self._memo.once(key, lambda: has_test(task, self.folder_of(task))) else "dev"
+
+    def chooses_by_part(self, task: Task, dev: pd.DataFrame) -> bool:
+        """Whether the validation rows ``dev`` are a part of the dev split, or were cut from train."""
+        return self.scored_on(task) == "train" or len(dev) < len(self._read(task).dev)
+
+    def held_out_rows(self, task: Task) -> pd.DataFrame:
+        """All validation and test rows, however few of them :attr:`dev_limit` leaves.
+
+        Where dev is scored, the test split is there for later, with labels or without.
+        """
+        return self._memo.once(("held out", task.model_dump_json()), lambda: self._held_out_rows(task))
+
+    def without_rows_of(self, others: Iterable[Task], task: Task, data: TaskData) -> TaskData:
+        """``data`` of ``task`` without the training rows whose text is held out by one of ``others``."""
+        try:
+            return data.without({other.name: self.held_out_rows(other) for other in others})
+        except PipelineError as error:
+            raise PipelineError(f"task '{task.name}': {error}") from None
+
+    def _folder_of(self, task: Task) -> Path | None:
+        having = [folder for folder in self.folders if has_rows(task, folder)]  # looks at all: one may be misspelt
+        if having or not self.folders:
+            return having[0] if having else None
+        listed = ", ".join(map(str, self.folders))
+        if task.hub is None and len(self.folders) > 1:
+            raise PipelineError(f"no rows of task '{task.name}' in {listed}: one must hold <task>/train and <task>/dev")
+        if task.hub is None:
+            return self.folders[0]  # what it lacks is said by whoever reads it
+        source = f"its data set on the Hub, {task.hub.dataset}"
+        notice(f"note: no rows of task '{task.name}' in {listed}: it is read from {source}")
+        return None
+
+    def _held_out_rows(self, task: Task) -> pd.DataFrame:
+        rows = self._read(task).held_out
+        test = read_test_texts(task, self.folder_of(task)) if self.scored_on(task) == "dev" else None
+        return rows if test is None else pd.concat([rows, test], ignore_index=True)
+
+    def _usable(self, task: Task) -> TaskData:
+        check_limit(self.dev_limit, "--dev-limit", "row of dev")
+        rows = self.without_rows_of(self._held_out_but(task), task, self._read(task))
+        if self.scored_on(task) == "half":
+            rows = rows.halved(task, self.scoring.seed)
+        # How many rows are held out of train is said by the scoring.
+        test_limit = None if self.scored_on(task) == "held-out" else self.dev_limit
+        return rows.sample(task, None, 0, self.dev_limit, test_limit)
+
+    def _with_extra(self, task: Task, limit: int | None, seed: int, extra: tuple[Extra, ...]) -> TaskData:
+        data, test = self.of(task, limit, seed), read_test_texts(task, self.folder_of(task))
+        others = [self.held_out_rows(other) for other in self._held_out_but(task)]
+        for each in extra:
+            source = self.task(each.task)
+            data = add_extra(
+                data,
+                source.name,
+                extra_rows(source, self._read(source).train, task, each),
+                dev=pd.concat([self._read(task).held_out, data.dev]),
+                test=test,
+                held_out=others,
+                limit=limit,
+                seed=seed,
+            )
+        return data
+
+    def _held_out_but(self, task: Task) -> list[Task]:
+        """The held-out targets without ``task``: what its own splits share is for ``--drop-overlap`` to drop."""
+        return [other for other in map(self.task, self.held_out) if other.name != task.name]
+
+    def _read(self, task: Task) -> TaskData:
+        """Its splits as they are published, but for training rows that are held out."""
+        return self._memo.once(("all", task.model_dump_json()), lambda: self._load(task))
+
+    def _load(self, task: Task) -> TaskData:
+        folder, is_test_scored = self.folder_of(task), self.scored_on(task) == "test"
+        announce(f"reading task {task.name} from {folder if folder is not None else 'the Hub'}")
+        rows = load_all_rows(task, folder, drop_overlap=self.drop_overlap, test=is_test_scored)
+        if self.scored_on(task) == "held-out":
+            return rows.holding_out(task, self.scoring.size, self.scoring.seed)
+        return rows
