@@ -124,6 +124,12 @@ def explain(model: Model, text: Text, singles: Sequence[Model]) -> Explanation:
     )
 
 
+def passes_of(model: Model, singles: Sequence[Model]) -> int:
+    """The forward passes of :func:`explain`."""
+    adapters = len(model.adapters)
+    return 1 + len(singles) + (adapters if adapters > 1 else 0) + (1 if adapters else 0)
+
+
 def _ranked(model: Model, text: Text, without: str | None = None) -> Ranked:
     (predicted,) = model.predict([text], without=without)
     return tuple(LabelScore(**each) for each in answer_of(predicted).listed())

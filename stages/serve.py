@@ -16,11 +16,12 @@ from pipeline.serving.answers import Answer, TooLong
 from pipeline.serving.app import make_app
 from pipeline.serving.limits import Limits
 from pipeline.serving.server import address_of, is_loopback, listen, run
+from pipeline.serving.service import Explainer
 from pipeline.settings.recipe import Precision
 from pipeline.system.errors import PipelineError
 from pipeline.system.streams import notice
 from stages.api import Model, Text, load
-from stages.explain import answer_of, explain
+from stages.explain import answer_of, explain, passes_of
 from stages.kept_models import best_of, usable_artifacts
 from stages.serve_options import check_limits, tasks_to_serve
 
@@ -221,12 +222,12 @@ class StoreShelf:
         self._forget()
         return served
 
-    def explainer(self, name: str) -> Callable[[Text], dict[str, Any]]:
+    def explainer(self, name: str) -> Explainer:
         """What explains an answer of the model, with the adapters that answer beside it in memory."""
         model = self.load(name).model
         singles = [self._load(artifact).model for artifact in model.beside()]
         self._forget()
-        return partial(_explained, model, singles)
+        return Explainer(partial(_explained, model, singles), passes_of(model, singles))
 
     def refresh(self) -> None:
         """Serve what the store holds now.

@@ -26,8 +26,13 @@ class _Job:
 
     work: Work
     rows: Sequence[Any]
+    passes: int
     future: Future[list[Any]] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
+
+    @property
+    def cost(self) -> int:
+        return len(self.rows) * self.passes
 
 
 class Batcher:
@@ -40,7 +45,7 @@ class Batcher:
     Args:
         max_rows: rows of requests that are computed together; a request with more is computed alone.
         max_wait: seconds.
-        max_queue: rows that may wait.
+        max_queue: rows that may wait; one that takes several forward passes counts as that many.
         observe: called after each batch with its number of rows and the seconds that it took.
     """
 
@@ -57,7 +62,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Rows that no batch has taken yet."""
+        """Rows that no batch has taken yet, each as often as it takes forward passes."""
         return self._waiting
 
     @property
@@ -65,21 +70,24 @@ class Batcher:
         """Whether what is submitted will be answered."""
         return self._thread.is_alive() and not self._closed
 
-    def submit(self, work: Work, rows: Sequence[Any]) -> Future[list[Any]]:
+    def submit(self, work: Work, rows: Sequence[Any], passes: int = 1) -> Future[list[Any]]:
         """The results of ``work`` for ``rows``, in their order. Equal ``work`` may be called with more rows at once.
+
+        Args:
+            passes: forward passes that each row takes.
 
         Raises:
             QueueFull: the rows do not fit beside those that are waiting.
             Closed: :meth:`close` was called.
         """
-        job = _Job(work, rows)
+        job = _Job(work, rows, passes)
         with self._changed:
             if self._closed:
                 raise Closed
-            if self._waiting + len(rows) > self._max_queue:
+            if self._waiting + job.cost > self._max_queue:
                 raise QueueFull
             self._jobs.append(job)
-            self._waiting += len(rows)
+            self._waiting += job.cost
             self._changed.notify()
         return job.future
 
@@ -114,7 +122,7 @@ class Batcher:
                 jobs.append(job)
             taken = set(jobs)
             self._jobs = deque(job for job in self._jobs if job not in taken)
-            self._waiting -= sum(len(job.rows) for job in jobs)
+            self._waiting -= sum(job.cost for job in jobs)
             return jobs
 
     def _alike(self, oldest: _Job) -> list[_Job]:

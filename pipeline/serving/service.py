@@ -6,6 +6,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from pipeline.serving.answers import Answer, TooLong
@@ -18,6 +19,15 @@ from pipeline.system.errors import PipelineError, shortened
 T = TypeVar("T")
 
 _RETRY_SECONDS = 1
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """What explains an answer of a model, with all that it needs in memory."""
+
+    explain: Callable[[Text], dict[str, Any]]
+    passes: int
+    """The forward passes that one text takes."""
 
 
 class Served(Protocol):
@@ -55,8 +65,8 @@ class Shelf(Protocol):
     def load(self, name: str) -> Served:
         """The same, loaded if need be; KeyError for an unknown name."""
 
-    def explainer(self, name: str) -> Callable[[Text], dict[str, Any]]:
-        """What explains an answer of the model, with all that it needs in memory; KeyError for an unknown name."""
+    def explainer(self, name: str) -> Explainer:
+        """What explains an answer of the model; KeyError for an unknown name."""
 
     def refresh(self) -> None:
         """Serve what the store holds now."""
@@ -161,10 +171,12 @@ class Service:
                 )
         return checked, single
 
-    async def compute(self, work: Callable[[Sequence[Any]], Sequence[Any]], rows: Sequence[Any]) -> list[Any]:
-        """``work`` of the rows, in the thread of the models."""
+    async def compute(
+        self, work: Callable[[Sequence[Any]], Sequence[Any]], rows: Sequence[Any], passes: int = 1
+    ) -> list[Any]:
+        """``work`` of the rows, in the thread of the models; each takes so many forward ``passes``."""
         try:
-            return await asyncio.wrap_future(self.batcher.submit(work, rows))
+            return await asyncio.wrap_future(self.batcher.submit(work, rows, passes))
         except QueueFull:
             raise Refused(
                 429,
@@ -212,8 +224,10 @@ class Service:
         (text, *others), single = self.read(model, body.inputs)
         if others or not single:
             raise unfit("inputs is a list: an explanation is of one text or pair")
-        explain = await self._named(name, self.shelf.explainer)
-        (result,) = await self.compute(lambda _: [explain(text)], [text])
+        explainer = await self._named(name, self.shelf.explainer)
+        # One that takes more than the queue holds is computed when nothing else waits.
+        passes = min(explainer.passes, self.limits.queue)
+        (result,) = await self.compute(lambda _: [explainer.explain(text)], [text], passes)
         return result
 
 

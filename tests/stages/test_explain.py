@@ -12,7 +12,7 @@ from pipeline.cli.app import main
 from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
-from stages.explain import Explanation, answer_of, explain
+from stages.explain import Explanation, answer_of, explain, passes_of
 from stages.extract import extract
 from stages.prune import prune
 from tests.nano import save_backbone
@@ -113,6 +113,19 @@ def test_an_explanation_of_a_score_and_of_an_adapter(opened: Callable[..., Model
     assert len(summary["without"]) == 3
     alone = explained(opened("meals"), FILM).summary()
     assert (alone["adapters"], alone["singles"], alone["without"], alone["inputs"]) == ([], [], [], [])
+
+
+@pytest.mark.parametrize(("target", "using"), [("films", "auto"), ("pairs", "fusion"), ("films", "adapter")])
+def test_as_many_passes_are_counted_as_are_made(
+    target: str, using: str, opened: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = opened(target, using=using)
+    singles, made = [model.sibling(artifact) for artifact in model.beside()], []
+    for name in ("predict", "explain"):
+        method = getattr(Model, name)
+        monkeypatch.setattr(Model, name, lambda *a, _method=method, **kw: made.append(a) or _method(*a, **kw))
+    explain(model, PAIR if target == "pairs" else FILM, singles)
+    assert len(made) == passes_of(model, singles)
 
 
 def test_siblings_hold_one_copy_of_the_backbone_and_say_what_they_say_alone(

@@ -18,6 +18,7 @@ import httpx
 from pipeline.serving.answers import Answer, TooLong
 from pipeline.serving.app import make_app, read_page
 from pipeline.serving.limits import Limits
+from pipeline.serving.service import Explainer
 from pipeline.system.errors import PipelineError
 from tests.serving import served
 
@@ -83,8 +84,8 @@ class FakeShelf:
             raise PipelineError("damaged: train it again")
         return self.served[name]
 
-    def explainer(self, name: str) -> Callable[[Any], dict[str, Any]]:
-        return lambda text: {"text": text, "task": name}
+    def explainer(self, name: str) -> Explainer:
+        return Explainer(lambda text: {"text": text, "task": name}, passes=5)
 
     def refresh(self) -> None:
         self.refreshed += 1
@@ -242,6 +243,25 @@ def test_a_full_queue_is_429_with_the_time_to_wait_and_loses_none(client: Client
     refused = next(each for each in found if each.status_code == 429)
     assert (refused.headers["retry-after"], refused.json()["error_type"]) == ("1", "overloaded")
     assert opened.post("/predict", json={"inputs": "a"}).json() == SHORT
+
+
+def test_an_explanation_takes_the_room_of_its_passes_and_no_more_than_there_is(
+    client: Client, shelf: FakeShelf
+) -> None:
+    opened = client(queue=4, batch=1, wait=0.0)
+    films = shelf.served["films"]
+    films.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(opened.post, "/predict", json={"inputs": "a"})
+        while not films.asked:
+            time.sleep(0.005)
+        explained = pool.submit(opened.post, "/models/films/explain", json={"inputs": "a"})
+        while "pipeline_queue_rows 4" not in opened.get("/metrics").text:
+            time.sleep(0.005)
+        assert opened.post("/predict", json={"inputs": "a"}).status_code == 429
+        films.open.set()
+    assert first.result().json() == SHORT
+    assert explained.result().json() == {"text": "a", "task": "films"}
 
 
 def test_all_tasks_are_answered_though_together_they_have_more_rows_than_the_queue_holds(

@@ -114,6 +114,20 @@ def test_a_full_queue_refuses_and_later_takes_again() -> None:
         assert queue.submit(model.double, [5]).result(10) == [10]
 
 
+def test_a_row_of_several_passes_takes_the_room_of_as_many() -> None:
+    model = Model()
+    with batcher(max_queue=5) as queue:
+        held(queue, model)
+        waiting = queue.submit(model.double, [1], passes=4)
+        assert queue.waiting == 4
+        with pytest.raises(QueueFull):
+            queue.submit(model.double, [2], passes=2)
+        last = queue.submit(model.double, [3])
+        model.open.set()
+        assert (waiting.result(10), last.result(10)) == ([2], [6])
+        assert queue.waiting == 0
+
+
 def test_closing_answers_what_waits_and_takes_nothing_more() -> None:
     model = Model()
     queue = Batcher(max_rows=1, max_wait=60.0, max_queue=100)
