@@ -43,7 +43,7 @@ class Scores:
             dev_rows=score.rows,
             test=score.test,
             test_rows=score.test_rows,
-            train_rows=score.train_rows,
+            train_rows=score.train_rows or None,  # of a pruned fusion they may not be known
             dev_in_train=score.dev_in_train,
             test_in_train=score.test_in_train,
             added=tuple(score.added),
