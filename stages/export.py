@@ -197,9 +197,20 @@ def _scores(target: Target) -> Scores:
     """What the run's record knows of its scores and rows; of an artifact without one, what its manifest does."""
     task, record = target.task.name, target.workspace.ledger.find(target.run)
     if record is not None:
-        return Scores.of_record(record, task, _learned_before(record, target.workspace.ledger))
+        scores = Scores.of_record(record, task, _learned_before(record, target.workspace.ledger))
+        return replace(scores, train_rows=_trained_rows(record, task, target.workspace.ledger))
     assert isinstance(target.trained, Artifact)
     return Scores.of_manifest(target.trained.manifest)
+
+
+def _trained_rows(record: RunRecord, task: str, ledger: Ledger) -> int | None:
+    """The training rows of a run; of a pruned fusion, which trained on none, those of the one that it is a part of."""
+    while record.manifest is not None and (origin := record.manifest.pruned_from) is not None:
+        before = ledger.find(origin)
+        if before is None:
+            return None
+        record = before
+    return record.score(task).train_rows
 
 
 def _learned_before(record: RunRecord | None, ledger: Ledger) -> tuple[str, ...]:

@@ -150,7 +150,6 @@ class _Pruning:
 
     def _record(self, artifact: Artifact, score: TaskScore, cost: Cost) -> RunRecord:
         manifest = artifact.manifest
-        score = score.model_copy(update={"recipe": manifest.recipe, "limit": manifest.limit, **self._trained_on()})
         return RunRecord(
             run=self.name,
             kind="fusion",
@@ -159,21 +158,13 @@ class _Pruning:
             sources=manifest.sources,
             backbone=self.workspace.backbone.name,
             best_epoch=0,
-            scores={self.task.name: score},
+            scores={self.task.name: score.model_copy(update={"recipe": manifest.recipe, "limit": manifest.limit})},
             cost=cost,
             artifact=str(artifact.folder),
             artifact_digest=manifest.digest,
             manifest=manifest,
             provenance=provenance(),
         )
-
-    def _trained_on(self) -> dict[str, Any]:
-        """What the record of the fusion knows of its training rows; nothing where there is no record."""
-        record = self.workspace.ledger.find(self.fusion.manifest.run)
-        if record is None:
-            return {}
-        score = record.score(self.task.name)
-        return {key: getattr(score, key) for key in ("train_rows", "dev_in_train", "added")}
 
 
 _SHARE = "share of "

@@ -43,7 +43,7 @@ class Scores:
             dev_rows=score.rows,
             test=score.test,
             test_rows=score.test_rows,
-            train_rows=score.train_rows or None,  # of a pruned fusion they may not be known
+            train_rows=score.train_rows,
             dev_in_train=score.dev_in_train,
             test_in_train=score.test_in_train,
             added=tuple(score.added),
@@ -200,7 +200,8 @@ def _data(trained: Trained, scores: Scores) -> list[str]:
     published = (
         f", published as [{task.hub.dataset}](https://huggingface.co/datasets/{task.hub.dataset})" if task.hub else ""
     )
-    lines = [f"`{task.name}`{published}: {_count(scores.train_rows)} training rows."]
+    size = "size not recorded" if scores.train_rows is None else f"{scores.train_rows:,} training rows"
+    lines = [f"`{task.name}`{published}: {size}."]
     if scores.added:
         lines.append(f"Rows of other tasks were added: {', '.join(scores.added)}.")
     if scores.before:

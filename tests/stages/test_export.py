@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from pipeline.settings.sections import ScoredRows
 from pipeline.system.errors import PipelineError
 from stages.export import Format, export, format_of
 from stages.extract import extract
+from stages.prune import prune
 from tests.runs import single_run
 from tests.stages.conftest import Shop
 
@@ -112,6 +114,19 @@ def test_the_card_has_the_metadata_of_the_hub_and_says_which_rows_scored(
     export("films", tmp_path / "two", apart, format_of("adapterhub"), using="adapter")
     text = (tmp_path / "two" / "README.md").read_text()
     assert f"| dev | not recorded | {record.dev:.4f}" in text and "Not stated by whoever exported" in text
+
+
+def test_the_card_of_a_pruned_fusion_has_the_rows_that_the_whole_one_was_trained_on(shop: Shop, tmp_path: Path) -> None:
+    place = shop.copied(tmp_path)
+    whole = shop.fusions["pairs"]
+    shutil.copytree(shop.workspace.ledger.folder(whole.run), place.ledger.folder(whole.run))
+    once = prune("pairs", place, keep=2, using=whole.run).record
+    twice = prune("pairs", place, keep=1, using=once.run).record
+    export("pairs", tmp_path / "card", place, format_of("adapterhub"), using=twice.run)
+    assert f"`pairs`: {whole.score('pairs').train_rows} training rows." in (tmp_path / "card" / "README.md").read_text()
+    shutil.rmtree(place.ledger.folder(whole.run))
+    export("pairs", tmp_path / "bare", place, format_of("adapterhub"), using=twice.run)
+    assert "`pairs`: size not recorded." in (tmp_path / "bare" / "README.md").read_text()
 
 
 def test_a_run_that_was_scored_on_other_rows_says_so(
