@@ -163,7 +163,10 @@ def _check_runs_no_code(name: str, configuration: dict[str, Any]) -> None:
 
 
 def _check_config(name: str, config: PretrainedConfig) -> None:
-    """Refuse an encoder, before it is built, one of whose sizes is none or does not fit another."""
+    """Refuse a decoder, and an encoder one of whose sizes is none or does not fit another, before it is built."""
+    if getattr(config, "is_decoder", False):
+        problem = "its config.json says is_decoder = true, so that a token sees only those before it"
+        raise refused(name, f"{problem}: use an encoder")
     for key in _SIZES:
         size = getattr(config, key, None)
         if type(size) is not int or size < 1:

@@ -79,6 +79,11 @@ def _has_vector_gates(facts: Facts) -> bool:
     return facts.recipe.fuses_as == "gated" and facts.recipe.gated.gate == "vector"
 
 
+def _has_undecayed(recipe: Recipe) -> bool:
+    """Whether a fusion has weights that decay leaves alone."""
+    return recipe.fuses_as in ("gated", "standard")
+
+
 def _probes_gates_of_many_rows(facts: Facts) -> bool:
     recipe = facts.recipe
     probed = bool(facts.request.adapters) and recipe.fuses_as == "gated" and recipe.gated.start == "probe"
@@ -105,6 +110,8 @@ CORRECTIONS = (
     Correction("heads", "kept", lambda facts: facts.request.kind == "multitask" and facts.request.start is not None),
     # Gates that are vectors decayed towards zero.
     Correction("gates", "without decay", _has_vector_gates),
+    # L2-SP pulled gates and value matrices of a fusion to zero.
+    Correction("l2_sp", "spares", lambda facts: bool(facts.recipe.l2_sp) and _has_undecayed(facts.recipe)),
     # Whether the first source of a fusion helps was tested on 512 rows at most.
     Correction("probed", "2000 rows", _probes_gates_of_many_rows),
     # AdapterHub's prefixes, whose numbers of all layers are in one tensor, kept what is below them from being frozen.

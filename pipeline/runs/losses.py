@@ -9,7 +9,7 @@ from pipeline.data.batches import Piece, inputs_of
 from pipeline.data.task_data import TaskData
 from pipeline.data.tasks import Task
 from pipeline.models.backbone import Backbone
-from pipeline.models.transfer_model import MultitaskModel
+from pipeline.runs.build import Built
 from pipeline.runs.request import Part, Parts, first_of
 from pipeline.training.fit import Loss
 from pipeline.training.objectives import Objective, balanced_weights, objective_of
@@ -20,7 +20,7 @@ from pipeline.training.terms.term import Regularised, divergence_of
 def loss_of(
     parts: Parts,
     data: Mapping[str, TaskData],
-    model: MultitaskModel,
+    built: Built,
     backbone: Backbone,
     device: torch.device,
 ) -> tuple[Loss, Terms]:
@@ -37,11 +37,12 @@ def loss_of(
     terms = terms_of(
         Regularised(
             first_of(parts).recipe,
-            model,
+            built.model,
             forward,
             lambda name: divergence_of(parts[name].task, parts[name].recipe),
-            lambda name: model.of(name).backbone,
+            lambda name: built.model.of(name).backbone,
             backbone.tensor_names,
+            built.without_decay,
         )
     )
     regularised = loss_with(forward, objective, terms.of_outputs)

@@ -191,7 +191,7 @@ class TrainingRun:
         combine: Surgery | None,
         accelerator: Accelerator,
     ) -> Progress:
-        loss, terms = loss_of(self.parts, self.data, built.model, self.backbone, accelerator.device)
+        loss, terms = loss_of(self.parts, self.data, built, self.backbone, accelerator.device)
         return fit(
             built.model,
             recipe=self.recipe,

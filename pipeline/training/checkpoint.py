@@ -24,7 +24,8 @@ from pipeline.training.sharding import shared_as, whole
 
 _FORMAT = 2
 
-# The state is kept so often that a kill costs at most this share of a run, and that writing costs at most that of it.
+# The state is kept so often that a kill costs at most this share of a run, and that writing costs at most that of it,
+# unless a checkpoint takes longer than that share of ``checkpoint_seconds``.
 _MOST_LOST = 0.1
 _MOST_WRITING = 0.02
 _SOONEST = 0.5  # seconds

@@ -2,7 +2,8 @@
 
 The term is ``alpha / 2 ||w_S - w_S^0||^2 + beta / 2 ||w_new||^2``: w_S are the pretrained weights that train, w_S^0
 their values at the start of training, and w_new what is new, such as heads and adapters. It takes the place of weight
-decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part.
+decay, which pulls both to zero: use it with ``weight_decay = 0``. Biases and LayerNorms take part. New weights that
+decay leaves alone, such as a fusion's gates and its value matrices, which start as the identity, are left alone here.
 """
 
 import torch
@@ -23,6 +24,7 @@ class L2SP:
 
     def __init__(self, run: Regularised, beta: float = BETA) -> None:
         self._model, self._alpha, self._beta = run.model, run.recipe.l2_sp, beta
+        self._spared = frozenset(run.without_decay)
         own = {name: weight for name, weight in trainable(run.model).items() if is_pretrained(name, run.pretrained)}
         self._start = {name: weight.detach().clone() for name, weight in own.items()}
 
@@ -31,6 +33,6 @@ class L2SP:
         device = next(iter(weights.values())).device
         self._start = {name: start.to(device) for name, start in self._start.items()}
         moved = [(weights[name] - start).square().sum() for name, start in self._start.items()]
-        new = [weight.square().sum() for name, weight in weights.items() if name not in self._start]
+        new = [w.square().sum() for name, w in weights.items() if name not in self._start and name not in self._spared]
         zero = torch.zeros((), device=device)
         return self._alpha / 2 * sum(moved, zero) + self._beta / 2 * sum(new, zero)

@@ -57,12 +57,9 @@ class Smoothness:
         (gradient,) = torch.autograd.grad(ascent, noise[0])
         start = noise[0].detach()
         delta = perturbation(start, gradient, self._settings.direction, self._settings.radius)
-        # The mean cosine over the tokens that are not padding. It stays on the device: a GPU's host would wait for it.
-        cosine = F.cosine_similarity(start, delta, dim=-1)  # (B, T), or (1, N) without padding
-        mask = piece.batch.get("attention_mask")
-        padded = mask if mask is not None and mask.shape == cosine.shape else torch.ones_like(cosine)
-        mean = (cosine * padded).sum() / padded.sum()
-        self._cosines = self._cosines.to(cosine.device) + torch.stack([mean, torch.ones_like(mean)])
+        mean = mean_cosine(start, delta, piece.batch.get("attention_mask"))
+        # It stays on the device: a GPU's host would wait for it.
+        self._cosines = self._cosines.to(mean.device) + torch.stack([mean, torch.ones_like(mean)])
         with perturbed(embeddings, lambda _: delta):
             return self._settings.weight * divergence(run.forward(model, piece), outputs)
 
@@ -92,6 +89,22 @@ def perturbation(start: Tensor, gradient: Tensor, direction: SmartDirection, rad
     # No guard of 1e-6 here: gradients at so small a noise are themselves about that small.
     largest = gradient.abs().amax(dim=-1, keepdim=True)
     return radius * gradient / largest.clamp(min=torch.finfo(gradient.dtype).tiny)
+
+
+def mean_cosine(one: Tensor, other: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean cosine of two perturbations (B, T, d) over the tokens of a batch.
+
+    Args:
+        mask: (B, T), 1 for a token and 0 for padding. A batch that is computed without padding has (1, N, d) instead:
+            its tokens come first, and what follows only fills N up.
+    """
+    cosines = F.cosine_similarity(one, other, dim=-1)
+    if mask is None:
+        return cosines.mean()
+    if mask.shape != cosines.shape:
+        mask = torch.arange(cosines.shape[1], device=mask.device) < mask.sum()
+    weights = mask.expand_as(cosines)
+    return (cosines * weights).sum() / weights.sum()
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class Regularised:
     divergence: Callable[[str], Divergence]  # between outputs for a task, by its name as pieces have it
     backbone: Callable[[str], nn.Module]  # what encodes the inputs of a task
     pretrained: Collection[str] | None = None  # names of the encoder's own parameters within it; None: all
+    without_decay: Collection[str] = ()  # names of parameters whose neutral value is not zero
 
 
 def divergence_of(task: Task, recipe: Recipe) -> Divergence:

@@ -197,6 +197,7 @@ def drop_tokenizer(folder: Path) -> None:
         (change_config(num_hidden_layers=3), "16 weights are missing"),
         (change_config(num_hidden_layers=10**7), "says 10000000 layers, more than 1000"),
         (change_config(num_attention_heads=3), "3 attention heads do not divide its hidden_size (32)"),
+        (change_config(is_decoder=True), "is_decoder = true, so that a token sees only those before it"),
         (change_config(num_attention_heads=-2), "num_attention_heads = -2, which"),
         (change_config(intermediate_size=48), "do not fit its config.json"),
         (change_config(intermediate_size="64"), "no readable encoder"),

@@ -1,6 +1,7 @@
 """L2-SP: pretrained weights are pulled to their start and new ones to zero, and weight 0 is plain training."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,15 @@ def test_a_stopped_run_ends_bit_for_bit_as_one_never_stopped(stop_at: int, tmp_p
         train(stopped, [penalty_of(1.0, stopped)], stop, checkpoint_file=file, checkpoint_seconds=0.0)
     train(resumed, [penalty_of(1.0, resumed)], checkpoint_file=file)
     assert all(torch.equal(*pair) for pair in zip(weights(whole), weights(resumed), strict=True))
+
+
+def test_new_weights_that_decay_leaves_alone_are_not_pulled() -> None:
+    model = Model()
+    spared = {"backbone.2.weight"}
+    penalty = L2SP(replace(regularised(Recipe(l2_sp=0.3), model), without_decay=spared))
+    penalty().backward()
+    assert {name for name, each in model.named_parameters() if each.grad is not None and each.grad.any()} == {
+        "backbone.2.bias",
+        "head.weight",
+        "head.bias",
+    }

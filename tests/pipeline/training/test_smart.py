@@ -17,7 +17,7 @@ from pipeline.models.heads import build_head
 from pipeline.models.lean import make_lean
 from pipeline.models.transfer_model import TransferModel
 from pipeline.settings.recipe import Recipe
-from pipeline.training.terms.smart import GUARD, Smoothness, perturbation, perturbed
+from pipeline.training.terms.smart import GUARD, Smoothness, mean_cosine, perturbation, perturbed
 from pipeline.training.terms.term import Regularised, class_divergence, squared_error
 from tests.pipeline.methods.adapted import add_adapter
 
@@ -302,3 +302,13 @@ def test_a_model_whose_embeddings_do_not_run_is_an_error(encoder) -> None:  # ty
     known = {**BATCH, "known": torch.randn(4, 32)}
     with pytest.raises(RuntimeError, match="did not run its embeddings"):
         smart(model)(model, Piece(known), forward(model, Piece(known)))
+
+
+def test_the_mean_cosine_leaves_out_padding_and_what_fills_a_packed_batch() -> None:
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    one, other = torch.randn(2, 4, 3), torch.randn(2, 4, 3)
+    expected = F.cosine_similarity(one, other, dim=-1)[mask.bool()].mean()
+    torch.testing.assert_close(mean_cosine(one, other, mask), expected)
+    packed = [torch.cat([each[mask.bool()], torch.ones(27, 3)])[None] for each in (one, other)]
+    torch.testing.assert_close(mean_cosine(packed[0], packed[1], mask), expected)
+    torch.testing.assert_close(mean_cosine(one, one, None), torch.tensor(1.0))
