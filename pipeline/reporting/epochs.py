@@ -15,16 +15,20 @@ MOST_COLUMNS = 20
 @once
 def epoch_scores(runs: StudyRuns) -> pd.DataFrame:
     """Every score of the main table's runs: ``method``, a :class:`Line`, ``target``, ``seed``, ``epoch``, ``loss``,
-    ``dev``, ``train``; the last is NaN where training rows were not scored."""
+    ``dev``, ``train``; the last is NaN where training rows were not scored.
+
+    Of a model that learned tasks in turn only those of the last one: its curve is of that one alone.
+    """
     parts = []
     for line, target, group in runs.cells():
         for scored in group:
-            curve = runs.curve(scored.record.run)
-            # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
+            curve, dev = runs.curve(scored.record.run), runs.dev_curve(scored)
+            if dev is None:
+                continue
             scores = {
                 "epoch": curve["epoch"].astype(int),
                 "loss": curve.get("loss", np.nan),
-                "dev": curve.get(f"dev_{target}", curve["dev"]),
+                "dev": dev,
                 "train": curve.get(f"train_{target}", np.nan),
             }
             parts.append(pd.DataFrame({"method": line, "target": target, "seed": scored.entry.seed, **scores}))

@@ -33,7 +33,8 @@ def _data(runs: StudyRuns, main: list[Scored]) -> Iterator[str]:
     leaks: dict[str, int] = {}
     for scored in main:
         target, score = scored.entry.target, scored.score
-        train[target].add(score.train_rows)
+        if size := runs.train_rows(scored):
+            train[target].add(size)
         rows[target].add(score.scored_rows)
         if leaked := score.dev_in_train if score.test is None else score.test_in_train:
             leaks[target] = max(leaks.get(target, 0), leaked)
@@ -152,7 +153,8 @@ def _edges(runs: StudyRuns) -> Iterator[str]:
     for name in runs.rows:
         row = study.row(name)
         # A joint model stands in the cell of each of its targets.
-        chosen = {scored.record.run: scored.recipe.flat() for scored in runs.all(name) if scored.entry.seed in tuned_on}
+        tuned = [scored for scored in runs.all(name) if scored.entry.seed in tuned_on]
+        chosen = {scored.record.run: runs.recipe_of(scored).flat() for scored in tuned}
         for key, values in (row.tune or {}).items():
             numbers = {value for value in values if isinstance(value, int | float) and not isinstance(value, bool)}
             if len(numbers) < 2 or len(numbers) < len({*map(str, values)}):

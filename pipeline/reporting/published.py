@@ -154,17 +154,14 @@ Groups = Mapping[str, Sequence[Scored]]
 """The runs of a line by task."""
 
 
-def _curve(runs: StudyRuns, scored: Scored, task: str) -> list[float]:
-    """The scores on the validation rows, epoch by epoch."""
-    curve = runs.curve(scored.record.run)
-    if f"dev_{task}" in curve:
-        return curve[f"dev_{task}"].tolist()
-    # Of sequential tuning the last task alone has a curve; a task before it has its score at the end.
-    return curve["dev"].tolist() if scored.record.trained_on == (task,) else [scored.score.dev]
+def _curve(runs: StudyRuns, scored: Scored) -> list[float]:
+    """The scores on the validation rows, epoch by epoch; of a task before the last one of sequential tuning the end."""
+    scores = runs.dev_curve(scored)
+    return [scored.score.dev] if scores is None else scores.tolist()
 
 
 def _best(runs: StudyRuns, groups: Groups, task: str) -> list[float]:
-    return [max(_curve(runs, scored, task)) for scored in groups[task]]
+    return [max(_curve(runs, scored)) for scored in groups[task]]
 
 
 def _means(groups: Groups) -> dict[str, float]:

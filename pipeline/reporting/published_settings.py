@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from pipeline.data.tasks.extra import Extra, parse_extra
-from pipeline.records.run_record import RunRecord
 from pipeline.reporting.published import FILE, SETTINGS, lines_of, published_values, tasks_of
 from pipeline.reporting.report import Cell, Table
 from pipeline.reporting.runs import StudyRuns, runs_of
@@ -135,7 +134,7 @@ def _trained(runs: StudyRuns) -> Iterator[Trained]:
             for task in [trained] if trained else [task for task in tasks_of(runs, source) if task in of_table[table]]:
                 if group := runs.cell(line, task):
                     theirs, method = settings_of(source.report, table, name, task), runs.study.row(line.row).method
-                    recipe = _recipe(runs, group[0].record, task)
+                    recipe = runs.recipe_of(group[0])
                     yield Trained(table, name, task, theirs, recipe, method, runs_of(group))
 
 
@@ -175,14 +174,6 @@ def published_unstated_table(runs: StudyRuns) -> Table | None:
     return Table.named("published-unstated", ("setting", "tasks", "ours"), rows) if rows else None
 
 
-def _recipe(runs: StudyRuns, record: RunRecord, task: str) -> Recipe:
-    """How a task was trained: of sequential tuning by the run before, or one before that."""
-    step: RunRecord | None = record
-    while step is not None and task not in step.trained_on:
-        step = runs.ledger.find(step.sources[0].run) if step.sources else None
-    return record.recipe if step is None else step.recipe_of(task)
-
-
 def published_data_table(runs: StudyRuns) -> Table | None:
     """The published data and backbone beside ours; None where the study names no published table."""
     source = runs.study.published
@@ -194,11 +185,11 @@ def published_data_table(runs: StudyRuns) -> Table | None:
         ("seeds", setting["seeds"], str(len(runs.study.seeds))),
     ]
     for task in tasks_of(runs, source):
-        scores = [scored.score for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
+        own = [scored for scored in runs.scored if scored.entry.target == task and scored.entry.rows is None]
         theirs = setting["rows"].get(task, (None, None))
         for part, known, ours in (
-            ("training", theirs[0], {score.train_rows for score in scores}),
-            ("scored", theirs[1], {score.scored_rows for score in scores}),
+            ("training", theirs[0], {size for scored in own if (size := runs.train_rows(scored))}),
+            ("scored", theirs[1], {scored.score.scored_rows for scored in own}),
         ):
             shown = " / ".join(map(count, sorted(ours))) or MISSING
             rows.append((f"{task}, {part} rows", count(known), shown))

@@ -68,11 +68,6 @@ class Scored:
         return self.score.value
 
     @property
-    def recipe(self) -> Recipe:
-        """For the target: a model of several tasks has one for each."""
-        return self.score.recipe or self.record.recipe
-
-    @property
     def seconds(self) -> float:
         """Of the run and of the others that were tried with its seed."""
         tried = {each.run: each.cost.seconds for each in self.trials if each.seed == self.record.seed}
@@ -165,6 +160,34 @@ class StudyRuns:
     def entries(self, line: Line | str, target: str, rows: int | None = None) -> list[Entry]:
         """What was planned for :meth:`cell`."""
         return self._entries.get((line, target, rows), [])
+
+    def recipe_of(self, scored: Scored) -> Recipe:
+        """How the target was trained: a model of several tasks has a recipe for each."""
+        trainer = self._trainer(scored)
+        return scored.record.recipe if trainer is None else trainer.recipe_of(scored.entry.target)
+
+    def train_rows(self, scored: Scored) -> int:
+        """The target's training rows; 0 where no run trained on it, or it is not known which."""
+        trainer = self._trainer(scored)
+        return 0 if trainer is None else trainer.score(scored.entry.target).train_rows
+
+    def _trainer(self, scored: Scored) -> RunRecord | None:
+        """The run that trained on the target: of sequential tuning the one before the last, or one before that."""
+        step: RunRecord | None = scored.record
+        while step is not None and scored.entry.target not in step.trained_on:
+            step = self.ledger.find(step.sources[0].run) if step.sources else None
+        return step
+
+    def dev_curve(self, scored: Scored) -> pd.Series | None:
+        """The scores on the validation rows of the target, epoch by epoch, while the run trained.
+
+        None for a task before the last one of sequential tuning: the curve is of the last one alone.
+        """
+        curve, task = self.curve(scored.record.run), scored.entry.target
+        # A model of several tasks is selected by its mean score, in column dev; each task has a column of its own.
+        if f"dev_{task}" in curve:
+            return curve[f"dev_{task}"]
+        return curve["dev"] if scored.record.trained_on == (task,) else None
 
     def difference(self, ours: Sequence[Scored], theirs: Sequence[Scored], target: str) -> Difference | None:
         """The paired difference of two groups of runs on a target over the seeds both have; None without any.

@@ -20,8 +20,8 @@ _LEFT_OUT = {"trainable", "epochs", "min_steps"}
 
 def settings_table(runs: StudyRuns) -> Table | None:
     """The settings in which the runs of the main table differ, a column each; None where all are alike."""
-    trained = [row for row in runs.rows if not TRAITS[runs.study.row(row).method].is_ensemble]
-    groups = {row: [(scored, _recipe(scored)) for scored in runs.all(row)] for row in trained if runs.all(row)}
+    trained = [row for row in runs.rows if not TRAITS[runs.study.row(row).method].is_ensemble and runs.all(row)]
+    groups = {row: [(scored, _in_effect(runs.recipe_of(scored))) for scored in runs.all(row)] for row in trained}
     recipes = [recipe for group in groups.values() for _, recipe in group]
     usual = Recipe().flat().items()
     keys = [key for key, value in usual if key not in _LEFT_OUT and _differs(recipes, key, value)]
@@ -40,9 +40,8 @@ def settings_table(runs: StudyRuns) -> Table | None:
     return Table.of("settings", rows)
 
 
-def _recipe(scored: Scored) -> dict[str, Any]:
+def _in_effect(recipe: Recipe) -> dict[str, Any]:
     """What has an effect, flat."""
-    recipe = scored.recipe
     effective = keys_in_effect(recipe)
     return {key: value for key, value in recipe.flat().items() if key in effective}
 

@@ -74,7 +74,7 @@ def results_table(runs: StudyRuns) -> pd.DataFrame:
             "seconds": [scored.seconds for scored in group],
             "run": [scored.record.run for scored in group],
             # Whole numbers stay whole beside empty fields.
-            "train_rows": pd.array([scored.score.train_rows or None for scored in group], "Int64"),
+            "train_rows": pd.array([runs.train_rows(scored) or None for scored in group], "Int64"),
             "stored_parameters": pd.array([stored([scored.record], runs.ledger) for scored in group], "Int64"),
             "total_seconds": [scored.entry.total_seconds for scored in group],
             "trials": [len(scored.trials) or 1 for scored in group],

@@ -13,13 +13,16 @@ _SITES = {"attention": "after attention", "ffn": "after feed-forward"}
 
 
 def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
-    """One figure, a panel a site, a line a fusion and target: mean over layers, dev tokens and seeds."""
+    """One figure, a panel a site, a line a fusion and target: mean over layers, dev tokens and seeds.
+
+    An adapter that the fusion of a seed did not take has no share there.
+    """
     tables = []
     for line, target, group in runs.cells():
         parts = [part for scored in group if (part := runs.ledger.attention(scored.record.run)) is not None]
         if parts:
-            means = pd.concat(parts).groupby(["site", "layer", "adapter"], as_index=False)["weight"].mean()
-            tables.append(means.assign(method=line, target=target))
+            means = _mean_shares(parts)
+            tables.append(means.assign(method=pd.Series([line] * len(means)), target=target))
     if not tables:
         return
     table = pd.concat(tables, ignore_index=True)[["method", "target", "site", "layer", "adapter", "weight"]]
@@ -40,6 +43,13 @@ def fusion_attention(runs: StudyRuns) -> Iterator[Drawing]:
         axis.set(title=_SITES[site], xlabel="adapter")
     canvas.colorbar(image, ax=axes, label="attention", shrink=0.8)
     yield Drawing(Figure.of("fusion-attention"), canvas, table)
+
+
+def _mean_shares(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The mean over seeds of ``weight`` by ``site``, ``layer`` and ``adapter``, of a table a seed."""
+    shares = pd.concat([part.pivot(index=["site", "layer"], columns="adapter", values="weight") for part in parts])
+    means = shares.fillna(0.0).groupby(level=["site", "layer"], sort=False).mean()
+    return means.melt(var_name="adapter", value_name="weight", ignore_index=False).reset_index()
 
 
 def attention_maps(runs: StudyRuns) -> Iterator[Drawing]:

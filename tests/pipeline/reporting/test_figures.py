@@ -104,6 +104,17 @@ def test_attention_of_all_fusions_is_one_figure_and_the_mean_over_seeds(report: 
     assert table.groupby(["target", "site", "layer"])["weight"].sum().to_numpy() == pytest.approx(1)
 
 
+def test_an_adapter_that_one_seed_took_counts_as_nothing_in_the_others(tmp_path: Path) -> None:
+    study = make(tmp_path, methods=["full", "fusion"], seeds=[1, 2])
+    for seed, shares in ((1, {"imdb": 0.8, "sst": 0.2}), (2, {"sst": 1.0})):
+        rows = [{"site": "ffn", "layer": 0, "adapter": name, "weight": share} for name, share in shares.items()]
+        study.add("full", "sst", seed)
+        study.add("fusion", "sst", seed, attention=pd.DataFrame(rows))
+    report = build_report(study.result, study.ledger, tmp_path)
+    table = numbers(report, tmp_path, "fusion-attention")
+    assert dict(zip(table["adapter"], table["weight"], strict=True)) == pytest.approx({"imdb": 0.4, "sst": 0.6})
+
+
 def test_pictures_are_small_and_their_ink_follows_the_page(report: Report, folder: Path) -> None:
     for figure in report.figures:
         svg = (folder / "figures" / f"{figure.name}.svg").read_text(encoding="utf-8")

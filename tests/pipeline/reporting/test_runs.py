@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.records.store import SourceRun
 from pipeline.records.studies import Entry, Line
 from pipeline.reporting.build import TABLES
+from pipeline.reporting.epochs import epoch_scores
 from pipeline.reporting.report import Table
 from pipeline.reporting.runs import StudyRuns, once, shared_by
 from pipeline.settings.recipe import Recipe
@@ -119,3 +121,23 @@ def test_what_members_of_an_ensemble_are_built_on_is_shared_too() -> None:
     records = {scored.record.run: scored.record for scored in built}
     assert shared_by(cells, lambda run: None) == "nothing"
     assert shared_by(cells, records.get) == "sources"
+
+
+def test_a_task_before_the_last_one_is_described_by_the_run_that_trained_on_it(tmp_path: Path) -> None:
+    rows = {"cycle": {"method": "sequential", "order": ["sst", "sts"], "title": "in turn"}}
+    study = make(tmp_path, methods=["full", "cycle"], targets=["sst", "sts"], rows=rows)
+    rate = Recipe(trainable="full", epochs=4, learning_rate=3e-5)
+    first = study.add("full", "sst", 1, rows=700, recipe=rate)
+    study.add("full", "sts", 1)
+    read = (SourceRun(task="sst", run=first.run, digest="a" * 64),)
+    last = study.record("cycle", "sts", 1, others={"sst": (predictions_of("sst", 0.5, 7), 0.6)}, sources=read)
+    for target in ("sst", "sts"):
+        study.serve(last, "cycle", target)
+    runs = StudyRuns(study.result, study.ledger)
+    (on_sst,), (on_sts,) = runs.cell("cycle", "sst"), runs.cell("cycle", "sts")
+    assert (runs.train_rows(on_sst), runs.train_rows(on_sts)) == (700, 1000)
+    assert runs.recipe_of(on_sst).learning_rate == 3e-5 != runs.recipe_of(on_sts).learning_rate
+    assert runs.dev_curve(on_sst) is None
+    assert runs.dev_curve(on_sts) is not None
+    scores = epoch_scores(runs)
+    assert set(scores.loc[scores["method"] == Line("cycle"), "target"]) == {"sts"}
