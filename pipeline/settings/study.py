@@ -277,8 +277,19 @@ class Study(BaseModel):
         return any(self.recipe_for(name, target, curve, trial).fuses_own for trial in self.row(name).trials)
 
     def title(self, name: str, source: str = "") -> str:
-        """What tables print for a row; with ``source``, for a row of sequential tuning from it."""
-        return self.row(name).title + (f", from {source}" if source else "")
+        """What tables print for a row; with ``source``, for a row of sequential tuning from it.
+
+        No two rows have the same: one with a single source names it, and what is still alike is told by its name.
+        """
+        title, own = self._titled(name, source), self._titled(name)
+        alike = any(self._titled(other) in (title, own) for other in self.methods if other != name)
+        return f"{title} ({name})" if alike else title
+
+    def _titled(self, name: str, source: str = "") -> str:
+        row = self.row(name)
+        if not source and row.by_source and row.sources is not None and len(row.sources) == 1:
+            (source,) = row.sources
+        return row.title + (f", from {source}" if source else "")
 
     def published_names(self, name: str, source: str = "") -> tuple[str, ...]:
         """What the published tables call a row, or a row of sequential tuning with one of its sources."""

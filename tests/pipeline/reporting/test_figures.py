@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 from pipeline.reporting.build import build_report
+from pipeline.reporting.figures.attention import fusion_attention
 from pipeline.reporting.figures.drawing import INK, drawing_style, look_of, short_number
 from pipeline.reporting.figures.forest import forest
 from pipeline.reporting.main_table import main_comparisons
@@ -105,13 +106,14 @@ def test_attention_of_all_fusions_is_one_figure_and_the_mean_over_seeds(report: 
 
 
 def test_an_adapter_that_one_seed_took_counts_as_nothing_in_the_others(tmp_path: Path) -> None:
-    study = make(tmp_path, methods=["full", "fusion"], seeds=[1, 2])
+    study = make(tmp_path, methods=["full", "fusion"], sources=["imdb"], seeds=[1, 2])
     for seed, shares in ((1, {"imdb": 0.8, "sst": 0.2}), (2, {"sst": 1.0})):
         rows = [{"site": "ffn", "layer": 0, "adapter": name, "weight": share} for name, share in shares.items()]
         study.add("full", "sst", seed)
         study.add("fusion", "sst", seed, attention=pd.DataFrame(rows))
-    report = build_report(study.result, study.ledger, tmp_path)
-    table = numbers(report, tmp_path, "fusion-attention")
+    with drawing_style():
+        (drawing,) = fusion_attention(StudyRuns(study.result, study.ledger))
+    table = drawing.numbers
     assert dict(zip(table["adapter"], table["weight"], strict=True)) == pytest.approx({"imdb": 0.4, "sst": 0.6})
 
 

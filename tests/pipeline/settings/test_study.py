@@ -105,6 +105,29 @@ def test_bad_values_put_over_a_study_are_refused() -> None:
         parse().with_recipe(epochs=0)
 
 
+def test_no_two_rows_have_the_same_title() -> None:
+    one = {"method": "sequential", "title": "in turn", "sources": ["imdb"]}
+    study = parse(
+        methods=["full", "adapter", "one", "two", "both", "again"],
+        sources=["imdb", "quora"],
+        rows={
+            "one": one,
+            "two": {**one, "sources": ["quora"]},
+            "both": {**one, "sources": ["imdb", "quora"]},
+            "again": {"method": "adapter", "title": "adapter"},
+        },
+    )
+    assert [study.title(name) for name in study.methods] == [
+        "full fine-tuning",
+        "adapter (adapter)",
+        "in turn, from imdb",
+        "in turn, from quora",
+        "in turn",
+        "adapter (again)",
+    ]
+    assert study.title("both", "imdb") == "in turn, from imdb (both)"
+
+
 def test_a_row_has_a_title_and_what_it_is_built_on() -> None:
     rows = {
         "wide": {"method": "adapter", "title": "wide adapter"},
