@@ -216,7 +216,7 @@ class Model:
         Raises:
             PipelineError: it is damaged or was trained on another backbone.
         """
-        other = _open(artifact, artifact.manifest.task, self._target.workspace, self._device)
+        other = _open(artifact, _task_of(artifact), self._target.workspace, self._device)
         share_equal(other._model.backbone, self._model.backbone, self._target.workspace.backbone.tensor_names)
         return other
 
@@ -262,7 +262,8 @@ def load(
             or the folder of an artifact.
         store: the folder of artifacts (``adapters_store``); an artifact's folder says it itself.
         backbone: folder or Hub id of the backbone; by default the one that the model's manifest or record names.
-        data: folder that may hold ``<task>/task.toml``; by default the task is as the model's manifest describes it.
+        data: folder that may hold ``<task>/task.toml``; by default the task is as the model's manifest or record
+            describes it.
         reports: where the ledger is, for ``TASK@RUN`` of a model that is no artifact.
         using: of a task the best ``fusion`` or ``adapter`` on dev; auto is the better of the two.
         device: such as ``cpu``, ``cuda`` or ``cuda:1``; by default a GPU if there is one.
@@ -270,7 +271,8 @@ def load(
 
     Raises:
         PipelineError: there is no such model, or it is damaged, or was trained on another backbone or for other
-            classes; or the device or its precision is not to be had.
+            classes; it is a run whose record is too old to say whether its task is of pairs, and ``data`` is missing;
+            or the device or its precision is not to be had.
     """
     for argument, value, allowed in (("using", using, Using), ("precision", precision, Precision)):
         if value not in get_args(allowed):
@@ -285,14 +287,14 @@ def load(
         trained = find_run(run, name, workspace.store, workspace.ledger)
     else:
         trained = best_model(name, using, workspace, None if data is None else workspace.task(name))
-    return _open(trained, name, on_own_backbone(workspace, trained), place)
+    workspace = on_own_backbone(workspace, trained)
+    return _open(trained, _task(trained, name, workspace), workspace, place)
 
 
-def _open(trained: Artifact | RunRecord, name: str, workspace: Workspace, place: OneDevice) -> Model:
-    """What was trained for the task ``name``, on the workspace's backbone."""
-    task = _task(trained, name, workspace)
+def _open(trained: Artifact | RunRecord, task: Task, workspace: Workspace, place: OneDevice) -> Model:
+    """What was trained for ``task``, on the workspace's backbone."""
     target = as_target(task, trained, workspace)
-    with full_memory_explained(f"load {name}@{target.run}", "give device='cpu'"):
+    with full_memory_explained(f"load {task.name}@{target.run}", "give device='cpu'"):
         model = restore(trained, task, workspace).to(place.device)
     return Model(target, model, place)
 
@@ -302,8 +304,19 @@ def _task(trained: Artifact | RunRecord, name: str, workspace: Workspace) -> Tas
     if workspace.data is not None:
         return workspace.task(name)
     if isinstance(trained, RunRecord):
+        if trained.reads_pairs(name) is None:
+            raise PipelineError(
+                f"run {trained.run} does not say whether task '{name}' is of pairs, as newer ones do: give the folder"
+                f" with {name}/task.toml (data=, on the command line --data)"
+            )
         return task_of(trained, name, workspace.store)
-    return Task.parse(described(name, trained.manifest.meaning, trained.manifest.pair), f"run {trained.manifest.run}")
+    return _task_of(trained)
+
+
+def _task_of(artifact: Artifact) -> Task:
+    """The task of an artifact as its manifest describes it."""
+    manifest = artifact.manifest
+    return Task.parse(described(manifest.task, manifest.meaning, manifest.pair), f"run {manifest.run}")
 
 
 def _device(name: str | None, precision: Precision) -> OneDevice:

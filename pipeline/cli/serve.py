@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Annotated, cast
 from cyclopts import Parameter
 
 from pipeline.cli.extras import need_extra
-from pipeline.cli.options import PLACES, REPORTS, STORE, Json, ReportsFolder, StoreFolder
+from pipeline.cli.options import PLACES, REPORTS, STORE, DataFolders, Json, ReportsFolder, StoreFolder
 from pipeline.cli.printing import print_explanation
+from pipeline.data.tasks import check_folder, find_task
 from pipeline.data.texts import check_input
 from pipeline.records.store import Artifact
 from pipeline.serving.limits import Limits
 from pipeline.settings.recipe import Precision
 from pipeline.system.backbone_name import is_folder
 from pipeline.system.errors import PipelineError
+from pipeline.system.reading import present
 from pipeline.system.streams import LIBRARIES, announce, notice
 from stages.kept_models import KINDS, find_model, parse_model
 
 if TYPE_CHECKING:  # it loads torch
+    from pipeline.records.run_record import RunRecord
     from stages.api import Using
 
 Backbone = Annotated[
@@ -37,6 +40,7 @@ def explain(
     using: str = "auto",
     precision: Precision = "auto",
     backbone: Backbone = None,
+    data: DataFolders = (),
     store: StoreFolder = STORE,
     reports: ReportsFolder = REPORTS,
     json: Json = False,
@@ -55,13 +59,25 @@ def explain(
             raise PipelineError(f"--target {target} and --using {using} each name a run: give one of them")
         target, using = f"{target}@{using}", "auto"
     inputs = text if text_b is None else (text, text_b)
-    _check_explained(target, using, inputs, backbone, store, reports)
+    if backbone is not None:
+        is_folder(backbone)
+    task, run, root = parse_model(target, store)
+    own = _own_folder(task, data)
+    pair = _reads_pairs(find_model(task, run or using, root, reports), task, own)
+    if pair is not None:
+        check_input(inputs, "--text", task, pair)
     announce(LIBRARIES)
     from stages import explain as stage
     from stages.api import load
 
     model = load(
-        target, store=store, backbone=backbone, reports=reports, using=cast("Using", using), precision=precision
+        target,
+        store=store,
+        backbone=backbone,
+        data=own,
+        reports=reports,
+        using=cast("Using", using),
+        precision=precision,
     )
     model.check(inputs, "--text")
     singles = [model.sibling(artifact) for artifact in model.beside()]
@@ -70,16 +86,18 @@ def explain(
         notice("note: only a fusion mixes adapters: --using fusion explains one, if the task has one")
 
 
-def _check_explained(
-    target: str, using: str, inputs: str | tuple[str, str], backbone: str | None, store: Path, reports: Path
-) -> None:
-    """Find mistakes before the libraries load, which takes seconds."""
-    if backbone is not None:
-        is_folder(backbone)
-    task, run, root = parse_model(target, store)
-    model = find_model(task, run or using, root, reports)
-    if isinstance(model, Artifact):
-        check_input(inputs, "--text", task, model.manifest.pair)
+def _own_folder(task: str, data: tuple[Path, ...]) -> Path | None:
+    """The first of the folders that describes ``task``; a model describes it itself where none does."""
+    for folder in data:
+        check_folder(folder)
+    return next((folder for folder in data if present(folder / task / "task.toml")), None)
+
+
+def _reads_pairs(model: Artifact | RunRecord, task: str, data: Path | None) -> bool | None:
+    """Whether ``model`` reads pairs for ``task``; None where neither its record nor a folder says."""
+    if data is not None:
+        return find_task(task, data).is_pair
+    return model.manifest.pair if isinstance(model, Artifact) else model.reads_pairs(task)
 
 
 @Parameter(name="*", group="Limits")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from pipeline.data.task_data import Added
-from pipeline.data.tasks import Metric, Name
+from pipeline.data.tasks import Metric, Name, built_in_tasks
 from pipeline.records.older import upgraded
 from pipeline.records.store import Manifest, SourceRun
 from pipeline.settings.recipe import Recipe, SharedRecipe
@@ -59,6 +59,7 @@ class TaskScore(BaseModel, frozen=True):
     test_rows: Count = Field(0, description="test rows, where dev only chooses")
     start: float | None = Field(None, description="the metric on these before the first step, where that is scored")
     recipe: SharedRecipe | None = Field(None, description="how the run trained on the task; None: it did not")
+    pair: bool | None = Field(None, description="whether it is of pairs, where it did; absent from older records")
     train_rows: Count = Field(0, description="training rows, where it did")
     limit: int | None = Field(None, description="what these were limited to, without those added from other tasks")
     dev_in_train: Count = Field(0, description="dev rows that are also in train")
@@ -212,6 +213,19 @@ class RunRecord(BaseModel, frozen=True):
         recipe = self.score(task).recipe
         assert recipe is not None
         return recipe
+
+    def reads_pairs(self, task: str) -> bool | None:
+        """Whether a task of :attr:`trained_on` is of pairs; None where an older record does not say and the task is
+        no built-in one."""
+        if (pair := self.score(task).pair) is not None:
+            return pair
+        if self.manifest is not None:
+            return self.manifest.pair
+        if self.recipe_of(task).encoding == "siamese":
+            return True
+        built_in = built_in_tasks().get(task)
+        is_same = built_in is not None and built_in.meaning == self.described(task)["meaning"]
+        return built_in.is_pair if built_in is not None and is_same else None
 
     @property
     def backbone_weights(self) -> str | None:

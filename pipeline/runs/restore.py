@@ -116,7 +116,8 @@ def restore_weights(record: RunRecord, tasks: Sequence[Task], workspace: Workspa
         # A task that is not wanted may no longer be described anywhere else; the model does not depend on its columns.
         then = task_of(record, name, workspace.store)
         task = wanted.get(name, then)
-        check_meaning(then.meaning, task.is_pair, task, record.run)
+        pair = record.reads_pairs(name)
+        check_meaning(then.meaning, task.is_pair if pair is None else pair, task, record.run)
         parts[name] = Part(task, record.recipe_of(name))
     model = assemble_all(backbone.load(), parts, backbone)
     load_weights(model, record, workspace.ledger)
@@ -143,9 +144,13 @@ def restore_run(record: RunRecord, task: Task, workspace: Workspace) -> Transfer
 
 
 def task_of(record: RunRecord, name: str, store: Store) -> Task:
-    """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data."""
+    """Task ``name`` of those a run was trained on, as its record describes it: without the task's own file or data.
+
+    It is of single texts where an older record does not say (:meth:`RunRecord.reads_pairs`): that matters to whoever
+    reads rows, not to the model.
+    """
     artifact = store.find(record.run) if record.artifact_digest is not None else None
-    pair = artifact.manifest.pair if artifact is not None else record.recipe_of(name).encoding == "siamese"
+    pair = artifact.manifest.pair if artifact is not None else bool(record.reads_pairs(name))
     return Task.parse(described(name, record.described(name)["meaning"], pair), f"run {record.run}, task '{name}'")
 
 

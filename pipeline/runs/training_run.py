@@ -244,6 +244,7 @@ class TrainingRun:
         data, part = self.data[name], self.parts[name]
         trained = {
             "recipe": part.recipe,
+            "pair": part.task.is_pair,
             "train_rows": len(data.train),
             "limit": part.limit,
             "dev_in_train": data.dev_in_train,

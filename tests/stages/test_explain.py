@@ -1,6 +1,7 @@
 """What a fusion listened to, what its adapters say alone, and what changes without each of them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from pipeline import Model, PipelineError, load
 from pipeline.cli.app import main
+from pipeline.records.run_record import RunRecord
 from pipeline.records.store import MANIFEST
 from pipeline.runs.workspace import Workspace
 from pipeline.settings.recipe import Recipe
@@ -194,6 +196,54 @@ def test_a_run_of_the_ledger_is_found_where_the_settings_file_says(
             (tmp_path / "elsewhere").rename(workspace.reports)
         status, out, _ = run(*question, *places)
         assert status == 0 and out.startswith(f"full films, run {record.run}: ")
+
+
+def forgets_pairs(record: RunRecord, workspace: Workspace) -> None:
+    """Write the record as older versions did."""
+    file = workspace.ledger.folder(record.run) / "run.json"
+    values = json.loads(file.read_text())
+    for score in values["scores"].values():
+        del score["pair"]
+    file.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("kind", ["frozen", "full"])
+def test_a_kept_run_reads_as_many_texts_as_its_task_has(
+    kind: str, workspace: Workspace, quick: Callable[..., Recipe], run: Command
+) -> None:
+    recipe = quick("head" if kind == "frozen" else "full", epochs=1)
+    record = single_run(workspace, kind, "pairs", recipe, 1).get()
+    assert record.recipe.encoding == "cross"
+    places = {"store": workspace.store_root, "reports": workspace.reports, "precision": "fp32"}
+    expected = load(f"pairs@{record.run}", data=workspace.data, **places).predict([PAIR])
+    assert load(f"pairs@{record.run}", **places).predict([PAIR]) == expected
+    question = ["explain", "--target", f"pairs@{record.run}", "--text", PAIR[0]]
+    question += ["--store", workspace.store_root, "--reports", workspace.reports, "--precision", "fp32"]
+    both = [*question, "--text-b", PAIR[1]]
+    status, out, _ = run(*both)
+    assert status == 0 and f"score {expected[0].score:.4f}" in out
+    assert run(*question)[::2] == (
+        2,
+        "error: --text is 'the film is good': task 'pairs' reads a pair of texts, such as (a, b)\n",
+    )
+    forgets_pairs(record, workspace)
+    status, _, error = run(*both)
+    assert status == 2 and "does not say whether task 'pairs' is of pairs" in error and "--data" in error
+    with pytest.raises(PipelineError, match=r"give the folder with pairs/task.toml \(data="):
+        load(f"pairs@{record.run}", **places)
+    assert run(*both, "--data", workspace.data)[:2] == (0, out)
+    assert run(*question, "--data", workspace.data)[0] == 2
+
+
+def test_a_folder_that_lacks_some_of_a_fusions_tasks_is_no_hindrance(shop: Shop, run: Command, tmp_path: Path) -> None:
+    assert shop.workspace.data is not None
+    (tmp_path / "empty").mkdir()
+    shutil.copytree(shop.workspace.data / "films", tmp_path / "mine" / "films")
+    question = ["explain", "--target", "films", "--text", FILM, "--store", shop.store, "--precision", "fp32"]
+    expected = run(*question)[:2]
+    assert expected[0] == 0 and "meals" in expected[1]
+    assert run(*question, "--data", tmp_path / "empty", "--data", tmp_path / "mine")[:2] == expected
+    assert "no such folder" in run(*question, "--data", tmp_path / "none")[2]
 
 
 @pytest.mark.parametrize("command", [["explain", "--target", "films", "--text", FILM], ["serve", "--port", "0"]])

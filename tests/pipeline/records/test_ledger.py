@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from pipeline.data.tables import write_table
+from pipeline.data.tasks import built_in_tasks
 from pipeline.records.ledger import Ledger, RunBusy
 from pipeline.records.run_record import SCHEMA, Cost, Parameters, RunRecord, TaskScore, run_name
 from pipeline.records.store import SourceRun
@@ -141,6 +142,31 @@ def test_a_record_in_which_one_task_was_above_the_others_is_read(ledger: Ledger)
     assert found.backbone_weights == "dd"
     assert found.chosen_from == [{"task": "sick", "digest": "ee"}]
     assert found.described("sts") == {"meaning": meaning, "recipe": {"epochs": 3}, "data": {"dev": "cc"}}
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "expected"),
+    [
+        ("sst", {"pair": True}, True),
+        ("sts", {"pair": False}, False),
+        ("sst", {}, False),
+        ("sts", {}, True),
+        ("mine", {}, None),
+        ("mine", {"recipe": Recipe(encoding="cross")}, None),
+        ("mine", {"recipe": Recipe(encoding="siamese")}, True),
+    ],
+    ids=str,
+)
+def test_whether_a_task_is_of_pairs_is_what_its_record_says_or_implies(
+    task: str, changes: dict[str, Any], expected: bool | None
+) -> None:
+    built_in = built_in_tasks()
+    described = {"meaning": built_in[task].meaning if task in built_in else {}, "data": {"dev": "bb"}}
+    written = record(scores={task: OWN.model_copy(update=changes)}, identity=IDENTITY | {"tasks": {task: described}})
+    assert written.reads_pairs(task) is expected
+    described["meaning"] = {"kind": "classes"}  # of the user's own task under the name of a built-in one
+    other = record(scores=written.scores, identity=IDENTITY | {"tasks": {task: described}})
+    assert other.reads_pairs(task) is (expected if changes else None)
 
 
 def test_the_start_of_a_curve_has_no_loss(ledger: Ledger) -> None:
