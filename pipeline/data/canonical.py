@@ -5,8 +5,7 @@ score; absent in unlabelled rows).
 """
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -14,12 +13,21 @@ import numpy as np
 import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
+from pipeline.data.cells import (
+    as_label,
+    as_number,
+    as_text,
+    is_blank,
+    is_boolean,
+    is_nested,
+    is_no_text,
+    number_of_class,
+)
 from pipeline.data.tables import other_delimiter
 from pipeline.data.tasks import Files, Hub, Source, Task
-from pipeline.data.texts import BROKEN, is_blank, is_broken, same_form
+from pipeline.data.texts import BROKEN, is_broken, same_form
 from pipeline.system.errors import PipelineError, raise_all, shortened
 
-_CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
 _PART = 2**14  # values that are Python objects at once
 
 
@@ -45,7 +53,8 @@ def canonical_rows(
         texts = zip(*(table[column] for column in text_columns), strict=True)
         table = _those(table, [not any(map(is_blank, row)) for row in texts])
     if source.drop_labels and labelled:
-        table = _those(table, [label_key(value) not in source.drop_labels for value in table[label_column]])
+        dropped = frozenset(source.drop_labels)
+        table = _those(table, [dropped.isdisjoint(_label_keys(value)) for value in table[label_column]])
     if table.empty:
         raise PipelineError(f"{where}: no rows")
     read = [*text_columns, *([label_column] if labelled else [])]
@@ -80,16 +89,6 @@ def fingerprint(rows: pd.DataFrame) -> str:
     return digest.hexdigest()
 
 
-def is_no_text(value: Any) -> bool:
-    return not isinstance(value, str) and not is_blank(value)
-
-
-def is_neither(value: Any) -> bool:
-    """Whether a cell is neither a text nor a number."""
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return is_no_text(value) and not is_number
-
-
 def _check_there(table: pd.DataFrame, columns: Iterable[str], where: str) -> None:
     missing = [column for column in columns if column not in table.columns]
     if not missing:
@@ -112,17 +111,19 @@ def _text_column(values: pd.Series, column: str, may_be_blank: bool, problems: l
     before = len(problems)
     if not may_be_blank:
         _report(problems, f"column '{column}': empty or null text", values, _which(values, is_blank))
-    # A sheet holds a text of digits alone as a number; a column of numbers alone is no column of texts.
-    has_texts = any(isinstance(value, str) and not is_blank(value) for value in _values(values))
-    is_bad = is_neither if has_texts else is_no_text
-    _report(problems, f"column '{column}': not text", values, _which(values, is_bad))
+    _report(problems, f"column '{column}': not text", values, _which(values, no_text_in(values)))
     _report(problems, f"column '{column}': {BROKEN}", values, _which(values, is_broken))
     if isinstance(values.dtype, pd.StringDtype) and len(problems) == before and not may_be_blank:
         return values.array
     # Replace what was reported: pandas cannot hold an unpaired surrogate.
-    return _texts(
-        "" if is_blank(value) or is_bad(value) or is_broken(value) else str(value) for value in _values(values)
-    )
+    return _texts("" if is_no_text(value) or is_broken(value) else as_text(value) for value in _values(values))
+
+
+def no_text_in(column: pd.Series) -> Callable[[Any], bool]:
+    """What tells the cells of ``column`` that are no texts: where none is a text, all that are not blank."""
+    if any(isinstance(value, str) and not is_blank(value) for value in _values(column)):
+        return is_no_text
+    return lambda value: not is_blank(value)
 
 
 def _values(column: pd.Series) -> Iterator[Any]:
@@ -158,15 +159,11 @@ def _ids(table: pd.DataFrame, problems: list[str]) -> pd.Series:
     values = table["id"]
     _report(problems, "column 'id': empty", values, _which(values, is_blank))
     _report(problems, f"column 'id': {BROKEN}", values, _which(values, is_broken))
-    _report(problems, "column 'id': neither text nor a number", values, _which(values, _is_nested))
-    ids = _texts(shortened(value) if _is_nested(value) or is_broken(value) else str(value) for value in _values(values))
+    _report(problems, "column 'id': neither text nor a number", values, _which(values, is_nested))
+    ids = _texts(shortened(value) if is_nested(value) or is_broken(value) else str(value) for value in _values(values))
     if ids.nunique() < len(ids):
         _report(problems, "column 'id': duplicate ids", ids, ids.duplicated().to_numpy())
     return ids
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, (list, dict, np.ndarray))
 
 
 def _labels(
@@ -192,24 +189,41 @@ def _labels(
 
 def _reader(task: Task, source: Source) -> tuple[Callable[[Any], float], str]:
     """What reads a raw label as a number, NaN where it is none, and the problem with such a label."""
-    given = {label_key(raw): label for raw, label in source.labels.items()}
+    given = {key: label for raw, label in source.labels.items() for key in _label_keys(raw)}
     if given:
-        return lambda value: given.get(label_key(value), np.nan), f"label not in {list(given)}"
-    read_number = as_number if task.kind == "score" else _number_of_class
+        return lambda value: _first_of(given, value), f"label not in {list(given)}"
+    read_number = as_number if task.kind == "score" else number_of_class
     classes = _classes_by_name(task)
+    if not classes:
+        return read_number, "label is not a number"
 
     def read(value: Any) -> float:
-        number = classes.get(label_key(value))
-        return read_number(value) if number is None else number
+        # A blank is no class, not even one that is called None.
+        number = np.nan if is_blank(value) else _first_of(classes, value)
+        return read_number(value) if np.isnan(number) else number
 
-    if classes:
-        return read, f"label is neither a number nor in {shortened(list(classes), 300)}"
-    return read, "label is not a number"
+    return read, f"label is neither a number nor in {shortened(list(classes), 300)}"
 
 
 def _classes_by_name(task: Task) -> dict[str, float]:
     """The numbers of the classes by name, but for names that are numbers themselves, which could mean either."""
-    return {label_key(name): number for number, name in enumerate(task.classes) if np.isnan(_number_of_class(name))}
+    return {same_form(name): number for number, name in enumerate(task.classes) if np.isnan(number_of_class(name))}
+
+
+def _first_of(labels: Mapping[str, float], value: Any) -> float:
+    """The label that a raw one stands for in ``labels``, NaN where it stands for none."""
+    return next((labels[key] for key in _label_keys(value) if key in labels), float("nan"))
+
+
+def _label_keys(value: Any) -> tuple[str, ...]:
+    """What a raw label may be called in a table of labels; the first that is there counts.
+
+    A boolean is a word in the usual spellings, and only where none of these is there a number.
+    """
+    if is_boolean(value):
+        return (word := str(value)).lower(), word, word.upper(), str(int(value))
+    name = as_label(value)
+    return (same_form(str(value)) if name is None else name,)
 
 
 def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -221,36 +235,3 @@ def as_labels(task: Task, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # A score rescaled in floating point may overshoot its end by rounding.
     slack = 1e-9 * (high - low)
     return numbers.clip(low, high), ~((numbers >= low - slack) & (numbers <= high + slack))
-
-
-def label_key(value: Any) -> str:
-    """A raw label as the key of a TOML table: 1, 1.0 and "1" are the same; a code such as "007" is a name.
-
-    A name is the same in every Unicode form, and with white space around it.
-    """
-    number = _number_of_class(value)
-    if not np.isnan(number) and number == int(number):
-        return str(int(number))
-    return same_form(value) if isinstance(value, str) else shortened(value)
-
-
-def is_code(value: Any) -> bool:
-    """Whether ``value`` is a text such as 007, 1_0 or 1E5, which ``float`` reads as a number and its author does not.
-
-    As a number it would be another code too: 007 and 07 are both 7.
-    """
-    return isinstance(value, str) and _CODE.match(value) is not None and not np.isnan(as_number(value))
-
-
-def _number_of_class(value: Any) -> float:
-    """The number that ``value`` is or spells as a label, else NaN; a code is a name."""
-    return float("nan") if is_code(value) else as_number(value)
-
-
-def as_number(value: Any) -> float:
-    """The finite number that ``value`` is or spells, else NaN."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-    return number if np.isfinite(number) else float("nan")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import as_number
-from pipeline.data.labels import FEW, MOST_CLASSES, class_name, class_names, oddly_written
-from pipeline.data.texts import is_blank, is_broken
+from pipeline.data.cells import as_label, as_number, is_blank
+from pipeline.data.labels import FEW, MOST_CLASSES, class_names, oddly_written
+from pipeline.data.texts import is_broken
 from pipeline.system.errors import PipelineError
 
 _TEXT_NAMES = (
@@ -95,7 +95,7 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
 
 def _check_header(table: pd.DataFrame, label: str, where: str) -> None:
     """Raise a :class:`PipelineError` if the name of the column ``label`` is a label, as in a file without a header."""
-    name, is_number = class_name(label), not np.isnan(as_number(label))
+    name, is_number = as_label(label), not np.isnan(as_number(label))
     names = class_names(table[label])
     if name in names or (is_number and not any(np.isnan(as_number(other)) for other in names)):
         raise PipelineError(

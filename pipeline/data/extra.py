@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import as_labels, label_key
+from pipeline.data.canonical import as_labels
+from pipeline.data.cells import as_label
 from pipeline.data.overlap import overlapping_rows
 from pipeline.data.sample import stratified
 from pipeline.data.task_data import Added, TaskData
@@ -25,7 +26,7 @@ def extra_rows(source: Task, rows: pd.DataFrame, target: Task, extra: Extra) -> 
     if mistakes := _mistakes(source, target, extra):
         raise_all(f"extra data '{source.name}' for '{target.name}'", problems + mistakes)
     if extra.labels:
-        table = {label_key(key): label for key, label in extra.labels}
+        table = {as_label(key): label for key, label in extra.labels}
         labels = np.array([table[str(label)] for label in labels], dtype=float)
     elif extra.scale is not None:
         labels = extra.scale[0] * labels + extra.scale[1]
@@ -78,7 +79,10 @@ def _mistakes(source: Task, target: Task, extra: Extra) -> list[str]:
     if extra.labels:
         if source.kind != "classes":
             return ["labels: its labels are scores: write scale = [a, b] for a x + b"]
-        keys, known = [label_key(key) for key, _ in extra.labels], {str(number) for number in range(source.outputs)}
+        keys, known = (
+            [as_label(key) or key for key, _ in extra.labels],
+            {str(number) for number in range(source.outputs)},
+        )
         mistakes = [
             f"labels: '{key}' is none of its classes 0..{source.outputs - 1}" for key in keys if key not in known
         ]

@@ -1,18 +1,16 @@
 """Raw labels: the classes or scores that they are, and what can be neither."""
 
 import difflib
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import as_number, is_code, label_key
+from pipeline.data.cells import as_label, as_number, is_code
 from pipeline.data.overlap import text_key
-from pipeline.data.texts import is_blank, is_broken
+from pipeline.data.texts import is_broken
 from pipeline.stats.names import Kind
 from pipeline.system.errors import PipelineError, shortened
 
@@ -30,35 +28,15 @@ _NEARLY_ALL = 0.9
 _THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}(,[0-9]{3})+")
 
 
-def class_name(value: Any) -> str | None:
-    """A raw label as the name of a class; None if it is blank."""
-    if is_nested(value):
-        return json.dumps(str(value))
-    if is_empty(value):
-        return None
-    if isinstance(value, bool | np.bool_):
-        return str(value).lower()
-    return label_key(str(value).strip())
-
-
 def class_names(column: pd.Series) -> list[str]:
     """The names of its values that are not blank."""
-    return [name for name in map(class_name, column) if name is not None]
+    return [name for name in map(as_label, column) if name is not None]
 
 
 def class_order(name: str) -> tuple[float, str, str]:
     """Numbers by value, then names by alphabet."""
     number = as_number(name)
     return (np.inf if np.isnan(number) else number, name.casefold(), name)
-
-
-def is_nested(value: Any) -> bool:
-    return isinstance(value, list | tuple | set | dict | np.ndarray)
-
-
-def is_empty(value: Any) -> bool:
-    """Whether a cell is blank, or what pandas writes for a missing value."""
-    return is_blank(value) or value is pd.NaT or value is pd.NA
 
 
 def kind_of(labels: pd.Series, where: str, is_called_class: bool) -> Kind:

@@ -10,18 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pipeline.data.canonical import as_number
+from pipeline.data.canonical import no_text_in
+from pipeline.data.cells import as_label, as_number, as_text, is_nested
 from pipeline.data.columns import Columns, find_columns, is_called_class, mean_words, names_rows
-from pipeline.data.labels import (
-    check_classes,
-    class_name,
-    class_order,
-    did_you_mean,
-    is_empty,
-    is_nested,
-    kind_of,
-    scores_of,
-)
+from pipeline.data.labels import check_classes, class_order, did_you_mean, kind_of, scores_of
 from pipeline.data.overlap import text_key
 from pipeline.data.texts import is_broken
 from pipeline.stats.names import Kind, Metric
@@ -139,7 +131,7 @@ def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[p
             f"{where}: column '{columns.label}' holds lists, such as {shortened(nested[0])}: rows of several labels"
             " are not supported; make a table for each label, with yes or no"
         )
-    names = pd.Series([class_name(value) for value in raw], dtype=object)
+    names = pd.Series([as_label(value) for value in raw], dtype=object)
     texts = [_texts(table[column], where, column) for column in columns.text]
     lacks_text = np.logical_or.reduce([[not text.strip() for text in column] for column in texts])
     lacks_label = names.isna().to_numpy()
@@ -149,12 +141,11 @@ def _complete_rows(table: pd.DataFrame, columns: Columns, where: str) -> tuple[p
 
 
 def _texts(column: pd.Series, where: str, name: str) -> list[str]:
-    texts = []
+    is_no_text = no_text_in(column)
     for row, value in enumerate(column, start=1):
-        if is_nested(value) or isinstance(value, bytes) or is_broken(value):
+        if is_no_text(value) or is_broken(value):
             raise PipelineError(f"{where}: column '{name}', row {row} is no text: {shortened(value)}")
-        texts.append("" if is_empty(value) else str(value))
-    return texts
+    return [as_text(value) for value in column]
 
 
 def _ids(table: pd.DataFrame) -> list[str]:
@@ -173,7 +164,7 @@ def _why_no_id(column: pd.Series) -> str | None:
     """Why the values of a column cannot name the rows, of which the first is row 1; None if they can."""
     first: dict[str, int] = {}
     for row, value in enumerate(column, start=1):
-        name = class_name(value) if isinstance(value, str | int | np.integer) else None
+        name = as_label(value) if isinstance(value, str | int | np.integer) else None
         if name is None or is_broken(name):
             return f"row {row} has none that is a text or a whole number"
         if name in first:

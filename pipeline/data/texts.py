@@ -1,6 +1,5 @@
 """Single texts, and what a model is asked by hand; imports nothing heavy, so that a command can ask at once."""
 
-import math
 import re
 import unicodedata
 from typing import Any
@@ -14,12 +13,6 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def same_form(text: str) -> str:
     """``text`` in one Unicode form and without white space around it, as names are compared."""
     return unicodedata.normalize("NFC", text).strip()
-
-
-def is_blank(value: Any) -> bool:
-    if isinstance(value, str):
-        return not value.strip()
-    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def is_broken(value: Any) -> bool:
@@ -41,7 +34,7 @@ def check_input(text: object, where: str, task: str, is_pair: bool) -> tuple[str
     for part in parts:
         if not isinstance(part, str):
             raise PipelineError(f"{where} is {shortened(text)}: {shortened(part)} is not text (str)")
-        if is_blank(part):
+        if not part.strip():
             raise PipelineError(f"{where} is {shortened(text)}: a blank text has no prediction: leave it out")
         if is_broken(part):
             raise PipelineError(f"{where} is {shortened(text)}: {BROKEN}")

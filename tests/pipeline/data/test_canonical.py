@@ -35,8 +35,8 @@ def test_a_sheets_number_beside_texts_is_a_text() -> None:
     assert rows_of(["a text", 404, 1.5], [0, 1, 1])["text_a"].tolist() == ["a text", "404", "1.5"]
 
 
-@pytest.mark.parametrize("texts", [[404, 405], ["a text", True], ["a text", ["b"]]], ids=str)
-def test_a_column_of_numbers_alone_holds_no_texts(texts: list[Any]) -> None:
+@pytest.mark.parametrize("texts", [[404, 405], [True, False], ["a text", ["b"]], ["a text", b"b"]], ids=str)
+def test_a_column_of_numbers_alone_holds_no_texts_and_a_list_is_none(texts: list[Any]) -> None:
     with pytest.raises(PipelineError, match="column 'text': not text"):
         rows_of(texts, [0, 1])
 

@@ -1,0 +1,83 @@
+"""A raw cell of a table: whether it is blank, and what it is as a text, as a label and as a number.
+
+All commands read cells by these, so that what ``tasks new`` takes of a file, ``predict`` and ``evaluate`` take too.
+"""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipeline.data.texts import same_form
+from pipeline.system.errors import shortened
+
+_CODE = re.compile(r"\s*[+-]?(0[0-9]|[0-9]*_|[0-9]+[eE][0-9])")
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a cell holds nothing but white space, or what pandas writes for a missing value."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value))
+
+
+def is_nested(value: Any) -> bool:
+    return isinstance(value, list | tuple | set | dict | np.ndarray)
+
+
+def is_no_text(value: Any) -> bool:
+    """Whether a cell beside texts can be read as none.
+
+    A spreadsheet makes a number of 404, a boolean of true and a date of 3-4: these are texts, as Python writes them.
+    """
+    return is_nested(value) or isinstance(value, bytes)
+
+
+def as_text(value: Any) -> str:
+    """A cell as a text; empty if it is blank."""
+    return "" if is_blank(value) else str(value)
+
+
+def as_label(value: Any) -> str | None:
+    """A raw label as the name of a class; None if it is blank.
+
+    1, 1.0 and "1" are the same; a code such as "007" is a name. A name is the same in every Unicode form, and with
+    white space around it. A boolean is ``true`` or ``false``.
+    """
+    if is_blank(value):
+        return None
+    if is_nested(value):
+        return json.dumps(shortened(value, 10**6))
+    if is_boolean(value):
+        return str(value).lower()
+    text = str(value)
+    number = number_of_class(text)
+    return same_form(text) if np.isnan(number) or number != int(number) else str(int(number))
+
+
+def is_boolean(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def as_number(value: Any) -> float:
+    """The finite number that ``value`` is or spells, else NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+    return number if np.isfinite(number) else float("nan")
+
+
+def number_of_class(value: Any) -> float:
+    """The number that ``value`` is or spells as a label, else NaN; a code is a name."""
+    return float("nan") if is_code(value) else as_number(value)
+
+
+def is_code(value: Any) -> bool:
+    """Whether ``value`` is a text such as 007, 1_0 or 1E5, which ``float`` reads as a number and its author does not.
+
+    As a number it would be another code too: 007 and 07 are both 7.
+    """
+    return isinstance(value, str) and _CODE.match(value) is not None and not np.isnan(as_number(value))

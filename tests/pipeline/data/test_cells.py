@@ -1,0 +1,106 @@
+"""What ``tasks new`` takes of a table the other commands take too: the same texts, blanks and labels, from any file."""
+
+import datetime
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.data.canonical import canonical_rows
+from pipeline.data.cells import as_label, as_text, is_blank
+from pipeline.data.foreign import read_foreign
+from pipeline.data.propose import propose
+from pipeline.data.tasks import Task
+from pipeline.system.errors import PipelineError
+
+BLANKS = [None, "", " \n", float("nan"), pd.NA, pd.NaT]
+ODD = [True, False, 404, 1.5, datetime.datetime(2024, 4, 3), datetime.date(2024, 4, 3), datetime.time(7, 30)]
+NONE = [["a"], {"a": 1}, np.array(["a"]), b"bytes", "half \ud800"]
+
+
+def task_of(classes: list[str], **files: Any) -> Task:
+    raw = {"name": "mine", "kind": "classes", "classes": classes, "metric": "accuracy", "text": ["text"]}
+    return Task.parse({**raw, "label": "label", "files": files}, "test")
+
+
+def labels_of(task: Task, raw: list[Any]) -> list[int]:
+    table = pd.DataFrame({"text": [f"text {row}" for row in range(len(raw))], "label": raw}, dtype=object)
+    return canonical_rows(task, table, "rows", source=task.files)["label"].tolist()
+
+
+@pytest.mark.parametrize("value", BLANKS, ids=repr)
+def test_a_blank_is_no_text_and_no_label(value: Any) -> None:
+    assert is_blank(value) and as_text(value) == "" and as_label(value) is None
+
+
+@given(st.lists(st.sampled_from([*BLANKS, *ODD, *NONE, "a text", "other text"]), min_size=1, max_size=6))
+def test_the_texts_of_a_new_task_are_those_that_a_model_reads(cells: list[Any]) -> None:
+    """Or both commands refuse the column."""
+    size = max(12, len(cells))
+    table = pd.DataFrame({"text": (cells * size)[:size], "label": ["a", "b"] * (size // 2)}, dtype=object)
+    found: list[Any] = [None, None]
+    with suppress(PipelineError):
+        read = canonical_rows(task_of(["a", "b"]), table, "rows", labelled=False, leave_out_blank=True)
+        found[0] = read["text_a"].to_dict()
+    try:
+        # The labels are those of the texts, or rows of equal texts would be left out.
+        rows = propose(table.assign(label=[cell_name(cell) for cell in table["text"]]), "rows", text=["text"]).rows
+        found[1] = {int(row["id"]): row["text_a"] for row in rows.to_dict("records")}
+    except PipelineError as error:
+        if "is no text" not in str(error):  # too few labels
+            return
+    assert found[0] == found[1]
+
+
+def cell_name(cell: Any) -> str:
+    return "long" if len(repr(cell)) > 10 else "short"
+
+
+@pytest.mark.parametrize("raw", [["true", "false"], ["True", "False"], ["TRUE", "FALSE"]])
+@pytest.mark.parametrize("true", [True, np.True_], ids=["bool", "numpy"])
+def test_a_boolean_is_the_class_of_its_name_and_not_of_its_number(raw: list[str], true: Any) -> None:
+    assert labels_of(task_of(raw), [true, False, *raw]) == [0, 1, 0, 1]
+    assert labels_of(task_of(["false", "mixture", "true"]), ["mixture", true, False]) == [1, 2, 0]
+    assert labels_of(task_of(["a", "b", "c"], labels={raw[0]: 2, raw[1]: 0}), [true, False]) == [2, 0]
+
+
+def test_a_boolean_is_a_number_where_no_class_has_its_name() -> None:
+    assert labels_of(task_of(["no", "yes"]), [True, False, "yes"]) == [1, 0, 1]
+    assert labels_of(task_of(["no", "yes"], labels={"1": 0, "0": 1}), [True, False]) == [0, 1]
+    score = Task.parse(
+        {"name": "mine", "kind": "score", "range": [0, 5], "metric": "pearson", "text": ["text"], "label": "label"}, ""
+    )
+    assert labels_of(score, [True, 2.5]) == [1.0, 2.5]
+
+
+@pytest.mark.parametrize(("dropped", "left"), [("true", [0, 1, 0]), ("1", [0, 1, 0]), ("maybe", [1, 0, 1, 0])])
+def test_rows_of_a_boolean_label_are_left_out_by_its_name_or_number(dropped: str, left: list[int]) -> None:
+    assert labels_of(task_of(["no", "yes"], drop_labels=[dropped]), [True, False, "yes", "no"]) == left
+
+
+@pytest.mark.parametrize("blank", BLANKS, ids=repr)
+def test_a_blank_label_is_no_class_of_that_name(blank: Any) -> None:
+    task = task_of(["None", "nan", "NaT", "<NA>"])
+    assert labels_of(task, ["None", "nan", "NaT", "<NA>"]) == [0, 1, 2, 3]
+    with pytest.raises(PipelineError, match=r"label is neither a number nor in .* \(1 in all\): row 2"):
+        labels_of(task, ["None", blank, "nan"])
+
+
+def test_a_workbook_is_read_by_a_model_as_it_was_by_tasks_new(tmp_path: Path) -> None:
+    """A spreadsheet program makes booleans of the words true and false, and a date of 3-4."""
+    texts = [True, datetime.datetime(2024, 4, 3), 404, datetime.time(7, 30), *(f"comment {row}" for row in range(20))]
+    labels = [True, False, "mixture", True] * 6
+    pd.DataFrame({"text": texts, "label": labels}, dtype=object).to_excel(tmp_path / "rows.xlsx", index=False)
+    table = read_foreign(tmp_path / "rows.xlsx").rows
+    proposal = propose(table, "rows.xlsx")
+    assert proposal.classes == ("false", "mixture", "true")
+    rows = canonical_rows(task_of(list(proposal.classes)), table, "rows.xlsx")
+    assert rows["text_a"].tolist() == proposal.rows["text_a"].tolist()
+    assert rows["text_a"].tolist()[:4] == ["True", "2024-04-03 00:00:00", "404", "07:30:00"]
+    assert [proposal.classes[label] for label in rows["label"]] == proposal.rows["label"].tolist()
+    assert rows["label"].tolist()[:4] == [2, 0, 1, 2]
