@@ -60,10 +60,18 @@ def _read_file(file: Path) -> pd.DataFrame:
 
 
 def read_parquet(file: Path) -> pd.DataFrame:
-    """The table of a parquet file. What pandas saved as a named index, such as ids, is a column again."""
+    """The table of a parquet file. What pandas saved as a named index, such as ids, is a column again.
+
+    A blank of a nullable type (``DataFrame.convert_dtypes``) is None, as other files have it, and not ``pd.NA``.
+    """
     table = pd.read_parquet(file)
     named = [name for name in table.index.names if name is not None and name not in table]
-    return table.reset_index(named).reset_index(drop=True)
+    table = table.reset_index(named).reset_index(drop=True)
+    for position, dtype in enumerate(table.dtypes):
+        values = table.iloc[:, position]
+        if getattr(dtype, "na_value", None) is pd.NA and values.hasnans:
+            table.isetitem(position, values.astype(object).where(values.notna(), None).array)
+    return table
 
 
 def check_writable(table: pd.DataFrame, file: Path) -> None:

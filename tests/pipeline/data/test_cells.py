@@ -15,6 +15,7 @@ from pipeline.data.canonical import canonical_rows
 from pipeline.data.cells import as_label, as_text, is_blank
 from pipeline.data.foreign import read_foreign
 from pipeline.data.propose import propose
+from pipeline.data.tables import read_table
 from pipeline.data.tasks import Task
 from pipeline.system.errors import PipelineError
 
@@ -104,3 +105,19 @@ def test_a_workbook_is_read_by_a_model_as_it_was_by_tasks_new(tmp_path: Path) ->
     assert rows["text_a"].tolist()[:4] == ["True", "2024-04-03 00:00:00", "404", "07:30:00"]
     assert [proposal.classes[label] for label in rows["label"]] == proposal.rows["label"].tolist()
     assert rows["label"].tolist()[:4] == [2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("backend", ["numpy_nullable", "pyarrow"])
+def test_a_blank_of_a_nullable_column_is_one_as_in_other_files(backend: Any, tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    columns = {"text": ["a", None, "c", "d"], "label": [1, 0, None, 0], "flag": [True, None, False, True]}
+    pd.DataFrame(columns, dtype=object).convert_dtypes(dtype_backend=backend).to_parquet(file)
+    table = read_table(file)
+    assert table.to_dict("list") == columns
+    task = task_of(["no", "yes"])
+    rows = canonical_rows(task, table, "rows", leave_out_blank=True)
+    assert (rows["text_a"].tolist(), rows["label"].tolist()) == (["a", "d"], [1, 0])
+    read = canonical_rows(task, table, "rows", labelled=False, leave_out_blank=True)
+    assert read["text_a"].tolist() == ["a", "c", "d"]
+    with pytest.raises(PipelineError, match=r"column 'text': empty or null text \(1 in all\): row 2: None"):
+        canonical_rows(task, table, "rows")
