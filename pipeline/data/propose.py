@@ -2,8 +2,9 @@
 
 import re
 import shlex
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,8 +64,8 @@ def propose(
 ) -> Proposal:
     """The task of a raw ``table``; what is given in ``text``, ``label`` and ``kind`` is taken as it is.
 
-    Left out, and counted: rows with a blank text or label, and rows of equal text whose labels contradict each other:
-    other classes, or scores further apart than a fifth of the range.
+    Left out, and counted: rows with a blank text or label, and rows of equal text, but for case and white space, whose
+    labels contradict each other: other classes, or scores further apart than a fifth of the range.
 
     Raises:
         PipelineError: it names ``where``: the columns cannot be found, the rows have several labels each, or the labels
@@ -83,8 +84,7 @@ def propose(
     else:
         check_classes(rows["label"], where_label)
         hints = tuple(did_you_mean(rows))
-    keys = _keys(rows)
-    contradicting = _contradicting(rows["label"], keys, kind)
+    contradicting = _contradicting(rows["label"], _keys(rows, _spelling), kind)
     dropped["with the text of another row and another label"] = int(contradicting.sum())
     rows = rows[~contradicting].reset_index(drop=True)
     if rows["label"].nunique() < 2:
@@ -102,7 +102,7 @@ def propose(
         range=(float(rows["label"].min()), float(rows["label"].max())) if kind == "score" else None,
         max_length=_max_length(rows),
         dropped={reason: count for reason, count in dropped.items() if count},
-        repeated=int(pd.Series(keys[~contradicting]).duplicated().sum()),
+        repeated=int(pd.Series(_keys(rows, text_key)).duplicated().sum()),
         hints=hints,
         remarks=tuple(_remarks(table, columns, kind, rows)),
     )
@@ -187,9 +187,20 @@ def _remarks(table: pd.DataFrame, columns: Columns, kind: Kind, rows: pd.DataFra
         yield f"the {len(numbers)} classes are numbers: --kind score reads them as scores, so that 9 is near 10"
 
 
-def _keys(rows: pd.DataFrame) -> np.ndarray:
-    """A number a row (n,), equal for equal texts; unlike :func:`row_keys`, a pair in the other order has another."""
-    columns = [rows[column].map(text_key) for column in ("text_a", "text_b") if column in rows]
+def _spelling(text: str) -> str:
+    """``text`` without case, in one Unicode form, and with single spaces.
+
+    Unlike :func:`text_key` it keeps whatever may turn a label: emoticons, the vowel signs of Hindi, C++ and C#.
+    """
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
+
+
+def _keys(rows: pd.DataFrame, key: Callable[[str], str]) -> np.ndarray:
+    """A number a row (n,), equal for texts of equal ``key``.
+
+    Unlike :func:`row_keys`, a pair in the other order has another.
+    """
+    columns = [rows[column].map(key) for column in ("text_a", "text_b") if column in rows]
     return pd.factorize(pd.Series(list(zip(*columns, strict=True)), dtype=object))[0]
 
 

@@ -26,7 +26,7 @@ def test_blank_and_contradicting_rows_are_left_out_and_counted() -> None:
     rows.loc[0, "message"] = " "
     rows.loc[1, "queue"] = None
     rows.loc[2, ["message", "queue"]] = None, None
-    rows.loc[[4, 5], "message"] = ["The same text!", "the same TEXT"]
+    rows.loc[[4, 5], "message"] = ["The same  text", "the same TEXT "]
     rows.loc[[6, 8], "message"] = "equal and agreed"
     found = proposed(rows)
     assert found.dropped == {
@@ -34,6 +34,25 @@ def test_blank_and_contradicting_rows_are_left_out_and_counted() -> None:
     }  # fmt: skip
     assert found.repeated == 1
     assert found.rows["id"].tolist() == [str(row) for row in range(SIZE) if row not in (0, 1, 2, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("thanks :)", "thanks :("),
+        ("thanks \U0001f600", "thanks \U0001f620"),
+        ("C++", "C#"),
+        ("a > b", "a < b"),
+        ("\u0932\u0921\u093c\u0915\u093e", "\u0932\u0921\u093c\u0915\u0940"),  # boy and girl in Hindi
+        ("it is!", "it is?"),
+    ],
+)
+def test_texts_that_differ_in_a_sign_do_not_contradict_each_other(one: str, other: str) -> None:
+    rows = table()
+    rows.loc[[4, 5], "message"] = [one, other]
+    found = proposed(rows)
+    assert found.dropped == {}
+    assert found.repeated == 1  # they are in one split
 
 
 def test_scores_contradict_each_other_beyond_a_fifth_of_the_range() -> None:
