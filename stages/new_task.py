@@ -12,6 +12,7 @@ import pandas as pd
 
 from pipeline.data.foreign import read_foreign
 from pipeline.data.labels import FEW
+from pipeline.data.overlap import sharing_rows
 from pipeline.data.propose import Proposal, name_of, propose
 from pipeline.data.split import split_rows
 from pipeline.data.table_files import SUFFIXES
@@ -58,7 +59,8 @@ def new_task(
     positions = split_rows(proposal.rows, shares, seed, str(file))
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
-    content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}")
+    shared = _shared(parts)
+    content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
     columns = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
     suffix = file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".csv"
@@ -69,8 +71,7 @@ def new_task(
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
     written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")
-    if scarce := _scarce(proposal, parts):
-        lines.append(scarce)
+    lines += [line for line in (shared, _scarce(proposal, parts)) if line]
     others = _alike(data, folder, len(proposal.columns.text))
     lines += _next(folder.name, proposal, others, "" if is_found else f" --data {shlex.quote(str(data))}")
     return "\n".join(map(one_line, lines))
@@ -81,6 +82,17 @@ def _other_shares(sizes: Sequence[int], shares: Sequence[float], split: str) -> 
     if all(abs(size / sum(sizes) - share) <= _ROUNDED for size, share in zip(sizes, shares, strict=True)):
         return ""
     return f", not {split}: each class is in every split if it has texts enough, and equal texts are in one split"
+
+
+def _shared(parts: Mapping[Split, pd.DataFrame]) -> str | None:
+    """How many rows that choose or score are pairs with a text of a training row, where any are."""
+    if "text_b" not in parts["train"]:
+        return None  # equal texts are in one split
+    counts = {part: int(sharing_rows(parts["train"], own).sum()) for part, own in parts.items() if part != "train"}
+    if not any(counts.values()):
+        return None
+    shown = " and ".join(f"{count:,} of {_rows(len(parts[part]))} of {part}" for part, count in counts.items())
+    return f"pairs share texts, so only equal pairs are in one split: {shown} have a text that is also in train"
 
 
 def _scarce(proposal: Proposal, parts: Mapping[Split, pd.DataFrame]) -> str | None:
@@ -185,12 +197,13 @@ def _warnings(proposal: Proposal) -> list[str]:
     return lines
 
 
-def _task_file(name: str, file: Path, proposal: Proposal, split: str) -> str:
+def _task_file(name: str, file: Path, proposal: Proposal, split: str, shared: str | None) -> str:
     """The task in TOML, with comments on what can be changed."""
     others = ", ".join(one for one in METRICS_OF[proposal.kind] if one != proposal.metric)
     lines = [
         f"# Made from {_comment(file.name)} by tasks new (split {split}).",
         *(f"# Left out: {_rows(count)} {reason}." for reason, count in proposal.dropped.items()),
+        *([f"# {shared[0].upper()}{shared[1:]}."] if shared else []),
         f"name = {_toml(name)}",
         f"kind = {_toml(proposal.kind)}",
         f"text = {_toml(list(proposal.columns.text))}",

@@ -45,6 +45,14 @@ def overlapping_rows(train: pd.DataFrame, other: pd.DataFrame) -> tuple[np.ndarr
     return matches >= 0, np.array([numbers[key] in shared for key in other_keys], dtype=bool)
 
 
+def sharing_rows(train: pd.DataFrame, other: pd.DataFrame) -> np.ndarray:
+    """Which rows of ``other`` (n,), bool, have a text of ``train``: of pairs in either column, in whatever pair."""
+    columns = [column for column in ("text_a", "text_b") if column in train]
+    known = {text_key(text) for column in columns for text in train[column]}
+    are_known = (map(known.__contains__, map(text_key, other[column])) for column in columns)
+    return np.fromiter(map(any, zip(*are_known, strict=True)), bool, len(other))
+
+
 def first_overlap(train: pd.DataFrame, parts: Sequence[pd.DataFrame]) -> np.ndarray:
     """For each row of ``train`` (n,) the position of the first of ``parts`` that has its text; -1 where none has it.
 

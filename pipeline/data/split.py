@@ -18,10 +18,11 @@ _HUB = 0.05
 def split_rows(rows: pd.DataFrame, shares: Sequence[float], seed: int, what: str) -> list[np.ndarray]:
     """The positions of the rows of each part, in the rows' order; ``shares`` (P,) add up to 1.
 
-    Rows of equal text stay together. Each class, or fifth of the scores, is divided by ``shares`` as nearly as its
-    texts allow: exactly, up to rounding, where no text repeats. A class is in as many parts as it has texts of its own,
-    the first part before the second, and so on; every class is in the first. The split of equal rows is the same
-    whatever their order.
+    Rows of equal text stay together, and so do pairs that share one text, unless they share texts all over: then a part
+    may have texts of another (:func:`~pipeline.data.overlap.sharing_rows` counts its rows). Each class, or fifth of the
+    scores, is divided by ``shares`` as nearly as its texts allow: exactly, up to rounding, where no text repeats. A
+    class is in as many parts as it has texts of its own, the first part before the second, and so on; every class is in
+    the first. The split of equal rows is the same whatever their order.
 
     Raises:
         PipelineError: naming ``what`` is split: a part would have a single label.

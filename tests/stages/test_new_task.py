@@ -66,6 +66,39 @@ def test_pairs_have_sources_of_pairs_and_a_rare_class_is_told(run: Command, tmp_
         assert re.fullmatch(r"classes with too few rows .*\(train/dev/test\): rare \d/\d/\d", told)
 
 
+@pytest.mark.parametrize("split", ["80/10/10", "80/20"])
+def test_pairs_that_share_texts_with_train_are_counted(split: str, tmp_path: Path) -> None:
+    """One query with many passages: no split keeps all pairs of a text together."""
+    pairs = [(f"query {row % 4}", f"passage {row} in words", ("yes", "no")[row % 3 == 0]) for row in range(120)]
+    pairs += [(f"own query {row}", f"own passage {row}", ("yes", "no")[row % 2]) for row in range(80)]
+    pd.DataFrame(pairs, columns=["query", "passage", "label"]).to_csv(tmp_path / "mine.csv", index=False)
+    lines = new_task(tmp_path / "mine.csv", tmp_path / "data", split=split).splitlines()
+    parts = {
+        part: read_table(tmp_path / "data" / "mine" / f"{part}.csv")
+        for part in ("train", "dev", "test")[: split.count("/") + 1]
+    }
+    known = set(parts["train"]["query"])
+    said = [
+        f"{own['query'].isin(known).sum()} of {len(own)} rows of {part}"
+        for part, own in parts.items()
+        if part != "train"
+    ]
+    assert not any(line.startswith("0 of") for line in said)
+    counted = f"airs share texts, so only equal pairs are in one split: {' and '.join(said)}"
+    assert f"p{counted} have a text that is also in train" in lines
+    assert (
+        f"# P{counted} have a text that is also in train."
+        in (tmp_path / "data" / "mine" / "task.toml").read_text().splitlines()
+    )
+
+
+def test_pairs_that_share_texts_with_few_others_stay_together(tmp_path: Path) -> None:
+    pairs = [(f"query {row // 2}", f"passage {row} in words", ("yes", "no")[row % 2]) for row in range(120)]
+    pd.DataFrame(pairs, columns=["query", "passage", "label"]).to_csv(tmp_path / "mine.csv", index=False)
+    assert "share texts" not in new_task(tmp_path / "mine.csv", tmp_path / "data")
+    assert "share texts" not in (tmp_path / "data" / "mine" / "task.toml").read_text()
+
+
 def test_a_csv_of_tickets_becomes_a_model_that_answers_with_class_names(
     run: Command, backbone_folder: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.data.overlap import first_overlap, overlapping_rows, row_keys, text_key
+from pipeline.data.overlap import first_overlap, overlapping_rows, row_keys, sharing_rows, text_key
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,13 @@ def test_a_pair_needs_both_its_sentences_to_overlap() -> None:
     in_train, in_dev = overlapping_rows(train, dev)
     assert in_train.tolist() == [False, True, True]
     assert in_dev.tolist() == [True, False, True]
+
+
+def test_a_pair_shares_a_text_that_stands_in_either_column_of_another() -> None:
+    train = pd.DataFrame({"text_a": ["a", "b"], "text_b": ["x", "y"]})
+    dev = pd.DataFrame({"text_a": ["Y!", "a", "c", "c"], "text_b": ["c", "c", "X", "z"]})
+    assert sharing_rows(train, dev).tolist() == [True, True, True, False]
+    assert sharing_rows(train[["text_a"]], dev[["text_a"]]).tolist() == [False, True, False, False]
 
 
 def noisy_rows(rng: random.Random, size: int) -> pd.DataFrame:
