@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.data.columns import columns_named
 from pipeline.data.foreign import read_foreign
 from pipeline.data.labels import FEW
 from pipeline.data.overlap import sharing_rows
@@ -33,7 +34,7 @@ def new_task(
     data: Path,
     *,
     name: str | None = None,
-    text: Sequence[str] = (),
+    text: str | None = None,
     label: str | None = None,
     kind: Kind | None = None,
     split: str = "80/10/10",
@@ -43,6 +44,7 @@ def new_task(
     """Write ``<data>/<name>/`` with a task file and splits from the table in ``file``; return what was found, in lines.
 
     Args:
+        text: the column of the texts, or two with a comma between them (:func:`columns_named`).
         is_found: whether other commands look into ``data`` unasked, so that those named at the end need not say it.
 
     Raises:
@@ -55,19 +57,20 @@ def new_task(
     if present(folder):
         raise PipelineError(f"{folder}: exists already and stays as it is: move it away, or give another name (--name)")
     table = read_foreign(file)
-    proposal = propose(table.rows, str(file), text=text, label=label, kind=kind)
+    columns = [] if text is None else columns_named(text, list(table.rows.columns))
+    proposal = propose(table.rows, str(file), text=columns, label=label, kind=kind)
     positions = split_rows(proposal.rows, shares, seed, str(file))
     parts = {part: proposal.rows.iloc[own] for part, own in zip(SPLITS, positions, strict=False)}
     sizes = {part: len(own) for part, own in parts.items()}
     shared = _shared(parts)
     content = _task_file(folder.name, file, proposal, f"{split}, seed {seed}", shared)
     Task.parse(tomllib.loads(content), str(folder / "task.toml"))
-    columns = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
+    names = dict(zip(("text_a", "text_b"), proposal.columns.text, strict=False)) | {"label": proposal.columns.label}
     suffix = file.suffix.lower() if file.suffix.lower() in SUFFIXES else ".csv"
     with new_folder(folder) as temporary:
         (temporary / "task.toml").write_text(content, encoding="utf-8")
         for part, own in parts.items():
-            write_table(own.rename(columns=columns), temporary / f"{part}{suffix}")
+            write_table(own.rename(columns=names), temporary / f"{part}{suffix}")
     lines = [f"{file}: {_rows(len(table.rows))} ({table.form})", *_summary(proposal), *_warnings(proposal)]
     written = ", ".join(f"{part} {_rows(size)}" for part, size in sizes.items())
     lines.append(f"written to {folder}: {written}{_other_shares(list(sizes.values()), shares, split)}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder, names_in
+from pipeline.cli.options import DATA, PLACES, DataFolders, FileOrFolder
 from pipeline.cli.printing import print_lines
 from pipeline.cli.settings_file import settings
 from pipeline.data.tasks import Task, built_in_tasks, check_folder, find_task, own_files
@@ -44,10 +44,8 @@ def tasks_new(
     """
     from stages.new_task import new_task
 
-    columns, is_found = names_in(text) or [], data in map(Path, settings().get("data", [DATA]))
-    print(
-        new_task(file, data, name=name, text=columns, label=label, kind=kind, split=split, seed=seed, is_found=is_found)
-    )
+    is_found = data in map(Path, settings().get("data", [DATA]))
+    print(new_task(file, data, name=name, text=text, label=label, kind=kind, split=split, seed=seed, is_found=is_found))
 
 
 @tasks.command(name="list")

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,25 @@ def find_columns(table: pd.DataFrame, where: str, text: Sequence[str] = (), labe
     return Columns(texts, label, tuple(c for c in free if c != label and c not in texts))
 
 
+def columns_named(option: str, columns: Collection[str]) -> list[str]:
+    """The columns of ``--text``: one, or two with a comma between them; a name may itself hold commas.
+
+    Each is meant as it is written, or else without the blanks around it. What is none of ``columns`` is among the names
+    all the same, for a message.
+    """
+    if (whole := _column(option, columns)) is not None:
+        return [whole]
+    for comma in re.finditer(",", option):
+        first, second = _column(option[: comma.start()], columns), _column(option[comma.end() :], columns)
+        if first is not None and second is not None:
+            return [first, second]
+    return [part.strip() for part in option.split(",") if part.strip()]
+
+
+def _column(name: str, columns: Collection[str]) -> str | None:
+    return next((each for each in (name, name.strip()) if each in columns), None)
+
+
 def names_rows(column: str) -> bool:
     """Whether a column is called ``id``, in any case."""
     return column.strip().casefold() == "id"
@@ -82,7 +101,7 @@ def _label_column(table: pd.DataFrame, where: str) -> str:
     if len(flags) > 1 and len(flags) == len(few):
         raise PipelineError(
             f"{where}: columns {_listed(flags)} hold 0 or 1 each: rows of several labels are not"
-            f" supported; make a task for each column, such as --label {flags[0]}"
+            f" supported; make a task for each column, such as --label {shlex.quote(flags[0])}"
         )
     if len(few) == 1:
         return str(few[0])

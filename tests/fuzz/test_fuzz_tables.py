@@ -208,7 +208,7 @@ def user_tables(draw: st.DrawFn) -> tuple[str, bytes]:
     st.data(),
     user_tables(),
     st.none() | st.sampled_from(COLUMNS),
-    st.sampled_from([(), ("text",), ("text", "other"), ("",)]),
+    st.sampled_from([None, "text", "text,other", "", ", text"]),
     st.none() | st.sampled_from(["classes", "score"]),
     st.sampled_from(["80/10/10", "50/50", "1e-300/100", "nan/1", ""]),
 )

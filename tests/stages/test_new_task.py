@@ -3,6 +3,7 @@
 import csv
 import random
 import re
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -165,7 +166,7 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
         file, data = Path(folder) / f"mine{suffix}", Path(folder) / "data"
         write_table(table, file)
         try:
-            new_task(file, data, text=text, label="label", split=split, seed=seed)
+            new_task(file, data, text=",".join(text), label="label", split=split, seed=seed)
         except PipelineError as error:
             assert "\n" not in str(error)
             assert not data.exists()
@@ -175,7 +176,7 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
         parts = [part for part in (loaded.train, loaded.dev, loaded.test) if part is not None]
         written = [read_table(data / "mine" / f"{part}{suffix}") for part in ("train", "dev", "test")[: len(parts)]]
         again = Path(folder) / "again"
-        new_task(file, again, text=text, label="label", split=split, seed=seed)
+        new_task(file, again, text=",".join(text), label="label", split=split, seed=seed)
         for new in (again / "mine").iterdir():
             assert new.read_bytes() == (data / "mine" / new.name).read_bytes()
 
@@ -208,6 +209,17 @@ def test_whatever_table_goes_in_the_task_loads_and_nothing_but_dropped_rows_is_l
     assert not any(keys[a] & keys[b] for a in range(len(keys)) for b in range(a))
     if task.range is None:
         assert set(loaded.train["label"]) == set(range(len(task.classes)))
+
+
+@pytest.mark.parametrize("column", ["the comment, in full", " comment", "comment"])
+def test_a_longer_column_is_taken_as_it_is_advised(column: str, run: Command, tmp_path: Path) -> None:
+    rows = [(f"note {row}", f"a much longer comment of row {row} in so many words", "ab"[row % 2]) for row in range(40)]
+    pd.DataFrame(rows, columns=["text", column, "label"]).to_csv(tmp_path / "mine.csv", index=False)
+    _, out, _ = run("tasks", "new", tmp_path / "mine.csv", "--data", tmp_path / "data")
+    (advice,) = re.findall(r"is not used: (--text .*) takes it", out)
+    again = ["tasks", "new", tmp_path / "mine.csv", "--name", "again", "--data", tmp_path / "data"]
+    assert run(*again, *shlex.split(advice))[0] == 0
+    assert find_task("again", tmp_path / "data").text == (column,)
 
 
 def test_the_task_file_is_what_a_person_would_write(tmp_path: Path) -> None:

@@ -5,12 +5,34 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.data.columns import find_columns
+from pipeline.data.columns import columns_named, find_columns
 from pipeline.system.errors import PipelineError
 from tests.pipeline.data.messages import COMMAS, SENTENCES, SIZE, proposed, table
 
 PAIR = ("question1", "question2")
 HEADLINES = ("headline1", "headline2")
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        ("text", ["text"]),
+        (" text ", ["text"]),
+        (" padded", [" padded"]),
+        ("padded", ["padded"]),  # there is none
+        ("comment, if any", ["comment, if any"]),
+        ("text,comment, if any", ["text", "comment, if any"]),
+        ("comment, if any, text", ["comment, if any", "text"]),
+        ("comment, if any, padded", ["comment, if any", " padded"]),
+        ("text, padded", ["text", " padded"]),
+        ("text,nope", ["text", "nope"]),
+        ("a, b,text", ["a", "b", "text"]),
+        ("", []),
+        (" , ", []),
+    ],
+)
+def test_columns_are_named_as_they_are_written(option: str, names: list[str]) -> None:
+    assert columns_named(option, ["text", " padded", "comment, if any"]) == names
 
 
 @pytest.mark.parametrize(
