@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pipeline.data.canonical import canonical_rows
 from pipeline.data.duplicates import LEAST_WORDS, Repeats, find_repeats
 from pipeline.data.labels import FEW
 from pipeline.data.load import load_all_rows, load_split
@@ -28,9 +29,10 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     if not is_name(folder.name):
         raise PipelineError(f"{folder}: no folder of a task: its name is not of a-z, 0-9, _ and -, a letter first")
     task = find_task(folder.name, folder.parent)
-    splits = _load(task, folder)
+    splits, unlabelled = _load(task, folder)
     lines = [f"{folder}: task '{task.name}', {task.kind}, metric {task.metric}"]
-    lines += [_balance(task, split, rows["label"]) for split, rows in splits.items()]
+    lines += [_balance(task, split, rows["label"]) for split, rows in splits.items() if "label" in rows]
+    lines += unlabelled
     lines += _rare(task, splits["train"]["label"])
     lines += _repeats(find_repeats(splits))
     if backbone is not None:
@@ -38,23 +40,32 @@ def check_task(folder: Path, backbone: str | None = None) -> str:
     return "\n".join(map(one_line, lines))
 
 
-def _load(task: Task, folder: Path) -> dict[str, pd.DataFrame]:
+def _load(task: Task, folder: Path) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """The splits in canonical form, and a line on a test split without labels, whose texts alone are read."""
     splits: dict[str, pd.DataFrame] = {}
     if task.files.dev_fraction is not None:  # then train is cut in two, and no file is dev
         loaded = load_all_rows(task, folder.parent)
         splits = {"train": loaded.train, "dev": loaded.dev}
     wanted: list[Split] = [] if splits else ["train", "dev"]
+    texts: dict[str, pd.DataFrame] = {}
+    lines: list[str] = []
     problems: list[str] = []
     for file in (folder / f"{task.files.test}{suffix}" for suffix in SUFFIXES):
         with noted(problems):
-            # A test split need not have labels; then there is nothing to score, and nothing to check.
-            if file.exists() and (task.label in (table := read_table(file)) or other_delimiter(table.columns)):
+            if not file.exists():
+                continue
+            table = read_table(file)
+            if task.label in table or other_delimiter(table.columns):
                 wanted.append("test")
+                continue
+            texts["test"] = canonical_rows(task, table, str(file), source=task.files, labelled=False)
+            columns = ", ".join(map(repr, table.columns))
+            lines.append(f"test: {len(table):,} rows, no column '{task.label}' (it has {columns}): not scored")
     for split in wanted:
         with noted(problems):
             splits[split] = load_split(task, folder.parent, split)
     raise_all(str(folder), problems)
-    return splits
+    return splits | texts, lines
 
 
 def _balance(task: Task, split: str, labels: pd.Series) -> str:

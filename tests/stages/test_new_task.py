@@ -390,11 +390,19 @@ def test_check_with_a_backbone_counts_what_max_length_cuts(made: Path, backbone_
     ) in check_task(made, str(backbone_folder)).splitlines()
 
 
-def test_check_leaves_out_a_test_split_without_labels(made: Path) -> None:
-    test = made / "test.csv"
-    assert "\ntest: " in check_task(made)
-    pd.read_csv(test).drop(columns="queue").to_csv(test, index=False)
-    assert "\ntest: " not in check_task(made)
+def test_check_tells_that_a_test_split_has_no_labels_and_compares_its_texts(made: Path, backbone_folder: Path) -> None:
+    test, train = made / "test.csv", pd.read_csv(made / "train.csv")
+    labelled = check_task(made, str(backbone_folder)).splitlines()
+    rows = pd.read_csv(test).rename(columns={"queue": "Queue"})
+    rows.loc[0, "message"] = train["message"][0]
+    rows.to_csv(test, index=False)
+    lines = check_task(made, str(backbone_folder)).splitlines()
+    assert lines[3] == f"test: {len(rows)} rows, no column 'queue' (it has 'id', 'message', 'Queue'): not scored"
+    assert lines[:3] == labelled[:3] and lines[-1].startswith(f"test: 0 of {len(rows)} rows are longer")
+    assert "equal texts: 1 of test are also in train (extract --drop-overlap drops them there)" in lines
+    rows.drop(columns="message").to_csv(test, index=False)
+    with pytest.raises(PipelineError, match=r"test.csv: column 'message' is missing; the columns are 'id', 'Queue'"):
+        check_task(made)
     test.write_text("message;queue\nfine;praise\n")
     with pytest.raises(PipelineError, match="separated by ';'"):
         check_task(made)
